@@ -339,13 +339,13 @@ def saver_requests():
         vectors = struct.pack(f"<I{3 * len(shape)}q", len(shape), *shape, *start, *extent)
         return text(key) + text(dtype) + vectors + struct.pack("<BqqQ", flat is not None, *(flat or (0, 0)), offset)
 
-    def request(shards, items, magic=b"RSHSAVE1", count=None, lists=None, end=b""):
+    def request(shards, items, magic=b"RSHSAVE1", count=None, lists=None, end=b"", sharded=b"\0"):
         words = ["/nowhere/x", None, "job", "torch-dcp", "ranks=2", None, None, "a.", "b.", None]
         options = b"".join(map(text, words))
         options += b"".join(listed(values) for values in lists or [["w*"], None, ["bf16"], [], ["s/a/b/"]])
         options += bytes([0, 1, 1, 0, 1]) + struct.pack("<Q", 1 << 20) + text("mmap") + struct.pack("<QQ", 1 << 20, 2)
         pairs = struct.pack("<Q", len(items)) + b"".join(text(k) + text(v) for k, v in items)
-        return magic + options + struct.pack("<Q", len(shards) if count is None else count) + b"".join(shards) + pairs + end
+        return magic + options + sharded + struct.pack("<Q", len(shards) if count is None else count) + b"".join(shards) + pairs + end
 
     whole = shard("w", "F32", [2, 3], [0, 0], [2, 3], None, 64)
     halves = [shard("f", "BF16", [4], [0], [4], (0, 3), 0), shard("f", "BF16", [4], [0], [4], (3, 4), 8)]
@@ -366,6 +366,8 @@ def saver_requests():
     yield "list", request([whole], [], lists=[["a", None], None, None, None, None])
     yield "json", request([whole], [("step", "{1}")])
     yield "end", request([whole], items, end=b"x")
+    yield "sharded", request([], [], sharded=b"\1" + struct.pack("<Q", 16) + b"SDS1" + bytes(12))
+    yield "sharded-cut", request([], [], sharded=b"\1" + struct.pack("<Q", 1 << 40))
     yield "cut", request([whole, *halves], items)[:-4]
 
 

@@ -14,12 +14,16 @@
  * next reshard_saver_save, which has then begun nothing and may be called again. The message says which save it was. A writer that was
  * killed is such an error; the next save starts another.
  *
+ * Ranks. With a group of ranks every rank has a saver and begins the same saves in the same order; each copies what it has, and their
+ * threads save it together as reshard_save does. Saves become visible once all ranks have written. A rank that cannot begin a save leaves
+ * the others waiting until the group's timeout, unless it calls reshard_comm_abort.
+ *
  * Threads. One thread at a time uses a saver; which one does not matter. Do not fork between open and close without exec.
  */
 #ifndef RESHARD_ASYNC_H
 #define RESHARD_ASYNC_H
 
-#include "reshard/state.h"
+#include "reshard/sharded.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,15 +41,16 @@ typedef struct reshard_saver_options {
     /* Copies values instead of memcpy, for those that lie where this process cannot read (a GPU's). Shards have no strides then. */
     int (*copy)(void *to, const void *from, size_t bytes, void *context);
     void *context;
+    reshard_comm *comm; /* THREAD: the group, which nobody else uses until the saver is closed; NULL: this process is all */
 } reshard_saver_options;
 #define RESHARD_SAVER_OPTIONS_INIT                                                                                                         \
     {                                                                                                                                      \
-        sizeof(reshard_saver_options), 0, NULL, 0, NULL, NULL                                                                              \
+        sizeof(reshard_saver_options), 0, NULL, 0, NULL, NULL, NULL                                                                        \
     }
 
 typedef struct reshard_save_request {
     size_t struct_size;
-    const reshard_state *state;             /* as for reshard_open_shards; may go or change when the call returns */
+    const reshard_state *state;             /* as for reshard_open_shards; may go or change when the call returns. Or NULL, and: */
     const char *path;                       /* of the checkpoint */
     const reshard_convert_options *options; /* as for reshard_convert; open, map, store, resume, part and callbacks must not be set */
     const reshard_run_options *run;         /* memory_bytes, threads and io; may be NULL */
@@ -53,10 +58,11 @@ typedef struct reshard_save_request {
      * remove an old checkpoint. May be NULL. Not to call the saver. */
     int (*finished)(int64_t number, reshard_status status, void *context);
     void *context;
+    reshard_sharded *sharded; /* as for reshard_save, with its checks and main copies; factories are expanded */
 } reshard_save_request;
 #define RESHARD_SAVE_REQUEST_INIT                                                                                                          \
     {                                                                                                                                      \
-        sizeof(reshard_save_request), NULL, NULL, NULL, NULL, NULL, NULL                                                                   \
+        sizeof(reshard_save_request), NULL, NULL, NULL, NULL, NULL, NULL, NULL                                                             \
     }
 
 /* options may be NULL. With RESHARD_SAVER_PROCESS the program is started here: RESHARD_ERR_IO if it is not there, and

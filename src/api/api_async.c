@@ -5,6 +5,7 @@
 #include "api/handle.h"
 #include "api/saver_process.h"
 #include "api/saver_staging.h"
+#include "api/sharded_handle.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -57,7 +58,7 @@ static void *saver_thread(void *context)
         struct saver_job *job = job_at(saver, saver->written);
         pthread_mutex_unlock(&saver->lock);
         job->error = (reshard_error)RESHARD_ERROR_INIT;
-        job->error.code = saver_staging_run(&job->staging, &job->error);
+        job->error.code = saver_staging_run(&job->staging, saver->options.comm, &job->error);
         pthread_mutex_lock(&saver->lock);
         job->is_done = true;
         saver->written++;
@@ -207,6 +208,8 @@ API_EXPORT reshard_status reshard_saver_open(const reshard_saver_options *option
         return error_set(err, RESHARD_ERR_USAGE, "reshard_saver_options.kind: %" PRId64 " is no kind of saver", taken.kind);
     if (taken.depth < 0 || taken.depth > SAVER_DEPTH_MAX)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_saver_options.depth: %" PRId64 " is not 1 to %d", taken.depth, SAVER_DEPTH_MAX);
+    if (taken.comm && taken.kind != RESHARD_SAVER_THREAD)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_saver_options.comm: another program is in no group; RESHARD_SAVER_THREAD is");
     reshard_saver *made = calloc(1, sizeof(*made));
     if (!made)
         return error_set_memory(err);
@@ -246,28 +249,49 @@ struct save_call {
     struct saver_request request;
 };
 
-static reshard_status save_call_begin(const reshard_save_request *request, struct save_call *out, reshard_error *err)
+/* A state: shards and items, or a sharded state dict. */
+static reshard_status save_call_state(struct save_call *call, const reshard_saver *saver, reshard_error *err)
+{
+    const reshard_save_request *given = &call->given;
+    if (!given->state == !given->sharded)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_save_request has one of state and sharded");
+    if (saver->options.comm && !given->sharded)
+        return error_set(err, RESHARD_ERR_USAGE, "the ranks of a group save reshard_save_request.sharded");
+    if (given->sharded) {
+        call->request.sharded = &given->sharded->dict;
+        return reshard_sharded_expand(given->sharded, err);
+    }
+    reshard_status status = struct_take(&call->state, sizeof(call->state), given->state, "reshard_state", err);
+    if (status)
+        return status;
+    NEEDS(call->state.shards, err);
+    status = array_take(call->state.items, call->state.item_count, call->state.item_stride, sizeof(reshard_state_item),
+                        "reshard_state_item", &call->items, err);
+    call->request.shards = &call->state.shards->list;
+    call->request.items = call->items;
+    call->request.item_count = call->state.item_count;
+    call->request.name = call->state.name;
+    return status;
+}
+
+static reshard_status save_call_begin(const reshard_save_request *request, const reshard_saver *saver, struct save_call *out,
+                                      reshard_error *err)
 {
     *out = (struct save_call){ .items = NULL };
     reshard_status status = struct_take(&out->given, sizeof(out->given), request, "reshard_save_request", err);
     if (status)
         return status;
-    NEEDS(out->given.state, err);
     NEEDS(out->given.path, err);
     NEEDS(out->given.options, err);
-    status = struct_take(&out->state, sizeof(out->state), out->given.state, "reshard_state", err);
-    if (!status)
-        status = struct_take(&out->options, sizeof(out->options), out->given.options, "reshard_convert_options", err);
+    status = struct_take(&out->options, sizeof(out->options), out->given.options, "reshard_convert_options", err);
     if (!status)
         status = struct_take(&out->run, sizeof(out->run), out->given.run, "reshard_run_options", err);
     if (status)
         return status;
-    NEEDS(out->state.shards, err);
-    status = array_take(out->state.items, out->state.item_count, out->state.item_stride, sizeof(reshard_state_item), "reshard_state_item",
-                        &out->items, err);
-    out->request = (struct saver_request){
-        &out->state.shards->list, out->items, out->state.item_count, out->state.name, out->given.path, &out->options, &out->run
-    };
+    out->request.path = out->given.path;
+    out->request.options = &out->options;
+    out->request.run = &out->run;
+    status = save_call_state(out, saver, err);
     return status ? status : saver_request_check(&out->request, err);
 }
 
@@ -308,7 +332,7 @@ API_EXPORT reshard_status reshard_saver_save(reshard_saver *saver, const reshard
         *number = -1;
     NEEDS(saver, err);
     NEEDS(request, err);
-    reshard_status status = save_call_begin(request, &call, err);
+    reshard_status status = save_call_begin(request, saver, &call, err);
     if (!status)
         status = saver_collect(saver, saver->next, false, err);
     if (!status && saver->next - saver->reported == saver->depth)

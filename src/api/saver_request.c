@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "api/handle.h"
+#include "api/sharded_handle.h"
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "tensor/shard.h"
@@ -52,6 +53,16 @@ reshard_status saver_request_check(const struct saver_request *request, reshard_
     if (request->run->progress)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_run_options.progress is not for saves in the background");
     return RESHARD_OK;
+}
+
+size_t saver_request_count(const struct saver_request *request)
+{
+    return request->sharded ? request->sharded->tensor_count : request->shards->count;
+}
+
+const struct shard *saver_request_shard(const struct saver_request *request, size_t index)
+{
+    return request->sharded ? &request->sharded->tensors[index].shard : &request->shards->shards[index];
 }
 
 /* ---- writing ---- */
@@ -145,14 +156,30 @@ static void request_put_shard(struct buffer *out, const struct shard *shard, uin
     buffer_append_u64le(out, offset);
 }
 
+static bool request_put_sharded(struct buffer *out, const struct sharded_dict *sharded, const uint64_t *offsets)
+{
+    struct buffer packed = { 0 };
+    const bool is_packed = sharded_pack(sharded, true, &packed);
+    buffer_append_u64le(out, packed.size);
+    buffer_append(out, packed.data, packed.size);
+    for (size_t i = 0; i < sharded->tensor_count; i++)
+        buffer_append_u64le(out, offsets[i]);
+    out->failed |= !is_packed;
+    buffer_release(&packed);
+    return !out->failed;
+}
+
 reshard_status saver_request_write(const struct saver_request *request, const uint64_t *offsets, struct buffer *out, reshard_error *err)
 {
     buffer_append_u64le(out, REQUEST_MAGIC);
     reshard_status status = request_put_options(request, out, err);
     if (status)
         return status;
-    buffer_append_u64le(out, request->shards->count);
-    for (size_t i = 0; i < request->shards->count; i++)
+    buffer_append_byte(out, request->sharded != NULL);
+    if (request->sharded && !request_put_sharded(out, request->sharded, offsets))
+        return buffer_error(out, err);
+    buffer_append_u64le(out, request->shards ? request->shards->count : 0);
+    for (size_t i = 0; request->shards && i < request->shards->count; i++)
         request_put_shard(out, &request->shards->shards[i], offsets[i]);
     buffer_append_u64le(out, request->item_count);
     for (size_t i = 0; i < request->item_count; i++) {
@@ -262,6 +289,39 @@ static bool request_take_number(struct cursor *cursor, int64_t *out)
     return request_take_vector(cursor, 1, out);
 }
 
+/* The copy of a shard's values is row-major. */
+static reshard_status request_place_values(const struct request_reading *reading, struct shard *shard, uint64_t offset, reshard_error *err)
+{
+    uint64_t bytes;
+    shard->strides = NULL;
+    if (!shard_bytes(shard, &bytes) || offset > reading->values_size || bytes > reading->values_size - offset)
+        return error_set(err, RESHARD_ERR_FORMAT, "a save's request: the values of '%.*s' lie outside of their memory",
+                         STR_ARG(shard->key));
+    shard->data = (uint8_t *)(uintptr_t)reading->values + offset;
+    return RESHARD_OK;
+}
+
+static reshard_status request_take_sharded(struct request_reading *reading, reshard_error *err)
+{
+    struct cursor *cursor = &reading->cursor;
+    struct str packed;
+    uint64_t size, offset;
+    if (!cursor_u64le(cursor, &size) || !cursor_bytes(cursor, size, &packed))
+        return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
+    reshard_status status = reshard_sharded_new(&reading->work->sharded, err);
+    if (!status)
+        status = sharded_unpack(packed.data, packed.size, &reading->work->sharded->dict, err);
+    for (size_t i = 0; !status && i < reading->work->sharded->dict.tensor_count; i++) {
+        struct shard *shard = &reading->work->sharded->dict.tensors[i].shard;
+        if (!cursor_u64le(cursor, &offset))
+            return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
+        if (shard->is_elsewhere)
+            status = request_place_values(reading, shard, offset, err);
+        shard->is_elsewhere = false;
+    }
+    return status;
+}
+
 static reshard_status request_take_shard(struct request_reading *reading, reshard_error *err)
 {
     struct cursor *cursor = &reading->cursor;
@@ -269,7 +329,7 @@ static reshard_status request_take_shard(struct request_reading *reading, reshar
     struct shard shard = { .shape = shape, .start = start, .extent = extent };
     const char *dtype;
     uint32_t rank;
-    uint64_t offset, bytes;
+    uint64_t offset;
     uint8_t flag;
     if (!request_take_bytes(cursor, &shard.key) || !request_take_text(cursor, &dtype) || !dtype ||
         !dtype_from_name(str_of(dtype), &shard.dtype) || !cursor_u32le(cursor, &rank) || rank > RANK_MAX ||
@@ -280,13 +340,9 @@ static reshard_status request_take_shard(struct request_reading *reading, reshar
     shard.rank = (int)rank;
     shard.is_flattened = flag != 0;
     reshard_status status = shard_check(&shard, err);
-    if (!status && (!shard_bytes(&shard, &bytes) || offset > reading->values_size || bytes > reading->values_size - offset))
-        status =
-            error_set(err, RESHARD_ERR_FORMAT, "a save's request: the values of '%.*s' lie outside of their memory", STR_ARG(shard.key));
-    if (status)
-        return status;
-    shard.data = (uint8_t *)(uintptr_t)reading->values + offset;
-    return shard_list_add(&reading->work->shards->list, &shard, err);
+    if (!status)
+        status = request_place_values(reading, &shard, offset, err);
+    return status ? status : shard_list_add(&reading->work->shards->list, &shard, err);
 }
 
 static reshard_status request_take_items(struct request_reading *reading, reshard_error *err)
@@ -310,9 +366,14 @@ static reshard_status request_take_items(struct request_reading *reading, reshar
 static reshard_status request_read(struct request_reading *reading, reshard_error *err)
 {
     uint64_t count;
-    if (!request_take_options(reading) || !cursor_u64le(&reading->cursor, &count))
+    uint8_t is_sharded;
+    if (!request_take_options(reading) || !cursor_u8(&reading->cursor, &is_sharded))
         return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", reading->cursor.pos);
-    reshard_status status = reshard_shards_new(&reading->work->shards, err);
+    reshard_status status = is_sharded ? request_take_sharded(reading, err) : RESHARD_OK;
+    if (!status && !cursor_u64le(&reading->cursor, &count))
+        status = error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", reading->cursor.pos);
+    if (!status)
+        status = reshard_shards_new(&reading->work->shards, err);
     for (uint64_t i = 0; i < count && !status; i++)
         status = request_take_shard(reading, err);
     return status ? status : request_take_items(reading, err);
@@ -329,22 +390,29 @@ reshard_status saver_work_read(const uint8_t *bytes, size_t size, const uint8_t 
     state.items = reading.items;
     state.item_count = (size_t)reading.item_count;
     state.name = out->name;
-    return status ? status : reshard_open_shards(&state, NULL, &out->live, err);
+    return status || out->sharded ? status : reshard_open_shards(&state, NULL, &out->live, err);
 }
 
 void saver_work_release(struct saver_work *work)
 {
     reshard_close(work->live);
+    reshard_sharded_free(work->sharded);
     reshard_shards_free(work->shards);
     arena_release(&work->arena);
     *work = (struct saver_work){ .path = NULL };
 }
 
-reshard_status saver_request_run(const uint8_t *bytes, size_t size, const uint8_t *values, uint64_t values_size, reshard_error *err)
+reshard_status saver_request_run(const uint8_t *bytes, size_t size, const uint8_t *values, uint64_t values_size, reshard_comm *comm,
+                                 reshard_error *err)
 {
     struct saver_work work;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
     reshard_status status = saver_work_read(bytes, size, values, values_size, &work, err);
-    if (!status)
+    options.convert = &work.options;
+    options.name = work.name;
+    if (!status && work.sharded)
+        status = reshard_save(comm, work.path, work.sharded, &options, &work.run, err);
+    else if (!status)
         status = reshard_convert(work.live, work.path, &work.options, &work.run, NULL, err);
     saver_work_release(&work);
     return status;

@@ -64,12 +64,14 @@ void saver_staging_release(struct saver_staging *staging)
 /* ---- copying ---- */
 
 /* Where the copy of each shard's values begins; *end: behind the last. */
-static reshard_status staging_places(const struct shard_list *shards, uint64_t *offsets, uint64_t *end, reshard_error *err)
+static reshard_status staging_places(const struct saver_request *request, uint64_t *offsets, uint64_t *end, reshard_error *err)
 {
     *end = 0;
-    for (size_t i = 0; i < shards->count; i++) {
-        const struct shard *shard = &shards->shards[i];
+    for (size_t i = 0; i < saver_request_count(request); i++) {
+        const struct shard *shard = saver_request_shard(request, i);
         uint64_t bytes;
+        if (request->sharded && !shard->data)
+            continue;
         if (!shard->data || !shard_bytes(shard, &bytes))
             return error_set(err, RESHARD_ERR_USAGE, "shard of '%.*s': there are no values, or no whole number of bytes",
                              STR_ARG(shard->key));
@@ -98,6 +100,8 @@ static void copy_strided(const struct shard *shard, uint8_t *to)
 static reshard_status staging_copy(const struct shard *shard, uint8_t *to, saver_copy copy, void *context, reshard_error *err)
 {
     uint64_t bytes;
+    if (!shard->data)
+        return RESHARD_OK;
     shard_bytes(shard, &bytes);
     if (shard->strides && copy)
         return error_set(err, RESHARD_ERR_USAGE, "shard of '%.*s': reshard_saver_options.copy takes no strides", STR_ARG(shard->key));
@@ -115,20 +119,20 @@ static reshard_status staging_copy(const struct shard *shard, uint8_t *to, saver
 reshard_status saver_stage(struct saver_staging *staging, const struct saver_request *request, saver_copy copy, void *context,
                            reshard_error *err)
 {
-    const struct shard_list *shards = request->shards;
-    uint64_t *offsets = calloc(shards->count + 1, sizeof(*offsets)), values, end;
+    const size_t count = saver_request_count(request);
+    uint64_t *offsets = calloc(count + 1, sizeof(*offsets)), values, end;
     struct buffer text = { 0 };
     reshard_status status = offsets ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = staging_places(shards, offsets, &values, err);
+        status = staging_places(request, offsets, &values, err);
     if (!status)
         status = saver_request_write(request, offsets, &text, err);
     if (!status && !checked_add_u64(values, text.size, &end))
         status = error_set(err, RESHARD_ERR_LIMIT, "the values have more than 2^64 bytes");
     if (!status)
         status = staging_grow(staging, end, err);
-    for (size_t i = 0; i < shards->count && !status; i++)
-        status = staging_copy(&shards->shards[i], staging->memory + offsets[i], copy, context, err);
+    for (size_t i = 0; i < count && !status; i++)
+        status = staging_copy(saver_request_shard(request, i), staging->memory + offsets[i], copy, context, err);
     if (!status) {
         memcpy(staging->memory + values, text.data, text.size);
         staging->request_at = values;
@@ -141,13 +145,13 @@ reshard_status saver_stage(struct saver_staging *staging, const struct saver_req
 
 /* ---- doing it ---- */
 
-reshard_status saver_staging_run(const struct saver_staging *staging, reshard_error *err)
+reshard_status saver_staging_run(const struct saver_staging *staging, reshard_comm *comm, reshard_error *err)
 {
     uint8_t *own = malloc(staging->request_size + 1);
     if (!own)
         return error_set_memory(err);
     memcpy(own, staging->memory + staging->request_at, staging->request_size);
-    reshard_status status = saver_request_run(own, staging->request_size, staging->memory, staging->request_at, err);
+    reshard_status status = saver_request_run(own, staging->request_size, staging->memory, staging->request_at, comm, err);
     free(own);
     return status;
 }
@@ -170,7 +174,7 @@ reshard_status saver_staging_run_foreign(int fd, uint64_t request_at, uint64_t r
         }
     }
     if (!status)
-        status = saver_staging_run(&staging, err);
+        status = saver_staging_run(&staging, NULL, err);
     saver_staging_release(&staging);
     return status;
 }

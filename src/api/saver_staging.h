@@ -26,8 +26,8 @@ reshard_status saver_stage(struct saver_staging *staging, const struct saver_req
                            reshard_error *err);
 void saver_staging_release(struct saver_staging *staging);
 
-/* Does what is staged, in this process. */
-reshard_status saver_staging_run(const struct saver_staging *staging, reshard_error *err);
+/* Does what is staged, in this process; with all ranks of a group, if there is one. */
+reshard_status saver_staging_run(const struct saver_staging *staging, reshard_comm *comm, reshard_error *err);
 
 /* The same of a descriptor from another process, which it closes. FORMAT if it is no such memory. */
 reshard_status saver_staging_run_foreign(int fd, uint64_t request_at, uint64_t request_size, reshard_error *err);

@@ -4,9 +4,11 @@
 
 #include "api/saver_request.h"
 #include "reshard/async.h"
+#include "reshard/comm.h"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/stat.h>
@@ -127,7 +129,7 @@ static reshard_save_request *save_of(struct save *save, const struct model *mode
     save->options.to = "torch-dcp";
     save->options.overwrite = save->options.no_sync = 1;
     save->request = (reshard_save_request)RESHARD_SAVE_REQUEST_INIT;
-    save->request.state = &model->state;
+    save->request.state = model ? &model->state : NULL;
     save->request.path = path;
     save->request.options = &save->options;
     return &save->request;
@@ -280,6 +282,118 @@ TEST(saves_end_in_their_order)
     reshard_shards_free(model.shards);
 }
 
+/* ---- ranks ---- */
+
+/* What a rank has: its row of a matrix, and a copy of a norm that all have. */
+struct rank_state {
+    reshard_comm *comm;
+    int64_t rank, ranks, kind;
+    float row[3 * 2], norm[2]; /* the row's elements lie two apart */
+    reshard_error err;
+    reshard_status status;
+};
+
+static void rank_fill(struct rank_state *state, float from)
+{
+    for (int i = 0; i < 6; i++)
+        state->row[i] = from + (float)state->rank * 10 + (float)i;
+    state->norm[0] = from;
+    state->norm[1] = -from;
+}
+
+static reshard_status rank_describe(struct rank_state *state, reshard_sharded *sharded)
+{
+    const int64_t row[] = { 1, 3 }, whole[] = { state->ranks, 3 }, offset[] = { state->rank, 0 }, strides[] = { 0, 2 };
+    const int64_t two[] = { 2 }, zero[] = { 0 }, one[] = { 1 }, fragments[] = { state->ranks, 1 };
+    reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    tensor.key = NAME("matrix");
+    tensor.dtype = "float32";
+    tensor.rank = 2;
+    tensor.local_shape = row;
+    tensor.global_shape = whole;
+    tensor.global_offset = offset;
+    tensor.fragments = fragments;
+    tensor.strides = strides;
+    tensor.data = state->row;
+    reshard_status status = reshard_sharded_add(sharded, &tensor, &state->err);
+    tensor.key = NAME("norm");
+    tensor.rank = 1;
+    tensor.local_shape = tensor.global_shape = two;
+    tensor.global_offset = zero;
+    tensor.fragments = one;
+    tensor.strides = NULL;
+    tensor.replica_ids = &state->rank;
+    tensor.replica_count = 1;
+    tensor.data = state->norm;
+    status = status ? status : reshard_sharded_add(sharded, &tensor, &state->err);
+    value.key = NAME("step");
+    value.json = NAME("17");
+    return status ? status : reshard_sharded_add_value(sharded, &value, &state->err);
+}
+
+static void *rank_save(void *context)
+{
+    struct rank_state *state = context;
+    struct save save;
+    char path[256];
+    reshard_saver *saver = NULL;
+    reshard_sharded *sharded = NULL;
+    reshard_saver_options options = RESHARD_SAVER_OPTIONS_INIT;
+    options.kind = state->kind;
+    options.comm = state->comm;
+    options.depth = 2;
+    snprintf(path, sizeof(path), "%s/ranks", folder);
+    reshard_status status = reshard_saver_open(&options, &saver, &state->err);
+    status = status ? status : reshard_sharded_new(&sharded, &state->err);
+    status = status ? status : rank_describe(state, sharded);
+    for (int i = 0; i < 5 && !status; i++) {
+        rank_fill(state, (float)(1000 * i));
+        save_of(&save, NULL, path);
+        save.request.state = NULL;
+        save.request.sharded = sharded;
+        status = reshard_saver_save(saver, &save.request, NULL, &state->err);
+        rank_fill(state, -7);
+    }
+    const reshard_status closed = reshard_saver_close(saver, status ? NULL : &state->err);
+    state->status = status ? status : closed;
+    reshard_sharded_free(sharded);
+    return NULL;
+}
+
+static void check_ranks(int64_t ranks, int64_t kind)
+{
+    struct rank_state states[4] = { 0 };
+    reshard_comm *comms[4] = { NULL };
+    pthread_t threads[4];
+    reshard_checkpoint *saved;
+    if (ranks > 1)
+        CHECK_OK(reshard_comm_threads(ranks, NULL, comms, &err));
+    for (int64_t i = 0; i < ranks; i++) {
+        states[i] = (struct rank_state){ .comm = comms[i], .rank = i, .ranks = ranks, .kind = kind, .err = RESHARD_ERROR_INIT };
+        assert_int_equal(pthread_create(&threads[i], NULL, rank_save, &states[i]), 0);
+    }
+    for (int64_t i = 0; i < ranks; i++)
+        pthread_join(threads[i], NULL);
+    for (int64_t i = 0; i < ranks; i++) {
+        if (states[i].status)
+            fail_msg("rank %d: %s", (int)i, states[i].err.message);
+        reshard_comm_free(comms[i]);
+    }
+    CHECK_OK(reshard_open(path_of("ranks"), NULL, &saved, &err));
+    for (int64_t i = 0; i < ranks; i++)
+        assert_true(value_read(saved, "matrix", i, 2) == 4000 + (float)i * 10 + 4);
+    assert_true(reshard_tensor_find(saved, "norm", 4) >= 0 && reshard_item_find(saved, "step", 4) >= 0);
+    reshard_close(saved);
+}
+
+TEST(ranks_save_together)
+{
+    check_ranks(4, RESHARD_SAVER_THREAD);
+    check_ranks(1, RESHARD_SAVER_THREAD);
+    check_ranks(1, RESHARD_SAVER_PROCESS);
+}
+
 /* ---- errors ---- */
 
 static void save_in_vain(reshard_saver *saver, const struct model *model)
@@ -339,6 +453,8 @@ TEST(requests_are_checked_at_once)
     CHECK_FAILS(reshard_saver_save(saver, &save.request, NULL, &err), RESHARD_ERR_USAGE);
     assert_non_null(strstr(err.message, "resume"));
     save_of(&save, &model, NULL);
+    CHECK_FAILS(reshard_saver_save(saver, &save.request, NULL, &err), RESHARD_ERR_USAGE);
+    save_of(&save, NULL, path_of("checked"));
     CHECK_FAILS(reshard_saver_save(saver, &save.request, NULL, &err), RESHARD_ERR_USAGE);
     model_add(&model, "nothing", ((const int64_t[]){ 1, 1 }), NULL, NULL, 0, 0);
     CHECK_FAILS(reshard_saver_save(saver, save_of(&save, &model, path_of("checked")), NULL, &err), RESHARD_ERR_USAGE);
@@ -543,15 +659,15 @@ TEST(damaged_requests_are_refused)
     for (size_t size = 0; size < bytes.size; size++) {
         uint8_t *own = malloc(size + 1);
         memcpy(own, bytes.data, size);
-        CHECK_FAILS(saver_request_run(own, size, values, sizeof(values), &err), RESHARD_ERR_FORMAT);
+        CHECK_FAILS(saver_request_run(own, size, values, sizeof(values), NULL, &err), RESHARD_ERR_FORMAT);
         free(own);
     }
-    CHECK_FAILS(saver_request_run(bytes.data, bytes.size, values, 16, &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(saver_request_run(bytes.data, bytes.size, values, 16, NULL, &err), RESHARD_ERR_FORMAT);
     CHECK_OK(saver_request_write(&request, &outside, &other, &err));
-    CHECK_FAILS(saver_request_run(other.data, other.size, values, sizeof(values), &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(saver_request_run(other.data, other.size, values, sizeof(values), NULL, &err), RESHARD_ERR_FORMAT);
     buffer_release(&other);
     assert_false(is_there(path_of("damaged")));
-    CHECK_OK(saver_request_run(bytes.data, bytes.size, values, sizeof(values), &err));
+    CHECK_OK(saver_request_run(bytes.data, bytes.size, values, sizeof(values), NULL, &err));
     assert_true(is_there(path_of("damaged")));
     buffer_release(&bytes);
     shard_list_release(&list);
@@ -579,6 +695,7 @@ int main(void)
         cmocka_unit_test(a_program_saves_what_was_there),
         cmocka_unit_test(options_go_along),
         cmocka_unit_test(saves_end_in_their_order),
+        cmocka_unit_test(ranks_save_together),
         cmocka_unit_test(errors_come_out_of_the_next_call),
         cmocka_unit_test(requests_are_checked_at_once),
         cmocka_unit_test(the_program_must_be_there),
