@@ -442,7 +442,8 @@ def candidates(target):
     else:
         if target == "pickle":
             yield from text_pickles()
-        for case, path in cases(["paddle"] if target in ("flex_metadata", "paddle_save") else ["safetensors", "torch-file", "torch-dcp", "hf-real", "verl"]):
+        is_paddle = target in ("flex_metadata", "paddle_save")
+        for case, path in cases(["paddle"] if is_paddle else ["safetensors", "torch-file", "torch-dcp", "hf-real", "verl"]):
             for index, file in enumerate(files_of(path)):
                 yield from file_candidates(target, case, index, file)
 

@@ -3,8 +3,8 @@
  * Salvage: writes what is left of a damaged checkpoint, and says what is lost and what nobody can prove.
  *
  * It is opened with what is there; files that only say where things lie may come from a sibling, a checkpoint of the same layout. A tensor
- * is lost if any of its bytes is missing or goes against a stored checksum, in all copies that there are. What no checksum covers is written, and called unproved. No
- * byte of a value comes from anywhere but the damaged checkpoint.
+ * is lost if any of its bytes is missing or goes against a stored checksum, in all copies that there are. What no checksum covers is
+ * written, and called unproved. No byte of a value comes from anywhere but the damaged checkpoint.
  */
 #ifndef CONVERT_SALVAGE_H
 #define CONVERT_SALVAGE_H

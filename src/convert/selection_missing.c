@@ -199,7 +199,12 @@ static reshard_status missing_refuse(const struct missing *missing)
 reshard_status selection_add_missing(struct selection *selection, const struct catalog *source, const struct catalog *reference,
                                      const struct selection_options *options, struct key_rules *rules, reshard_error *err)
 {
-    struct missing missing = { .selection = selection, .source = source, .reference = reference, .options = options, .rules = rules, .err = err };
+    struct missing missing = { .selection = selection,
+                               .source = source,
+                               .reference = reference,
+                               .options = options,
+                               .rules = rules,
+                               .err = err };
     reshard_status status = RESHARD_OK;
     if (!reference)
         return error_set(err, RESHARD_ERR_USAGE,

@@ -22,18 +22,19 @@ reshard_status driver_recognise(struct store *store, const char *name, const str
     const struct format_driver *best = NULL;
     int best_score = 0;
     const struct format_driver *driver;
-    for (int i = 0; (driver = format_driver_at(i)); i++) {
-        int score;
-        reshard_status status = driver_score(driver, store, name, &score, err);
-        if (status)
-            return status;
-        if (score > best_score) {
+    reshard_status status = RESHARD_OK;
+    store_hold_listing(store);
+    for (int i = 0; !status && (driver = format_driver_at(i)); i++) {
+        int score = 0;
+        status = driver_score(driver, store, name, &score, err);
+        if (!status && score > best_score) {
             best_score = score;
             best = driver;
         }
     }
+    store_release_listing(store);
     *out = best;
-    return RESHARD_OK;
+    return status;
 }
 
 bool store_is_directory(struct store *store, const char *name)

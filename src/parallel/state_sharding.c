@@ -106,7 +106,8 @@ static reshard_status assign_buffers(uint32_t ranks, struct sharded_parameter *p
     return status;
 }
 
-static reshard_status assign_parts(uint32_t ranks, int64_t segment, struct sharded_parameter *parameters, uint32_t count, reshard_error *err)
+static reshard_status assign_parts(uint32_t ranks, int64_t segment, struct sharded_parameter *parameters, uint32_t count,
+                                   reshard_error *err)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct sharded_parameter *parameter = &parameters[i];
@@ -124,8 +125,8 @@ static reshard_status assign_parts(uint32_t ranks, int64_t segment, struct shard
     return RESHARD_OK;
 }
 
-reshard_status sharding_assign(enum sharding_stage stage, uint32_t ranks, int64_t segment, struct sharded_parameter *parameters, uint32_t count,
-                               reshard_error *err)
+reshard_status sharding_assign(enum sharding_stage stage, uint32_t ranks, int64_t segment, struct sharded_parameter *parameters,
+                               uint32_t count, reshard_error *err)
 {
     for (uint32_t i = 0; i < count; i++) {
         parameters[i].owner = SHARDING_ALL;

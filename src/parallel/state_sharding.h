@@ -7,8 +7,8 @@
  *   stage 2       the same without sorting
  *   stage 1, V2   parameters of one type lie one after another in buffers, each padded to (256 bytes x ranks); every rank owns an equal
  *                 part of each buffer, and of a parameter the elements in it
- *   stage 3       every parameter of more elements than a segment (2^20) is cut into equal parts, the end of it padded to 256 bytes; smaller ones are
- *                 whole on every rank
+ *   stage 3       every parameter of more elements than a segment (2^20) is cut into equal parts, the end of it padded to 256
+ *                 bytes; smaller ones are whole on every rank
  */
 #ifndef PARALLEL_STATE_SHARDING_H
 #define PARALLEL_STATE_SHARDING_H
@@ -32,8 +32,8 @@ struct sharded_parameter {
 enum sharding_stage { SHARDING_NONE, SHARDING_1_V1, SHARDING_1_V2, SHARDING_2, SHARDING_3 };
 
 /* Fills in what is out. ranks is 1 or more; segment: elements, of stage 3. MEMORY or LIMIT. */
-reshard_status sharding_assign(enum sharding_stage stage, uint32_t ranks, int64_t segment, struct sharded_parameter *parameters, uint32_t count,
-                               reshard_error *err);
+reshard_status sharding_assign(enum sharding_stage stage, uint32_t ranks, int64_t segment, struct sharded_parameter *parameters,
+                               uint32_t count, reshard_error *err);
 
 /* The elements of the parameter whose state the rank has: [*begin, *end), which may be empty. */
 void sharding_range(const struct sharded_parameter *parameter, uint32_t rank, int64_t *begin, int64_t *end);

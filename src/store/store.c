@@ -106,11 +106,57 @@ void store_entries_sort(struct store_entry *entries, size_t count)
         qsort(entries, count, sizeof(*entries), compare_entries);
 }
 
+/* Makes sure that the held listing is that of the directory. */
+static reshard_status listing_read(struct store *store, const char *directory, reshard_error *err)
+{
+    struct store_held *held = &store->held;
+    if (held->directory && strcmp(held->directory, directory) == 0)
+        return RESHARD_OK;
+    arena_release(&held->arena);
+    held->directory = NULL;
+    reshard_status status = store->ops->list(store, directory, &held->arena, &held->entries, &held->count, err);
+    if (status)
+        return status;
+    held->directory = arena_printf(&held->arena, "%s", directory);
+    return held->directory ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status listing_copy(const struct store_held *held, struct arena *arena, struct store_entry **entries, size_t *count,
+                                   reshard_error *err)
+{
+    *entries = arena_array(arena, held->count + 1, sizeof(**entries));
+    *count = held->count;
+    bool good = *entries != NULL;
+    for (size_t i = 0; i < held->count && good; i++) {
+        (*entries)[i] = held->entries[i];
+        good = arena_str(arena, held->entries[i].name, &(*entries)[i].name);
+    }
+    return good ? RESHARD_OK : error_set_memory(err);
+}
+
 reshard_status store_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
                           reshard_error *err)
 {
     reshard_status status = directory[0] ? store_check_name(directory, err) : RESHARD_OK;
-    return status ? status : store->ops->list(store, directory, arena, entries, count, err);
+    if (status)
+        return status;
+    if (!store->held.holders)
+        return store->ops->list(store, directory, arena, entries, count, err);
+    status = listing_read(store, directory, err);
+    return status ? status : listing_copy(&store->held, arena, entries, count, err);
+}
+
+void store_hold_listing(struct store *store)
+{
+    store->held.holders++;
+}
+
+void store_release_listing(struct store *store)
+{
+    if (--store->held.holders)
+        return;
+    arena_release(&store->held.arena);
+    store->held = (struct store_held){ 0 };
 }
 
 bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)

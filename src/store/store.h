@@ -82,6 +82,11 @@ reshard_status store_name_check(struct str name, reshard_error *err);
  * files are left out. A link that leads out and may not is a file of 0 bytes, in store_exists too: opening it says what is wrong. */
 reshard_status store_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
                           size_t *count, reshard_error *err);
+
+/* Between the two a folder that is listed again and again (each format looks whether it knows it) is read once: what comes or goes
+ * meanwhile is not seen. They nest. */
+void store_hold_listing(struct store *store);
+void store_release_listing(struct store *store);
 bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
 
 /* Names of links that lead out of the directory and were met by listing or store_exists but not followed; NULL behind the last. Of

@@ -40,8 +40,18 @@ struct store_links {
     char *names[LINKS_OUT_KEPT];
 };
 
+/* The last listing, while somebody holds it. */
+struct store_held {
+    unsigned holders;
+    char *directory; /* NULL: none is known */
+    struct store_entry *entries;
+    size_t count;
+    struct arena arena;
+};
+
 struct store {
     const struct store_ops *ops;
+    struct store_held held;
     struct store_failure failure;
     struct store_links links;
 };

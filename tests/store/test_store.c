@@ -271,6 +271,37 @@ static void list_root(unsigned flags, struct buffer *text)
     store_free(store);
 }
 
+static size_t listed_in(struct store *store, const char *directory)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count;
+    CHECK_OK(store_list(store, directory, &arena, &entries, &count, &err));
+    arena_release(&arena);
+    return count;
+}
+
+TEST(a_held_listing_is_read_once_and_read_again_when_it_is_released)
+{
+    struct store *store = store_new_memory();
+    CHECK_OK(store_memory_put(store, "a", "x", 1, &err));
+    CHECK_OK(store_memory_put(store, "d/b", "x", 1, &err));
+    assert_int_equal(listed_in(store, ""), 2);
+    store_hold_listing(store);
+    store_hold_listing(store);
+    assert_int_equal(listed_in(store, ""), 2);
+    CHECK_OK(store_memory_put(store, "c", "x", 1, &err));
+    assert_int_equal(listed_in(store, ""), 2);
+    assert_int_equal(listed_in(store, "d"), 1);
+    assert_int_equal(listed_in(store, ""), 3); /* only the last one is held */
+    store_release_listing(store);
+    CHECK_OK(store_memory_put(store, "e", "x", 1, &err));
+    assert_int_equal(listed_in(store, ""), 3);
+    store_release_listing(store);
+    assert_int_equal(listed_in(store, ""), 4);
+    store_free(store);
+}
+
 TEST(nothing_shows_of_what_links_out_of_the_directory_lead_to)
 {
     static const unsigned flags[] = { 0, STORE_LINKS_BY_HAND };
@@ -447,6 +478,7 @@ int main(void)
         cmocka_unit_test(listing_is_sorted_resolves_links_and_leaves_special_files_out),
         cmocka_unit_test(paths_open_as_directory_or_as_file_of_their_directory),
         cmocka_unit_test(a_memory_store_lists_directories_by_their_files),
+        cmocka_unit_test(a_held_listing_is_read_once_and_read_again_when_it_is_released),
         cmocka_unit_test(a_null_store_swallows_what_is_written),
     };
     return cmocka_run_group_tests_name("store", tests, temp_make, temp_remove);
