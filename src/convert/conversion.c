@@ -3,6 +3,7 @@
 
 #include "convert/conversion_second.h"
 #include "convert/fused_check.h"
+#include "convert/model_check.h"
 #include "convert/target_check.h"
 #include "convert/tied_states.h"
 
@@ -242,6 +243,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
         status = second_join(out, purpose == CONVERSION_TO_RUN, err);
     if (!status)
         status = fused_check(out, err);
+    if (!status)
+        status = model_check(out, err);
     if (!status && purpose == CONVERSION_TO_RUN && !out->second.joined)
         status = resolve_read(out, err);
     if (status)
