@@ -778,7 +778,7 @@ def option_verbose(sh, verb):
         assert "x" * 500 in sh("ls", torch_model(sh), "--items", "--verbose").stdout
     elif verb == "commit":
         torch_stub.write_zip(sh.work / "m.pt",
-                             {"w": torch_stub.tensor("FloatStorage", [4], floats(4)), **{f"item{i}": i for i in range(14)}})
+                             {"w": torch_stub.tensor("FloatStorage", [4], floats(4)), **{f"item{i}": {i} for i in range(14)}})
         equal(sh.read("commit", "m.pt", "--verbose").stderr.count("dropped:"), 14)
     elif verb == "inspect":
         (sh.work / "hf").mkdir()

@@ -2,6 +2,9 @@
 /* Items of a Hugging Face folder: what its headers and its index say, and the files beside the weights. */
 #include "formats/hf/hf_read.h"
 
+#include <stdlib.h>
+
+#include "formats/shared/kept_items.h"
 #include "formats/shared/safetensors_items.h"
 #include "formats/shared/safetensors_names.h"
 
@@ -95,6 +98,23 @@ static reshard_status add_index_metadata(struct hf_read *read, reshard_error *er
     return catalog_add_item(read->source->catalog, &item, NULL, 0, NULL, err);
 }
 
+static reshard_status read_kept_items(const struct hf_read *read, const struct store_entry *entry, reshard_error *err)
+{
+    struct source *source = read->source;
+    struct buffer text = { 0 };
+    char *name = str_copy(entry->name);
+    uint32_t object;
+    reshard_status status =
+        name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &text, err) : error_set_memory(err);
+    if (!status)
+        status = kept_items_read(source->catalog, buffer_str(&text), err);
+    if (!status)
+        status = catalog_add_object(source->catalog, entry->name, entry->bytes, &object, err);
+    buffer_release(&text);
+    free(name);
+    return status;
+}
+
 static reshard_status hf_items_add_side_files(const struct hf_read *read, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
@@ -102,7 +122,9 @@ static reshard_status hf_items_add_side_files(const struct hf_read *read, reshar
     for (size_t i = 0; i < read->folder.entry_count && !status; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
         struct str base = hf_base_name(&read->folder, entry->name);
-        if (entry->is_directory || entry->leads_out || !st_name_is_side_file(base))
+        if (!entry->is_directory && !entry->leads_out && str_is(base, KEPT_ITEMS_NAME))
+            status = read_kept_items(read, entry, err);
+        if (entry->is_directory || entry->leads_out || !st_name_is_side_file(base) || str_is(base, KEPT_ITEMS_NAME))
             continue;
         struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
         status = catalog_add_object(catalog, entry->name, entry->bytes, &item.object, err);

@@ -5,6 +5,7 @@
 #include "formats/hf/hf_assign.h"
 #include "formats/hf/hf_folder.h"
 #include "formats/hf/hf_index.h"
+#include "formats/shared/kept_items.h"
 #include "formats/shared/safetensors_items.h"
 #include "formats/shared/safetensors_target.h"
 
@@ -153,6 +154,10 @@ static reshard_status hf_layout_add_side_files(struct hf_target *hf, reshard_err
         else
             status = st_target_add_copy(hf->target, name, request->source,
                                         layout_item_stored(request, index)->object, err);
+    }
+    if (!status && hf->items.kept.size) {
+        status = st_target_add_text(hf->target, STR(KEPT_ITEMS_NAME), &hf->items.kept, err);
+        hf->items.kept = (struct buffer){ 0 }; /* taken over */
     }
     return status;
 }

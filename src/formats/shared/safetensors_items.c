@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "formats/shared/kept_items.h"
+
 reshard_status st_metadata_add_item(struct catalog *catalog, const struct st_pair *pairs, uint32_t count, reshard_error *err)
 {
     struct value_graph graph = { 0 };
@@ -32,6 +34,7 @@ void st_items_release(struct st_items *items)
 {
     st_metadata_release(&items->metadata);
     free(items->files);
+    buffer_release(&items->kept);
     *items = (struct st_items){ 0 };
 }
 
@@ -112,6 +115,32 @@ static reshard_status take_value(const struct layout_request *request, struct ta
     return status || is_taken ? status : safetensors_items_note_item(target, item, err);
 }
 
+/* An item beside the weights; what is not made of plain values is noted as dropped, by what it is. */
+static reshard_status keep_or_note(const struct layout_request *request, struct target *target, uint32_t index, struct st_items *out,
+                                   reshard_error *err)
+{
+    const struct catalog_item *item = &request->wanted->items[index], *loaded = NULL;
+    bool is_kept = false;
+    reshard_status status = item->kind == ITEM_FILE ? RESHARD_OK : layout_item(request, index, &loaded, err);
+    if (status && status != RESHARD_ERR_UNSUPPORTED)
+        return status;
+    if (!status && loaded && loaded->value) {
+        struct catalog_item kept = *item; /* its name here, its value there */
+        kept.value = loaded->value;
+        status = kept_items_append(&out->kept, request->wanted, &kept, &is_kept, err);
+        if (status || is_kept)
+            return status;
+        struct buffer name = { 0 };
+        bool is_object = value_class_name(loaded->value, &name) && name.size;
+        status = target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%.*s, which %s cannot hold",
+                                     is_object ? (int)name.size : (int)strlen(value_kind_name(loaded->value)),
+                                     is_object ? (const char *)name.data : value_kind_name(loaded->value), target->catalog->format);
+        buffer_release(&name);
+        return status;
+    }
+    return safetensors_items_note_item(target, item, err);
+}
+
 reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out,
                              reshard_error *err)
 {
@@ -126,10 +155,12 @@ reshard_status st_items_take(const struct layout_request *request, struct target
             status = take_value(request, target, i, out, err);
         else if (carries_files && (item->kind == ITEM_FILE || st_item_is_config(item)))
             out->files[out->file_count++] = i;
+        else if (carries_files)
+            status = keep_or_note(request, target, i, out, err);
         else
             status = safetensors_items_note_item(target, item, err);
     }
-    return status;
+    return status || !out->kept.size ? status : kept_items_end(&out->kept, err);
 }
 
 reshard_status st_items_merge_index(struct st_items *items, struct target *target, reshard_error *err)

@@ -19,6 +19,7 @@ struct st_items {
     const struct value *index;   /* __index_metadata__, a dict; or NULL */
     uint32_t *files;             /* wanted items that are side files */
     uint32_t file_count;
+    struct buffer kept;          /* text of reshard_items.json, for the others; empty: there are none */
 };
 
 /* Whether an item is the text of a config.json that is not one of the source's files. */

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Items beside weights whose format has no place for them: reshard_items.json.
+ *
+ *   {"schema": "reshard-items/1", "items": [{"key": "a.b", "path": ["a", "b"], "value": …}, …]}
+ *
+ * A path has strings for keys, numbers for positions in lists and [n] for integer keys; it is left out where the key is the path. Values are
+ * JSON as far as JSON tells them apart: none, truth values, whole numbers, numbers with a fraction, texts, lists, dictionaries. The rest is an
+ * object of one member: {"__tuple__": […]}, {"__bytes__": hex}, {"__float__": "nan"}, {"__dict__": [[key, value], …]} for keys that are no
+ * plain texts. What else there is (objects, tensors) is not kept.
+ */
+#ifndef FORMATS_KEPT_ITEMS_H
+#define FORMATS_KEPT_ITEMS_H
+
+#include "catalog/catalog.h"
+
+#define KEPT_ITEMS_NAME "reshard_items.json"
+
+/* Appends an item to the file's text, which begins empty. *is_kept false: not all of its value can be written, and nothing was appended. */
+reshard_status kept_items_append(struct buffer *text, const struct catalog *catalog, const struct catalog_item *item, bool *is_kept,
+                                 reshard_error *err);
+
+/* Ends the text of at least one item. */
+reshard_status kept_items_end(struct buffer *text, reshard_error *err);
+
+/* Adds the items of a file's text to a catalog that is being built. */
+reshard_status kept_items_read(struct catalog *catalog, struct str text, reshard_error *err);
+
+#endif

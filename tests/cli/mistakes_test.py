@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The usual mistakes of those who cut, merge and convert checkpoints, planted in converted ones: diff and verify --against name them. Prints TAP.
+
+usage: mistakes_test.py --bin RESHARD
+"""
+import argparse
+import json
+import math
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import tempfile
+
+CONFIG = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "num_key_value_heads": 2,
+          "num_hidden_layers": 2, "vocab_size": 16, "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
+LAYER = {"input_layernorm": [8], "post_attention_layernorm": [8], "mlp.gate_proj": [12, 8], "mlp.up_proj": [12, 8],
+         "mlp.down_proj": [8, 12]} | {f"self_attn.{x}_proj": [8, 8] for x in "qkvo"}
+
+
+def matrix(rows, columns, draw):
+    return [[draw.uniform(-1, 1) for _ in range(columns)] for _ in range(rows)]
+
+
+def packed(values):
+    flat = [x for row in values for x in row] if isinstance(values[0], list) else values
+    return struct.pack(f"<{len(flat)}f", *flat)
+
+
+def shape_of(values):
+    return [len(values), len(values[0])] if isinstance(values[0], list) else [len(values)]
+
+
+def safetensors(path, tensors):
+    """{key: rows, or numbers}"""
+    header, data = {}, b""
+    for key, values in tensors.items():
+        part = packed(values)
+        header[key] = {"dtype": "F32", "shape": shape_of(values), "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class Work:
+    def __init__(self, binary, folder):
+        self.binary, self.folder = binary, folder
+        self.draw = random.Random(7)
+
+    def run(self, *words, status=0):
+        done = subprocess.run([self.binary, *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == status, f"{words}: exit {done.returncode} instead of {status}: {done.stdout[-300:]}{done.stderr[:300]}"
+        return done
+
+    def findings(self, *words):
+        return json.loads(self.run(*words, "--json", status=1).stdout)["findings"]
+
+    def model(self):
+        shapes = {"model.embed_tokens": [16, 8], "lm_head": [16, 8], "model.norm": [8]}
+        shapes |= {f"model.layers.{i}.{name}": shape for i in range(2) for name, shape in LAYER.items()}
+        return {f"{key}.weight": matrix(*shape, self.draw) if len(shape) == 2 else matrix(1, shape[0], self.draw)[0]
+                for key, shape in shapes.items()}
+
+    def hf(self, name, tensors, **options):
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        safetensors(self.folder / "all.safetensors", tensors)
+        self.run("convert", "all.safetensors", name, "--to", "hf", *[word for pair in options.items() for word in pair])
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+        return folder
+
+
+def rounded_to_bf16(value):
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return struct.unpack("<f", struct.pack("<I", bits + 0x7fff + (bits >> 16 & 1) & 0xffff0000))[0]
+
+
+def cause_of(work, a, b):
+    """What diff says of `w` in the second."""
+    safetensors(work.folder / "a.safetensors", {"w": a} if not isinstance(a, dict) else a)
+    safetensors(work.folder / "b.safetensors", {"w": b} if not isinstance(b, dict) else b)
+    found = {f["key"]: f["text"] for f in work.findings("diff", "a.safetensors", "b.safetensors") if f["kind"] == "cause"}
+    return found if isinstance(a, dict) else found.get("w", "")
+
+
+def fused(parts, degree):
+    """As `degree` ranks hold it, one after the other."""
+    cut = [[part[len(part) // degree * r:len(part) // degree * (r + 1)] for part in parts] for r in range(degree)]
+    return [row for rank in cut for part in rank for row in part]
+
+
+def case_causes(work):
+    """Every kind of cause in a file of its own."""
+    w = matrix(24, 10, work.draw)
+    q, k, v = matrix(32, 6, work.draw), matrix(8, 6, work.draw), matrix(8, 6, work.draw)
+    gate, up = matrix(16, 6, work.draw), matrix(16, 6, work.draw)
+    square, order = matrix(9, 9, work.draw), work.draw.sample(range(24), 24)
+    bf16 = [[rounded_to_bf16(x) for x in row] for row in w]
+    for a, b, expected in (
+        (square, [list(column) for column in zip(*square)], "transposed"),
+        (w, [list(column) for column in zip(*w)], "transposed"),
+        (w, [[0.5 * x for x in row] for row in w], "scaled by 0.5"),
+        (w, [[0.0] * 10 for _ in w], "nothing but zeros"),
+        (w, bf16, "cast to BF16"),
+        (w, [w[i] for i in order], "rows come in another order"),
+        (w, w[12:] + w[:12], "in pieces of 12: the second has, as the first numbers them, 1, 0"),
+        (w, [row[5:] + row[:5] for row in w], "columns come in another order, in pieces of 5"),
+        (fused([q, k, v], 1), fused([q, k, v], 4), "fused q, k and v are interleaved for 4 tensor-parallel ranks in the second, for 1"),
+        (fused([gate, up], 4), fused([gate, up], 1), "gate and up) are interleaved for 1 tensor-parallel ranks in the second, for 4"),
+    ):
+        said = cause_of(work, a, b)
+        assert expected in said, f"{said!r} instead of {expected!r}"
+    halves = [row for head in range(0, 32, 16) for pair in zip(q[head:head + 8], q[head + 8:head + 16]) for row in pair]
+    assert "the other convention of rotary embeddings" in cause_of(work, q, halves)
+    noise = [[x + work.draw.uniform(0.1, 0.2) for x in row] for row in w]
+    assert cause_of(work, w, noise) == "", "an explanation of noise"
+    swapped = cause_of(work, {"l.0": w, "l.1": noise}, {"l.0": noise, "l.1": w})
+    assert swapped == {"l.0": "it and 'l.1' have changed places", "l.1": "it and 'l.0' have changed places"}, swapped
+
+
+def case_stale_shard(work):
+    """A file of an older step among those of a DCP is named with its rank."""
+    w = {"w": matrix(32, 6, work.draw)}
+    old = {"w": matrix(32, 6, work.draw)}
+    for name, tensors in (("new", w), ("old", old)):
+        safetensors(work.folder / "m.safetensors", tensors)
+        work.run("convert", "m.safetensors", name, "--to", "torch-dcp", "--layout", "ranks=4")
+    shutil.copytree(work.folder / "new", work.folder / "mixed")
+    shutil.copy(work.folder / "old/__2_0.distcp", work.folder / "mixed")
+    causes = [f["text"] for f in work.findings("diff", "new", "mixed", "--items", "ignore") if f["kind"] == "cause"]
+    assert len(causes) == 1 and "begins and ends with shards of the first, 1 of 4: rank 2, [16:24,0:6] in '__2_0.distcp'" in causes[0], causes
+
+
+def case_wrong_ranks(work):
+    """Two files of a DCP in each other's place."""
+    safetensors(work.folder / "m.safetensors", {"w": matrix(32, 6, work.draw)})
+    work.run("convert", "m.safetensors", "right", "--to", "torch-dcp", "--layout", "ranks=4")
+    shutil.copytree(work.folder / "right", work.folder / "wrong")
+    shutil.copy(work.folder / "right/__1_0.distcp", work.folder / "wrong/__2_0.distcp")
+    shutil.copy(work.folder / "right/__2_0.distcp", work.folder / "wrong/__1_0.distcp")
+    causes = [f["text"] for f in work.findings("diff", "right", "wrong", "--items", "ignore") if f["kind"] == "cause"]
+    assert causes == ["shards are in another rank's place: the second has, as the first numbers them, 0, 2, 1, 3"], causes
+
+
+def case_against_config(work):
+    """What config.json asks for, and what is not there."""
+    tensors = work.model()
+    work.hf("good", tensors)
+    work.run("verify", "good", "--against", "good/config.json")
+    work.run("verify", "good", "--against", "good/config.json", "--fail-on", "nan")
+    bad = dict(tensors)
+    del bad["lm_head.weight"]
+    bad["model.layers.1.mlp.gate_proj.weight"] = [list(c) for c in zip(*tensors["model.layers.1.mlp.gate_proj.weight"])]
+    bad["model.extra.weight"] = [1.0]
+    work.hf("bad", bad)
+    found = {(f["kind"], f["key"]) for f in work.findings("verify", "bad", "--against", "bad/config.json") if f["severity"] == "failure"}
+    expected = {("missing", "lm_head.weight"), ("shape", "model.layers.1.mlp.gate_proj.weight"), ("unexpected", "model.extra.weight")}
+    assert found == expected, found
+    found = {(f["kind"], f["key"]) for f in work.findings("verify", "bad", "--against", "good") if f["severity"] == "failure"}
+    assert found == expected, found
+    notes = work.run("convert", "bad", "again", "--to", "hf").stderr
+    for words in ("1 tensors that it asks for are missing: 'lm_head.weight'", "1 tensors have another shape",
+                  "1 tensors are none that it asks for"):
+        assert words in notes, notes
+
+
+def case_against_index(work):
+    """An index whose entry was lost, and one that points nowhere."""
+    tensors = work.model()
+    folder = work.hf("parts", tensors, **{"--max-shard-size": "1kB"})
+    index = folder / "model.safetensors.index.json"
+    whole = json.loads(index.read_text())
+    shutil.copy(index, work.folder / "index.json")
+    work.run("verify", "parts", "--against", "index.json")
+    lost = json.loads(index.read_text())
+    del lost["weight_map"]["model.norm.weight"]
+    lost["weight_map"]["ghost.weight"] = next(iter(whole["weight_map"].values()))
+    (work.folder / "index.json").write_text(json.dumps(lost))
+    found = {(f["kind"], f["key"]) for f in work.findings("verify", "parts", "--against", "index.json") if f["severity"] == "failure"}
+    assert found == {("missing", "ghost.weight"), ("unexpected", "model.norm.weight")}, found
+    file = whole["weight_map"]["model.norm.weight"]
+    (folder / file).unlink()
+    said = work.run("verify", "parts", status=4).stderr
+    assert file in said, said
+
+
+def case_items_come_home(work):
+    """Items survive a Hugging Face folder with their types."""
+    value = {"betas": (0.9, 0.95), "none": None, "nan": math.nan, "inf": -math.inf, "bytes": b"\x00\xff", 3: ["a", True, 2**70], "lr": 1.0}
+    import pickle  # the stub of torch files is not needed: items of a paddle file are a pickle
+    (work.folder / "m.pdopt").write_bytes(pickle.dumps({"state": value, "step": 7}, protocol=2))
+    work.run("convert", "m.pdopt", "hf", "--to", "hf", status=0)
+    work.run("convert", "hf", "home.pdopt", "--to", "paddle")
+    done = json.loads(work.run("ls", "home.pdopt", "--items", "--json").stdout)["items"]
+    there = json.loads(work.run("ls", "m.pdopt", "--items", "--json").stdout)["items"]
+    home = {i["key"]: (i["kind"], i.get("value")) for i in done}
+    lost = [i for i in there if home.get(i["key"]) != (i["kind"], i.get("value"))]
+    assert there and not lost, lost
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    binary = str(pathlib.Path(parser.parse_args().bin).resolve())
+    cases = [(name[5:], function) for name, function in globals().items() if name.startswith("case_")]
+    print(f"1..{len(cases)}")
+    failed = 0
+    for number, (name, function) in enumerate(cases, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                function(Work(binary, pathlib.Path(folder)))
+                print(f"ok {number} - {name}")
+            except AssertionError as problem:
+                failed += 1
+                print(f"not ok {number} - {name}\n# {str(problem)[:800]}")
+    raise SystemExit(failed != 0)
+
+
+if __name__ == "__main__":
+    main()
