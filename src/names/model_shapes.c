@@ -219,7 +219,7 @@ static reshard_status read_default(struct shapes_reader *reader, struct str rest
 }
 
 /* range NAME = BEGIN .. END */
-static reshard_status read_range(struct shapes_reader *reader, struct str rest, reshard_error *err)
+static reshard_status read_shape_range(struct shapes_reader *reader, struct str rest, reshard_error *err)
 {
     struct shape_range range = { .name = str_take_word(&rest) };
     str_take_word(&rest);
@@ -251,7 +251,7 @@ static reshard_status read_line(struct shapes_reader *reader, struct str line, r
     if (str_is(word, "default"))
         return read_default(reader, rest, err);
     if (str_is(word, "range"))
-        return read_range(reader, rest, err);
+        return read_shape_range(reader, rest, err);
     if (str_is(word, "unless")) {
         read_unless(reader, rest);
         return RESHARD_OK;

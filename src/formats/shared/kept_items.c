@@ -77,7 +77,7 @@ static bool kept_leaf(struct buffer *out, const struct value *value)
     }
 }
 
-static void open_container(struct buffer *out, struct kept_frame *frame)
+static void kept_open(struct buffer *out, struct kept_frame *frame)
 {
     const struct value *value = frame->value;
     frame->is_pairs = value->kind == VALUE_DICT && !is_plain_dict(value);
@@ -88,7 +88,7 @@ static void open_container(struct buffer *out, struct kept_frame *frame)
 }
 
 /* What stands before the next member, or the end. Returns the member, or NULL behind the last. */
-static const struct value *next_member(struct buffer *out, struct kept_frame *frame)
+static const struct value *kept_next_member(struct buffer *out, struct kept_frame *frame)
 {
     const struct value *value = frame->value;
     const bool is_dict = value->kind == VALUE_DICT;
@@ -119,13 +119,13 @@ static bool kept_value(struct buffer *out, const struct value *root)
             return false;
         if (is_container) {
             frames[depth] = (struct kept_frame){ .value = value };
-            open_container(out, &frames[depth++]);
+            kept_open(out, &frames[depth++]);
         } else if (!kept_leaf(out, value)) {
             return false;
         }
         value = NULL;
         while (depth && !value && !out->failed) {
-            value = next_member(out, &frames[depth - 1]);
+            value = kept_next_member(out, &frames[depth - 1]);
             depth -= !value;
         }
     }
@@ -263,7 +263,7 @@ static bool restore_values(struct arena *arena, struct value *root, uint64_t dep
     return fits;
 }
 
-static bool read_path(const struct value *list, struct path_part *parts, size_t *count)
+static bool kept_read_path(const struct value *list, struct path_part *parts, size_t *count)
 {
     int64_t index[1];
     size_t one;
@@ -296,7 +296,7 @@ static reshard_status add_kept(struct catalog *catalog, struct value_graph *grap
     const struct value *key = entry->kind == VALUE_DICT ? value_dict_get(entry, "key") : NULL;
     struct value *value = key ? value_dict_get(entry, "value") : NULL;
     struct catalog_item item = { .kind = ITEM_VALUE, .graph = graph };
-    if (!value || !value_as_str(key, &item.key) || !read_path(value_dict_get(entry, "path"), parts, &count))
+    if (!value || !value_as_str(key, &item.key) || !kept_read_path(value_dict_get(entry, "path"), parts, &count))
         return error_set(err, RESHARD_ERR_FORMAT, "item %zu: expected {\"key\", \"path\", \"value\"}", index);
     if (!restore_values(&graph->arena, value, catalog->limits.json_depth))
         return error_set(err, RESHARD_ERR_FORMAT, "item '%.*s': its value does not fit", STR_ARG(item.key));
