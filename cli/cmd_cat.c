@@ -164,15 +164,16 @@ static int refuse_slice(const struct options *options, const reshard_tensor *ten
         print_shape(out, tensor->shape, tensor->rank);
         fclose(out);
     }
-    int status = print_failure(options, RESHARD_ERR_USAGE, "begin:end:step per axis, ':' for a whole one, '...' for all that are left; -1 is the last: 0:2,...,-1",
+    int status = print_failure(options, RESHARD_ERR_USAGE,
+                               "begin:end:step per axis, ':' for a whole one, '...' for all that are left; -1 is the last: 0:2,...,-1",
                                "--slice '%s' does not fit shape %s", options->slice, shape ? shape : "");
     free(shape);
     return status;
 }
 
 /* Reads what the slice takes of the tensor, in the order of its elements. */
-static reshard_status read_slice(const reshard_checkpoint *checkpoint, size_t index, struct tensor_slice *slice, const reshard_run_options *run,
-                                 int (*sink)(const void *bytes, size_t size, void *context), void *context, reshard_error *err)
+static reshard_status read_slice(const reshard_checkpoint *checkpoint, size_t index, struct tensor_slice *slice,
+                                 const reshard_run_options *run, int (*sink)(const void *bytes, size_t size, void *context), void *context, reshard_error *err)
 {
     slice->sink = sink;
     slice->context = context;

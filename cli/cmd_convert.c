@@ -11,7 +11,9 @@
 /* The format that the target's name says, where nothing else does; NULL: it says none. */
 static const char *format_of_name(const struct options *options)
 {
-    static const char *const endings[][2] = { { ".safetensors", "safetensors" }, { ".pt", "torch" }, { ".pth", "torch" }, { ".bin", "torch" } };
+    static const char *const endings[][2] = {
+        { ".safetensors", "safetensors" }, { ".pt", "torch" }, { ".pth", "torch" }, { ".bin", "torch" },
+    };
     bool is_target = options->path_count > 1 && (options->verb == VERB_CONVERT || options->verb == VERB_PLAN);
     for (size_t i = 0; is_target && !options->to && !options->like && i < sizeof(endings) / sizeof(endings[0]); i++) {
         size_t size = strlen(options->paths[1]), tail = strlen(endings[i][0]);

@@ -38,6 +38,7 @@ static const struct {
     { "reshard_convert_options.checksum", "--checksum" },
     { "reshard_salvage_options.like", "--like" },
     { "reshard_salvage_options.to", "--to" },
+    { "reshard_open() of ", "reshard inspect " },
     { "reshard_format_at()", "'reshard formats'" },
     { "reshard_limit_at()", "'reshard formats --limits'" },
     { "reshard_convert()", "reshard convert" },

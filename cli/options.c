@@ -30,7 +30,8 @@ static const struct row {
     unsigned verbs;
     const char *help;
 } rows[] = {
-    { "to", "FORMAT", 't', TEXT, FIELD(to), SHAPING | BIT(SALVAGE), "format to write; 'reshard formats' lists them (by the name: .safetensors, .pt, .pth, .bin)" },
+    { "to", "FORMAT", 't', TEXT, FIELD(to), SHAPING | BIT(SALVAGE),
+      "format to write; 'reshard formats' lists them (by the name: .safetensors, .pt, .pth, .bin)" },
     { "like", "PATH", 0, TEXT, FIELD(like), SHAPING, "take format, layout and names of files from this checkpoint" },
     { "like", "SIBLING", 0, TEXT, FIELD(like), BIT(SALVAGE), "take missing metadata from a checkpoint of the same run and layout" },
     { "layout", "WORDS", 0, TEXT, FIELD(layout), SHAPING, "how to cut tensors, for example ranks=8" },

@@ -21,8 +21,8 @@ struct tensor_slice {
     int64_t at[SLICE_AXES_MAX];
 };
 
-/* Reads begin:end:step per axis; what is left out is from the beginning, to the end, 1. False: it does not fit the tensor, or takes steps in
- * elements that are no whole bytes. */
+/* Reads begin:end:step per axis; what is left out is from the beginning, to the end, 1. False: it does not fit the tensor, or takes
+ * steps in elements that are no whole bytes. */
 bool tensor_slice_parse(const char *text, const reshard_tensor *tensor, struct tensor_slice *out);
 
 /* Gets the bytes of the box, row-major, and hands those of the elements that are taken on to the slice's sink. */

@@ -200,6 +200,19 @@ static void forget_skipped_checksums(struct torch_archive *archive)
         archive->storages[i].has_crc = archive->storages[i].has_crc && archive->storages[i].bytes == 0;
 }
 
+/* What an archive without a pickle is. */
+static reshard_status refuse_zip(const struct zip_archive *zip, reshard_error *err)
+{
+    for (uint32_t i = 0; i < zip->member_count; i++) {
+        if (!str_ends_with(zip->members[i].name, ".npy"))
+            continue;
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "NumPy's npz is not read yet");
+        error_hint(err, "numpy.load gives its arrays; safetensors.numpy.save_file writes them");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return error_set(err, RESHARD_ERR_FORMAT, "no record data.pkl");
+}
+
 static reshard_status read_zip(struct torch_reading *reading, reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
@@ -209,7 +222,7 @@ static reshard_status read_zip(struct torch_reading *reading, reshard_error *err
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "TorchScript archive, not a state dict");
     const struct zip_member *pickle = torch_save_open_find_member(reading, "data.pkl");
     if (!status && !pickle)
-        status = error_set(err, RESHARD_ERR_FORMAT, "no record data.pkl");
+        status = refuse_zip(reading->zip, err);
     if (!status)
         status = check_version(reading, &text, err);
     if (!status)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/source_probe.h"
 
+#include "formats/other_formats.h"
+
 #include <inttypes.h>
 
 #define ENTRIES_SHOWN 6
@@ -59,67 +61,80 @@ static void hint_formats(reshard_error *err)
     buffer_release(&names);
 }
 
-static bool describe_directory(struct store *store, const char *name, struct buffer *text, reshard_status *status, reshard_error *err)
+static void describe_directory(const struct store_entry *entries, size_t count, size_t prefix, struct buffer *text)
 {
-    struct arena arena = { 0 };
-    struct store_entry *entries;
-    size_t count;
-    *status = store_list(store, name, &arena, &entries, &count, err);
-    size_t prefix = name[0] ? strlen(name) + 1 : 0;
-    if (!*status) {
-        buffer_printf(text, "a directory with %zu entries", count);
-        for (size_t i = 0; i < count && i < ENTRIES_SHOWN; i++) {
-            struct str entry = { entries[i].name.data + prefix, entries[i].name.size - prefix };
-            buffer_append_text(text, i ? ", " : ": ");
-            buffer_append(text, entry.data, entry.size);
-            if (entries[i].is_directory)
-                buffer_append_byte(text, '/');
-        }
-        if (count > ENTRIES_SHOWN)
-            buffer_append_text(text, ", …");
-        buffer_append_byte(text, '\0');
+    buffer_printf(text, "a directory with %zu entries", count);
+    for (size_t i = 0; i < count && i < ENTRIES_SHOWN; i++) {
+        struct str entry = { entries[i].name.data + prefix, entries[i].name.size - prefix };
+        buffer_append_text(text, i ? ", " : ": ");
+        buffer_append(text, entry.data, entry.size);
+        if (entries[i].is_directory)
+            buffer_append_byte(text, '/');
     }
-    arena_release(&arena);
-    return !text->failed;
+    if (count > ENTRIES_SHOWN)
+        buffer_append_text(text, ", …");
+    buffer_append_byte(text, '\0');
 }
 
-static bool describe_file(struct store *store, const char *name, struct buffer *text, reshard_status *status, reshard_error *err)
+/* other: what it seems to be; NULL: nothing that is known. */
+static reshard_status not_recognised(const struct buffer *seen, const struct other_format *other, reshard_error *err)
+{
+    if (seen->failed)
+        return error_set_memory(err);
+    if (!other)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "no known checkpoint format: found %s", (const char *)seen->data);
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "%s is not read yet: found %s", other->name, (const char *)seen->data);
+    error_hint(err, "%s", other->next_step);
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
+static reshard_status directory_not_recognised(struct store *store, const char *name, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct buffer seen = { 0 };
+    struct store_entry *entries;
+    size_t count, prefix = name[0] ? strlen(name) + 1 : 0;
+    reshard_status status = store_list(store, name, &arena, &entries, &count, err);
+    if (!status) {
+        describe_directory(entries, count, prefix, &seen);
+        status = not_recognised(&seen, other_format_of_entries(entries, count, prefix), err);
+        if (status == RESHARD_ERR_UNSUPPORTED && hint_checkpoints_below(store, entries, count, err))
+            status = error_set_memory(err);
+    }
+    buffer_release(&seen);
+    arena_release(&arena);
+    return status;
+}
+
+static reshard_status file_not_recognised(struct store *store, const char *name, reshard_error *err)
 {
     struct store_object *object = NULL;
+    struct buffer seen = { 0 };
     uint8_t first[FIRST_BYTES_SHOWN];
-    *status = store_open_object(store, name, &object, err);
-    if (*status)
-        return true;
+    reshard_status status = store_open_object(store, name, &object, err);
+    if (status)
+        return status;
     uint64_t bytes = store_object_size(object);
     size_t shown = bytes < sizeof(first) ? (size_t)bytes : sizeof(first);
-    *status = shown ? store_read_at(object, 0, first, shown, err) : RESHARD_OK;
-    if (!*status) {
-        buffer_printf(text, "a file of %" PRIu64 " bytes", bytes);
+    status = shown ? store_read_at(object, 0, first, shown, err) : RESHARD_OK;
+    if (!status) {
+        buffer_printf(&seen, "a file of %" PRIu64 " bytes", bytes);
         for (size_t i = 0; i < shown; i++)
-            buffer_printf(text, "%s%02x", i ? " " : " that starts with ", first[i]);
-        buffer_append_byte(text, '\0');
+            buffer_printf(&seen, "%s%02x", i ? " " : " that starts with ", first[i]);
+        buffer_append_byte(&seen, '\0');
+        status = not_recognised(&seen, other_format_of_file(name, first, shown), err);
     }
+    buffer_release(&seen);
     store_object_close(object);
-    return !text->failed;
+    return status;
 }
 
 reshard_status driver_not_recognised(struct store *store, const char *name, reshard_error *err)
 {
-    struct buffer seen = { 0 };
-    reshard_status status;
-    bool described = store_is_directory(store, name) ? describe_directory(store, name, &seen, &status, err)
-                                                     : describe_file(store, name, &seen, &status, err);
-    if (status)
-        goto out;
-    if (!described) {
-        status = error_set_memory(err);
-        goto out;
-    }
-    status = error_set(err, RESHARD_ERR_UNSUPPORTED, "no known checkpoint format: found %s", (const char *)seen.data);
-    hint_formats(err);
-
-out:
-    buffer_release(&seen);
+    reshard_status status = store_is_directory(store, name) ? directory_not_recognised(store, name, err)
+                                                            : file_not_recognised(store, name, err);
+    if (status == RESHARD_ERR_UNSUPPORTED)
+        hint_formats(err);
     return status;
 }
 

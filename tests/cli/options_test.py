@@ -463,8 +463,8 @@ def option_no_space_check(sh, verb):
         assert "not enough space" in subprocess.run([sh.binary, *words], cwd=sh.work, capture_output=True, text=True).stdout
         equal(json.loads(sh(*words, "--no-space-check").stdout)["warnings"], [])
         return
-    done = subprocess.run([sh.binary, *sh.typed(["convert", "huge.safetensors", "out", "--to", "torch-dcp", "--no-space-check"])], cwd=sh.work,
-                          capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+    words = sh.typed(["convert", "huge.safetensors", "out", "--to", "torch-dcp", "--no-space-check"])
+    done = subprocess.run([sh.binary, *words], cwd=sh.work, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
     equal(done.returncode, 3)
     assert "File too large" in done.stderr, done.stderr
 
@@ -537,7 +537,8 @@ def option_depth(sh, verb):
 
 def option_sort(sh, verb):
     first = [sh("ls", layered(sh), "--sort", order).stdout.split("\t")[0] for order in ("key", "size", "dtype")]
-    last = [sh("ls", "layered.safetensors", "--sort", order).stdout.splitlines()[-1].split("\t")[0] for order in ("key", "size", "dtype")]
+    last = [sh("ls", "layered.safetensors", "--sort", order).stdout.splitlines()[-1].split("\t")[0]
+            for order in ("key", "size", "dtype")]
     equal((first, last), (["model.embed", "model.embed", "model.layers.0.v"], ["model.layers.2.w", "model.layers.1.w", "model.layers.2.w"]))
     tree = [[line.split("\t")[0] for line in sh("ls", "layered.safetensors", "--tree", "--sort", order).stdout.splitlines()]
             for order in ("size", "dtype")]

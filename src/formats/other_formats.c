@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/other_formats.h"
+
+#include "formats/source_probe.h"
+
+#include <fnmatch.h>
+#include <string.h>
+
+#define LOOKED_AT_MAX 200 /* entries below a folder */
+#define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
+
+enum other { DEEPSPEED, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ };
+
+static const struct other_format others[] = {
+    [DEEPSPEED] = { "DeepSpeed",
+                    "zero_to_fp32.py, which DeepSpeed puts beside its checkpoints, writes the weights as files that are read" },
+    [ORBAX] = { "Orbax (OCDBT)", "saved with use_ocdbt=False it is a zarr group, which is read" },
+    [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
+    [TENSORFLOW] = { "TensorFlow", "tf.train.load_checkpoint gives its arrays; safetensors.numpy.save_file writes them" },
+    [GGUF] = { "GGUF", "transformers reads it (gguf_file=) and saves it as a folder that is read (save_pretrained)" },
+    [FLAX] = { "Flax (msgpack)", "transformers reads it (from_flax=True) and saves it as a folder that is read (save_pretrained)" },
+    [KERAS] = { "HDF5", "h5py gives its arrays; safetensors.numpy.save_file writes them" },
+    [ONNX] = { "ONNX", "the checkpoint that the model was exported from holds its weights" },
+    [NUMPY] = { "NumPy's npy", "numpy.load gives them; safetensors.numpy.save_file writes them" },
+    [NPZ] = { "NumPy's npz", "numpy.load gives its arrays; safetensors.numpy.save_file writes them" },
+};
+
+/* The first that fits counts. */
+static const struct {
+    const char *glob;
+    enum other format;
+} names[] = {
+    { "*mp_rank_*_model_states.pt", DEEPSPEED },
+    { "*zero_pp_rank_*_optim_states.pt", DEEPSPEED },
+    { "layer_*-model_*states.pt", DEEPSPEED },
+    { "manifest.ocdbt", ORBAX },
+    { "ocdbt.process_*", ORBAX },
+    { "_CHECKPOINT_METADATA", ORBAX },
+    { ".snapshot_metadata", SNAPSHOT },
+    { "saved_model.pb", TENSORFLOW },
+    { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW },
+    { "*.gguf", GGUF },
+    { "flax_model*.msgpack", FLAX },
+    { "*.h5", KERAS },
+    { "*.keras", KERAS },
+    { "*.onnx", ONNX },
+    { "*.npz", NPZ },
+    { "*.npy", NUMPY },
+};
+
+#define NAMES (sizeof(names) / sizeof(names[0]))
+
+static const struct other_format *format_of_name(const char *name)
+{
+    for (size_t i = 0; i < NAMES; i++) {
+        if (fnmatch(names[i].glob, name, 0) == 0)
+            return &others[names[i].format];
+    }
+    return NULL;
+}
+
+const struct other_format *other_format_of_entries(const struct store_entry *entries, size_t count, size_t prefix_bytes)
+{
+    const struct other_format *best = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const struct other_format *found = format_of_name(entries[i].name.data + prefix_bytes);
+        if (found && (!best || found < best))
+            best = found;
+    }
+    return best;
+}
+
+const struct other_format *other_format_of_file(const char *name, const uint8_t *first, size_t size)
+{
+    static const struct {
+        const char *bytes;
+        enum other format;
+    } starts[] = { { "GGUF", GGUF }, { "\x89HDF", KERAS }, { "\x93NUMPY", NUMPY } };
+    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+        if (size >= strlen(starts[i].bytes) && memcmp(first, starts[i].bytes, strlen(starts[i].bytes)) == 0)
+            return &others[starts[i].format];
+    }
+    const char *slash = strrchr(name, '/');
+    return format_of_name(slash ? slash + 1 : name);
+}
+
+/* ---- what lies below ---- */
+
+struct below {
+    struct store *store;
+    size_t looked_at, found;
+    reshard_error *err;
+};
+
+/* Files of other kinds cannot be opened by themselves, or are parts of what their folder is. */
+static bool may_be_checkpoint(const struct store_entry *entry)
+{
+    static const char *const globs[] = { "*.ckpt", "*.pt", "*.pth", "*.bin", "*.safetensors", "*.pdparams" };
+    for (size_t i = 0; !entry->is_directory && i < sizeof(globs) / sizeof(globs[0]); i++) {
+        if (fnmatch(globs[i], entry->name.data, 0) == 0)
+            return true;
+    }
+    return entry->is_directory;
+}
+
+static bool has_controls(const char *name)
+{
+    for (; *name; name++) {
+        if ((unsigned char)*name < ' ' || *name == '\'')
+            return true;
+    }
+    return false;
+}
+
+/* A path as a shell takes it. */
+static bool path_is_plain(const char *path)
+{
+    return strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=+,:@%") == strlen(path);
+}
+
+static void hint_checkpoint(struct below *below, const char *name, const struct format_driver *driver)
+{
+    const char *path = store_path(below->store);
+    size_t size = strlen(path);
+    const char *quote = path_is_plain(path) && path_is_plain(name) ? "" : "'";
+    below->found++;
+    if (below->found <= SHOWN_MAX && !has_controls(path) && !has_controls(name))
+        error_hint(below->err, "reshard_open() of %s%s%s%s%s   # %s", quote, path, size && path[size - 1] == '/' ? "" : "/", name, quote,
+                   driver->name);
+}
+
+static reshard_status look_below(struct below *below, const struct store_entry *entries, size_t count, int levels);
+
+static reshard_status look_into(struct below *below, const char *directory, int levels)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count;
+    reshard_error ignored = { 0 };
+    reshard_status status = store_list(below->store, directory, &arena, &entries, &count, &ignored);
+    if (!status)
+        status = look_below(below, entries, count, levels);
+    arena_release(&arena);
+    return status == RESHARD_ERR_MEMORY ? status : RESHARD_OK;
+}
+
+static reshard_status look_below(struct below *below, const struct store_entry *entries, size_t count, int levels)
+{
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < count && below->looked_at < LOOKED_AT_MAX && status != RESHARD_ERR_MEMORY; i++) {
+        const struct format_driver *driver = NULL;
+        reshard_error ignored = { 0 };
+        if (!may_be_checkpoint(&entries[i]))
+            continue;
+        below->looked_at++;
+        status = driver_recognise(below->store, entries[i].name.data, &driver, &ignored);
+        if (!status && driver)
+            hint_checkpoint(below, entries[i].name.data, driver);
+        else if (!status && entries[i].is_directory && levels > 1)
+            status = look_into(below, entries[i].name.data, levels - 1);
+    }
+    return status == RESHARD_ERR_MEMORY ? status : RESHARD_OK;
+}
+
+reshard_status hint_checkpoints_below(struct store *store, const struct store_entry *entries, size_t count, reshard_error *err)
+{
+    struct below below = { .store = store, .err = err };
+    reshard_status status = look_below(&below, entries, count, 2);
+    if (!status && below.found > SHOWN_MAX)
+        error_hint(err, "and %zu more below", below.found - SHOWN_MAX);
+    return status;
+}
