@@ -84,7 +84,7 @@ typedef struct reshard_writer reshard_writer;
 
 /*
  * Lays the target out, and begins it beside target_path: nothing is visible there before reshard_writer_finish. input is copied; what
- * options and run point to must be there until the writer is freed. options are those of reshard_convert but for resume, part and verify,
+ * options and run point to must be there until the writer is freed. options are those of reshard_convert but for resume and verify,
  * which are RESHARD_ERR_USAGE (checksum is not); run.memory_bytes counts for each piece on its way (0: 32 MiB), run.progress is called
  * once, before anything is written. report may be NULL.
  */
@@ -106,7 +106,17 @@ reshard_status reshard_writer_put(reshard_writer *writer, const reshard_piece *p
  */
 reshard_status reshard_writer_finish(reshard_writer *writer, reshard_error *err);
 
-/* Ends a writer; NULL is fine. What was not finished is removed, as if it had never been. No other thread may use the writer. */
+/*
+ * Makes visible what writers with options.part 0 to part_count - 1 have written, in any order and in any number of processes, on one machine
+ * or on many that see the same storage, without a word between them: input and options are those of the parts, each of which has put the
+ * pieces that it has, and finished. RESHARD_DIFFERS names a part that is missing or of another run, or elements that no part or that two
+ * parts have written; nothing is visible then, and what is there stays. A part that failed, or whose process died, is written again.
+ */
+reshard_status reshard_writer_commit(const reshard_writer_input *input, const char *target_path, const reshard_convert_options *options,
+                                     const reshard_run_options *run, reshard_report *report, reshard_error *err);
+
+/* Ends a writer; NULL is fine. What was not finished is removed, as if it had never been, but for that of a part, which others may need. No
+ * other thread may use the writer. */
 void reshard_writer_free(reshard_writer *writer);
 
 #ifdef __cplusplus

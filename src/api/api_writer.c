@@ -64,8 +64,10 @@ static reshard_status declared_open(const reshard_writer_input *input, const str
     return status;
 }
 
+/* Prepares, and goes on with what is given. */
 static reshard_status writer_begin(reshard_writer *writer, const reshard_writer_input *input, const char *target_path,
-                                   reshard_report *report, reshard_error *err)
+                                   reshard_status (*begin)(struct feeding *feeding, reshard_error *err), reshard_report *report,
+                                   reshard_error *err)
 {
     struct convert_call *call = &writer->call;
     struct checkpoint *source = NULL;
@@ -78,9 +80,30 @@ static reshard_status writer_begin(reshard_writer *writer, const reshard_writer_
         status = report ? report_give(&writer->feeding.conversion, report, err) : RESHARD_OK;
     }
     if (!status)
-        status = feeding_begin(&writer->feeding, err);
+        status = begin(&writer->feeding, err);
     if (status && report)
         reshard_report_release(report);
+    return status;
+}
+
+static reshard_status writer_new(const reshard_writer_input *input, const char *target_path, const reshard_convert_options *options,
+                                 const reshard_run_options *run, reshard_status (*begin)(struct feeding *feeding, reshard_error *err),
+                                 reshard_report *report, reshard_writer **out, reshard_error *err)
+{
+    reshard_writer_input taken;
+    reshard_status status = struct_take(&taken, sizeof(taken), input, "reshard_writer_input", err);
+    if (status)
+        return status;
+    reshard_writer *writer = calloc(1, sizeof(*writer));
+    if (!writer)
+        return error_set_memory(err);
+    status = convert_options_read(options, run, &writer->call, err);
+    if (!status)
+        status = writer_begin(writer, &taken, target_path, begin, report, err);
+    if (status)
+        reshard_writer_free(writer);
+    else
+        *out = writer;
     return status;
 }
 
@@ -88,7 +111,6 @@ API_EXPORT reshard_status reshard_writer_open(const reshard_writer_input *input,
                                               const reshard_convert_options *options, const reshard_run_options *run,
                                               reshard_report *report, reshard_writer **out, reshard_error *err)
 {
-    reshard_writer_input taken;
     ERROR_SCOPE(err);
     NEEDS(out, err);
     *out = NULL;
@@ -98,19 +120,23 @@ API_EXPORT reshard_status reshard_writer_open(const reshard_writer_input *input,
     NEEDS(input, err);
     NEEDS(target_path, err);
     NEEDS(options, err);
-    status = struct_take(&taken, sizeof(taken), input, "reshard_writer_input", err);
+    return writer_new(input, target_path, options, run, feeding_begin, report, out, err);
+}
+
+API_EXPORT reshard_status reshard_writer_commit(const reshard_writer_input *input, const char *target_path,
+                                                const reshard_convert_options *options, const reshard_run_options *run,
+                                                reshard_report *report, reshard_error *err)
+{
+    reshard_writer *writer = NULL;
+    ERROR_SCOPE(err);
+    reshard_status status = struct_clear(report, "reshard_report", err);
     if (status)
         return status;
-    reshard_writer *writer = calloc(1, sizeof(*writer));
-    if (!writer)
-        return error_set_memory(err);
-    status = convert_options_read(options, run, &writer->call, err);
-    if (!status)
-        status = writer_begin(writer, &taken, target_path, report, err);
-    if (status)
-        reshard_writer_free(writer);
-    else
-        *out = writer;
+    NEEDS(input, err);
+    NEEDS(target_path, err);
+    NEEDS(options, err);
+    status = writer_new(input, target_path, options, run, feeding_commit, report, &writer, err);
+    reshard_writer_free(writer);
     return status;
 }
 

@@ -4,6 +4,8 @@
 #include "base/checked.h"
 #include "base/crc32.h"
 #include "catalog/catalog_cover.h"
+#include "convert/part_record.h"
+#include "convert/sidecar.h"
 #include "convert/target_check.h"
 
 #include <inttypes.h>
@@ -22,9 +24,8 @@ static reshard_status options_check(const struct conversion_options *options, re
         error_hint(err, "reshard_convert_options.checksum keeps digests of what was written");
         return RESHARD_ERR_USAGE;
     }
-    if (options->resume || options->part_count)
-        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.%s: what is fed is written in one go",
-                         options->resume ? "resume" : "part_count");
+    if (options->resume)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.resume: what is fed is written in one go");
     if (selection_missing_is_path(options->selection.missing))
         return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.missing: what is fed comes from its caller alone, not from '%s'",
                          options->selection.missing);
@@ -151,15 +152,30 @@ reshard_status feeding_fill(struct feeding *feeding, reshard_error *err)
     return status;
 }
 
+/* Begins to write a part, or takes up what all parts have left. */
+static reshard_status feeding_share(struct feeding *feeding, enum store_txn_share share, reshard_error *err)
+{
+    struct run *run = &feeding->run;
+    const struct store_txn_options options = part_txn_options(&feeding->conversion, share);
+    feeding->identity = options.identity;
+    reshard_status status = run_announce(&feeding->conversion, err);
+    if (!status)
+        status = store_txn_begin(feeding->path, &options, &run->txn, err);
+    return status ? status : run_create_objects(run, NULL, err);
+}
+
 reshard_status feeding_begin(struct feeding *feeding, reshard_error *err)
 {
+    bool is_part = feeding->options.part_count > 0;
     reshard_status status = target_check_replaced(&feeding->conversion, feeding->path, err);
+    if (!status && is_part)
+        status = part_check(&feeding->conversion, err);
     if (!status)
-        status = run_begin(&feeding->run, feeding->path, err);
+        status = is_part ? feeding_share(feeding, STORE_TXN_PART, err) : run_begin(&feeding->run, feeding->path, err);
     if (status)
         return status;
     feeding_begin_crcs(&feeding->run);
-    return feeding_fill(feeding, err);
+    return feeding->options.part ? RESHARD_OK : feeding_fill(feeding, err);
 }
 
 /* ---- pieces ---- */
@@ -330,7 +346,7 @@ reshard_status feeding_put(struct feeding *feeding, const struct feeding_piece *
 
 /* ---- the end ---- */
 
-static reshard_status missing_check(const struct feeding *feeding, reshard_error *err)
+static reshard_status missing_check(const struct feeding *feeding, reshard_status found, reshard_error *err)
 {
     const struct catalog *catalog = feeding->source->source->catalog;
     int64_t start[RANK_MAX], extent[RANK_MAX];
@@ -340,12 +356,140 @@ static reshard_status missing_check(const struct feeding *feeding, reshard_error
         bool is_read = feeding->feeds.first[i] < feeding->feeds.first[i + 1];
         if (!is_read || !box_set_hole(&feeding->there[i], start, extent))
             continue;
-        error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': %s was not written (%" PRId64 " elements are missing)", STR_ARG(tensor->key),
+        error_set(err, found, "tensor '%.*s': %s was not written (%" PRId64 " elements are missing)", STR_ARG(tensor->key),
                   box_text(tensor->rank, start, extent, text), feeding->there[i].missing);
         error_object(err, "%.*s", STR_ARG(tensor->key));
-        return RESHARD_ERR_USAGE;
+        return found;
     }
     return RESHARD_OK;
+}
+
+/* What was fed, as a record keeps it: number of the tensor u32, start and extent of a box, rank numbers i64 each. */
+static void fed_write(const struct feeding *feeding, struct buffer *out)
+{
+    const struct catalog *catalog = feeding->source->source->catalog;
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        const struct box_set *there = &feeding->there[i];
+        for (size_t slab = 0; slab < there->slab_count; slab++) {
+            for (size_t box = 0; box < there->slabs[slab].count; box++) {
+                const int64_t *numbers = there->slabs[slab].boxes + box * 2 * (size_t)there->rank;
+                buffer_append_u32le(out, i);
+                for (int axis = 0; axis < 2 * there->rank; axis++)
+                    buffer_append_u64le(out, (uint64_t)numbers[axis]);
+            }
+        }
+    }
+}
+
+/* A box of a record, in indices of the tensor; false: it is none. */
+static bool fed_read(const struct catalog *catalog, struct cursor *fed, uint32_t *tensor, int64_t *box)
+{
+    int bad_axis;
+    if (!cursor_u32le(fed, tensor) || *tensor >= catalog->tensor_count)
+        return false;
+    const struct catalog_tensor *whole = &catalog->tensors[*tensor];
+    for (int axis = 0; axis < 2 * whole->rank; axis++) {
+        uint64_t number;
+        if (!cursor_u64le(fed, &number))
+            return false;
+        box[axis] = (int64_t)number;
+    }
+    return box_check(whole->rank, box, box + whole->rank, catalog_vector_at(catalog, whole->shape), &bad_axis);
+}
+
+/* CRCs are of zeros where a part wrote nothing: what is left without those of all zeros is what the part adds. */
+static void crcs_turn(const struct feeding *feeding)
+{
+    const struct catalog *target = feeding->conversion.target.catalog;
+    for (uint32_t i = 0; i < target->chunk_count; i++)
+        if (target->chunks[i].flags & CHUNK_WANT_CRC)
+            feeding->run.crcs[i] ^= crc32_zip_zeros(target->chunks[i].bytes);
+}
+
+static reshard_status finish_part(struct feeding *feeding, reshard_error *err)
+{
+    const struct conversion_options *options = &feeding->options;
+    struct buffer fed = { 0 }, record = { 0 };
+    char name[PART_RECORD_NAME_MAX];
+    run_close_objects(&feeding->run);
+    crcs_turn(feeding);
+    fed_write(feeding, &fed);
+    reshard_status status = fed.failed ? error_set_memory(err) : RESHARD_OK;
+    if (!status)
+        status = part_record_make(&feeding->run, feeding->identity, buffer_str(&fed), &record, err);
+    if (!status) {
+        part_record_name(options->part, options->part_count, name);
+        status = store_txn_leave(feeding->run.txn, name, record.data, record.size, err);
+        feeding->run.txn = NULL;
+    }
+    buffer_release(&fed);
+    buffer_release(&record);
+    return status;
+}
+
+static reshard_status part_take_boxes(struct feeding *feeding, const char *name, struct cursor fed, reshard_error *err)
+{
+    const struct catalog *catalog = feeding->source->source->catalog;
+    int64_t box[2 * RANK_MAX], start[RANK_MAX], extent[RANK_MAX];
+    char text[BOX_TEXT_MAX];
+    uint32_t tensor;
+    while (cursor_left(&fed)) {
+        if (!fed_read(catalog, &fed, &tensor, box))
+            return part_record_refuse(name, "names elements that there are not", err);
+        const struct catalog_tensor *whole = &catalog->tensors[tensor];
+        if (box_set_meets(&feeding->there[tensor], box, box + whole->rank, start, extent)) {
+            error_set(err, RESHARD_DIFFERS, "tensor '%.*s': %s was written by two parts, of which one is '%s'", STR_ARG(whole->key),
+                      box_text(whole->rank, start, extent, text), name);
+            error_object(err, "%.*s", STR_ARG(whole->key));
+            return RESHARD_DIFFERS;
+        }
+        if (!box_set_add(&feeding->there[tensor], box, box + whole->rank))
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status fed_part_take(void *context, const char *name, const struct part_record *record, reshard_error *err)
+{
+    struct feeding *feeding = context;
+    const struct catalog *target = feeding->conversion.target.catalog;
+    struct cursor crcs = record->crcs;
+    uint32_t chunk, crc;
+    while (cursor_u32le(&crcs, &chunk) && cursor_u32le(&crcs, &crc)) {
+        if (chunk >= target->chunk_count || !(target->chunks[chunk].flags & CHUNK_WANT_CRC))
+            return part_record_refuse(name, "has checksums of chunks that there are not", err);
+        feeding->run.crcs[chunk] ^= crc;
+    }
+    return part_take_boxes(feeding, name, record->fed, err);
+}
+
+/* From the payload's end to a visible target. */
+static reshard_status feeding_publish(struct feeding *feeding, reshard_error *err)
+{
+    struct run *run = &feeding->run;
+    reshard_status status = run_end(run, err);
+    run_close_objects(run);
+    if (!status)
+        status = run_check(run, err);
+    return status ? status : run_commit(run, feeding->path, err);
+}
+
+reshard_status feeding_commit(struct feeding *feeding, reshard_error *err)
+{
+    if (feeding->options.store)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.store: parts are written to the file system");
+    reshard_status status = target_check_replaced(&feeding->conversion, feeding->path, err);
+    if (!status)
+        status = sidecar_check_beside(feeding->path, run_is_directory(&feeding->conversion), feeding->options.overwrite, err);
+    if (!status)
+        status = feeding_share(feeding, STORE_TXN_REST, err);
+    if (status)
+        return status;
+    feeding_begin_crcs(&feeding->run);
+    status = part_records_take(&feeding->run, feeding->identity, fed_part_take, feeding, err);
+    if (!status)
+        status = missing_check(feeding, RESHARD_DIFFERS, err);
+    return status ? status : feeding_publish(feeding, err);
 }
 
 reshard_status feeding_finish(struct feeding *feeding, reshard_error *err)
@@ -353,16 +497,12 @@ reshard_status feeding_finish(struct feeding *feeding, reshard_error *err)
     struct run *run = &feeding->run;
     if (feeding->is_broken || !run->txn)
         return error_set(err, RESHARD_ERR_USAGE, "the writer has %s", feeding->is_broken ? "failed" : "ended");
-    reshard_status status = missing_check(feeding, err);
+    bool is_part = feeding->options.part_count > 0;
+    reshard_status status = is_part ? RESHARD_OK : missing_check(feeding, RESHARD_ERR_USAGE, err);
     if (status)
         return status;
     feeding->is_broken = true; /* until the end is reached */
-    status = run_end(run, err);
-    run_close_objects(run);
-    if (!status)
-        status = run_check(run, err);
-    if (!status)
-        status = run_commit(run, feeding->path, err);
+    status = is_part ? finish_part(feeding, err) : feeding_publish(feeding, err);
     feeding->is_broken = status != RESHARD_OK;
     return status;
 }

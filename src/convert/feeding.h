@@ -21,7 +21,7 @@ struct feeding {
     struct box_set *there;  /* by source tensor */
     pthread_mutex_t lock;   /* of all below, of `there`, and of run.crcs */
     bool is_broken;         /* a piece that was taken is not in its place: there can be no end but to abort */
-    uint64_t bytes_fed;
+    uint64_t identity;      /* of parts and their commit */
     char *path;
 };
 
@@ -50,10 +50,14 @@ reshard_status feeding_fill(struct feeding *feeding, reshard_error *err);
 /* Any thread. USAGE: the piece is not taken, and all is as it was. What else fails leaves nothing but to release. */
 reshard_status feeding_put(struct feeding *feeding, const struct feeding_piece *piece, reshard_error *err);
 
-/* Makes the target visible. USAGE names what is missing: it may still come. On success nothing is left to do but to release. */
+/* Makes the target visible, or leaves the part that the options name beside it. USAGE names what is missing: it may still come. On success nothing is left to do but to release. */
 reshard_status feeding_finish(struct feeding *feeding, reshard_error *err);
 
-/* What was begun and not finished is removed. */
+/* Makes visible what parts have written that were prepared with the same tensors and options; this feeding was not begun. RESHARD_DIFFERS
+ * names a part or elements that are missing or there twice. */
+reshard_status feeding_commit(struct feeding *feeding, reshard_error *err);
+
+/* What was begun and not finished is removed, but not what a part wrote. */
 void feeding_release(struct feeding *feeding);
 
 #endif

@@ -5,6 +5,7 @@
  */
 #include "check.h"
 
+#include "base/crc32.h"
 #include "reshard/writer.h"
 
 #include <inttypes.h>
@@ -260,9 +261,8 @@ static void pieces_feed(struct pieces *pieces, reshard_writer *writer)
 
 static const reshard_state_item items[] = { { { "step", 4 }, { "12", 2 } }, { { "args", 4 }, { "{\"lr\": 0.5}", 11 } } };
 
-static reshard_status writer_open(const char *path, const reshard_convert_options *options, reshard_writer **out)
+static reshard_writer_input input_of(reshard_writer_tensor *tensors)
 {
-    reshard_writer_tensor tensors[TENSORS];
     reshard_writer_input input = RESHARD_WRITER_INPUT_INIT;
     for (size_t i = 0; i < TENSORS; i++)
         tensors[i] = (reshard_writer_tensor){ key_of(i), wholes[i].dtype, wholes[i].rank, wholes[i].shape };
@@ -270,7 +270,21 @@ static reshard_status writer_open(const char *path, const reshard_convert_option
     input.tensor_count = TENSORS;
     input.items = items;
     input.item_count = 2;
+    return input;
+}
+
+static reshard_status writer_open(const char *path, const reshard_convert_options *options, reshard_writer **out)
+{
+    reshard_writer_tensor tensors[TENSORS];
+    const reshard_writer_input input = input_of(tensors);
     return reshard_writer_open(&input, path, options, NULL, NULL, out, &err);
+}
+
+static reshard_status writer_commit(const char *path, const reshard_convert_options *options)
+{
+    reshard_writer_tensor tensors[TENSORS];
+    const reshard_writer_input input = input_of(tensors);
+    return reshard_writer_commit(&input, path, options, NULL, NULL, &err);
 }
 
 /* The same by a conversion of shards in memory. */
@@ -428,6 +442,116 @@ TEST(threads_feed_one_writer)
         wholes_make();
         target_check(&targets[i], 6);
     }
+}
+
+/* ---- parts ---- */
+
+#define PARTS 3
+
+/* Part `part` puts every PARTS-th piece, and piece number `also`. */
+static void part_write(const char *path, reshard_convert_options options, struct pieces *pieces, uint64_t part, size_t also)
+{
+    reshard_writer *writer;
+    options.part = part;
+    options.part_count = PARTS;
+    CHECK_OK(writer_open(path, &options, &writer));
+    for (size_t i = 0; i < pieces->count; i++)
+        if (i % PARTS == part || i == also)
+            CHECK_OK(reshard_writer_put(writer, &pieces->all[i].given, &err));
+    CHECK_OK(reshard_writer_finish(writer, &err));
+    reshard_writer_free(writer);
+    assert_false(is_visible(path));
+}
+
+static void parts_check(const char *format, const char *layout)
+{
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    char expected[128], written[128], command[256];
+    snprintf(expected, sizeof(expected), "%s/expected", work);
+    snprintf(written, sizeof(written), "%s/written", work);
+    options.to = format;
+    options.layout = layout;
+    options.no_sync = 1;
+    CHECK_OK(convert_whole(written, &options));
+    assert_int_equal(rename(written, expected), 0);
+    struct pieces *pieces = pieces_new(4);
+    pieces_shuffle(pieces);
+    part_write(written, options, pieces, 2, SIZE_MAX);
+    part_write(written, options, pieces, 0, SIZE_MAX);
+    assert_int_equal(writer_commit(written, &options), RESHARD_DIFFERS);
+    assert_non_null(strstr(err.message, "part 1 of 3 is missing"));
+    part_write(written, options, pieces, 1, 0); /* a piece of part 0 too */
+    assert_int_equal(writer_commit(written, &options), RESHARD_DIFFERS);
+    assert_non_null(strstr(err.message, "was written by two parts"));
+    part_write(written, options, pieces, 1, SIZE_MAX);
+    CHECK_OK(writer_commit(written, &options));
+    if (!same_files(expected, written))
+        fail_msg("%s, layout %s", format, layout);
+    snprintf(command, sizeof(command), "rm -r %s %s", expected, written);
+    assert_int_equal(system(command), 0);
+    pieces_free(pieces);
+}
+
+TEST(processes_write_one_target_without_a_word_between_them)
+{
+    seed = 21;
+    names = 0;
+    wholes_make();
+    parts_check("torch-dcp", "ranks=3");
+    parts_check("torch", NULL);
+    parts_check("zarr", NULL);
+    parts_check("paddle-flex", "ranks=2");
+    assert_int_equal(entries_in_work(), 0);
+}
+
+/* Gives a record an extent that leaves its tensor, or a tensor that there is not, and the right checksum; done twice, it is as before. */
+static void record_forge(const char *path)
+{
+    static uint8_t bytes[1 << 16];
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    size_t size = fread(bytes, 1, sizeof(bytes), file);
+    assert_true(size > 40 && size < sizeof(bytes));
+    bytes[size - 5] ^= 0x7F;
+    uint32_t crc = crc32c(0, bytes, size - 4);
+    memcpy(bytes + size - 4, &crc, 4);
+    rewind(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+}
+
+TEST(what_no_part_has_written_is_named)
+{
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    char path[128], record[256];
+    seed = 22;
+    wholes_make();
+    snprintf(path, sizeof(path), "%s/target", work);
+    options.to = "torch-dcp";
+    options.no_sync = 1;
+    struct pieces *pieces = pieces_new(1);
+    size_t tensor = pieces->all[pieces->count - 1].given.tensor;
+    pieces->count--;
+    for (uint64_t part = 0; part < PARTS; part++)
+        part_write(path, options, pieces, part, SIZE_MAX);
+    assert_int_equal(writer_commit(path, &options), RESHARD_DIFFERS);
+    assert_non_null(strstr(err.message, key_of(tensor).data));
+    assert_non_null(strstr(err.message, "was not written"));
+    for (int part = 0; part < PARTS; part++) {
+        snprintf(record, sizeof(record), "%s/.target.reshard-partial/.part-%d-of-3", work, part);
+        record_forge(record);
+        assert_int_equal(writer_commit(path, &options), RESHARD_DIFFERS);
+        assert_non_null(strstr(err.message, "names elements that there are not"));
+        record_forge(record);
+    }
+    assert_int_equal(truncate(record, 70), 0);
+    assert_int_equal(writer_commit(path, &options), RESHARD_DIFFERS);
+    assert_non_null(strstr(err.message, "is damaged"));
+    options.layout = "ranks=2";
+    assert_int_equal(writer_commit(path, &options), RESHARD_DIFFERS);
+    assert_false(is_visible(path));
+    pieces->count++;
+    pieces_free(pieces);
 }
 
 /* ---- what is refused ---- */
@@ -842,6 +966,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_WORK(what_is_fed_makes_the_files_of_a_conversion),
         IN_WORK(threads_feed_one_writer),
+        IN_WORK(processes_write_one_target_without_a_word_between_them),
+        IN_WORK(what_no_part_has_written_is_named),
         IN_WORK(doubled_and_missing_elements_are_named),
         IN_WORK(what_is_not_finished_leaves_nothing),
         IN_WORK(pieces_that_do_not_fit_are_refused),
