@@ -157,6 +157,11 @@ class Bench:
             if found and int(found[2]) >= chunks:
                 self.row(f"plan alone, {found[1]}", f"{found[5]} s", "1 s", "0.1 s",
                          f"{int(found[2]):,} to {int(found[3]):,} chunks, {int(found[4]):,} steps")
+        program = self.program("bench_save")
+        if os.path.exists(program):
+            found = subprocess.run([program], capture_output=True, text=True).stdout.splitlines()
+            self.row("planning a save of 405B over 8,960 ranks", found[-1].rpartition("in all ")[2], "10 s", "1 s",
+                     "as each rank does; " + found[0])
         shutil.rmtree(source)
         source = self.make("metadata", 1000, 64, 4_000_000)
         size = sum(os.path.getsize(os.path.join(source, name)) for name in os.listdir(source))

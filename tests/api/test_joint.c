@@ -3,8 +3,8 @@
  * Saving and loading by several ranks, which are threads here: every layout is saved in several formats and loaded under other numbers of
  * ranks; strictness as Megatron Core's own loads show it (also.strict of the fixture); and what happens when one rank fails.
  *
- * RESHARD_JOINT_FOLDER: where what is saved goes, and stays. RESHARD_JOINT_LOAD: a checkpoint with the same tensors that another program has
- * saved, which is loaded, too. tests/live/joint_test.py sets them.
+ * RESHARD_JOINT_FOLDER: where what is saved goes, and stays. RESHARD_JOINT_LOAD: a checkpoint with the same tensors that another program
+ * has saved, which is loaded, too. tests/live/joint_test.py sets them.
  */
 #include "check.h"
 
@@ -315,6 +315,90 @@ TEST(each_rank_writes_a_file_of_its_own)
     }
 }
 
+/* ---- uneven pieces ---- */
+
+/* Of each rank up to three pieces, in the order of the tensor; 0 ends them. */
+struct uneven {
+    int64_t source[RANKS_MAX][4], target[RANKS_MAX][4];
+};
+
+#define UNEVEN_SIZE 24
+
+/* Adds a rank's pieces; values are where they belong. */
+static reshard_sharded *pieces_new(int64_t (*pieces)[4], int64_t rank, float *values)
+{
+    static const int64_t whole[] = { UNEVEN_SIZE };
+    reshard_sharded *sharded;
+    int64_t start = 0;
+    assert_int_equal(reshard_sharded_new(&sharded, NULL), RESHARD_OK);
+    for (int64_t r = 0; r <= rank; r++) {
+        for (int64_t *size = pieces[r]; *size; start += *size, size++) {
+            reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+            tensor.key = text_of("uneven");
+            tensor.dtype = "F32";
+            tensor.rank = 1;
+            tensor.local_shape = size;
+            tensor.global_shape = whole;
+            tensor.global_offset = &start;
+            tensor.data = values + start;
+            if (r == rank)
+                assert_int_equal(reshard_sharded_add(sharded, &tensor, NULL), RESHARD_OK);
+        }
+    }
+    return sharded;
+}
+
+static void uneven_rank(struct rank_call *call)
+{
+    struct uneven *given = call->context;
+    float values[UNEVEN_SIZE] = { 0 };
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    convert.to = call->format;
+    convert.no_sync = convert.overwrite = 1;
+    options.convert = &convert;
+    for (int i = 0; i < UNEVEN_SIZE; i++)
+        values[i] = (float)i;
+    reshard_sharded *sharded = pieces_new(given->source, call->rank, values);
+    call->status = reshard_save(call->comm, call->path, sharded, &options, NULL, &call->err);
+    reshard_sharded_free(sharded);
+    memset(values, 0, sizeof(values));
+    sharded = pieces_new(given->target, call->rank, values);
+    if (!call->status)
+        call->status = reshard_load(call->comm, call->path, sharded, NULL, NULL, NULL, &call->err);
+    for (size_t i = 0; i < reshard_sharded_count(sharded) && !call->status; i++) {
+        reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+        reshard_sharded_at(sharded, i, &tensor);
+        for (int64_t k = 0; k < tensor.local_shape[0]; k++)
+            if (((float *)tensor.data)[k] != (float)(tensor.global_offset[0] + k))
+                call->status = RESHARD_DIFFERS;
+    }
+    reshard_sharded_free(sharded);
+}
+
+/* The shapes of Megatron's test_uneven_1d_sharding and test_uneven_1d_sharding_multiple_shards, on fewer ranks. */
+TEST(pieces_may_be_uneven_and_many_or_none)
+{
+    static struct uneven cases[] = {
+        { { { 6 }, { 6 }, { 6 }, { 6 } }, { { 1 }, { 2 }, { 3 }, { 18 } } },
+        { { { 1 }, { 5 }, { 7 }, { 11 } }, { { 14 }, { 0 }, { 6 }, { 4 } } },
+        { { { 24 }, { 0 }, { 0 }, { 0 } }, { { 0 }, { 0 }, { 12 }, { 12 } } },
+        { { { 0 }, { 0 }, { 0 }, { 12, 12 } }, { { 3, 3 }, { 6 }, { 0 }, { 5, 1, 6 } } },
+        { { { 4 }, { 7, 5 }, { 1, 1, 1 }, { 3, 2 } }, { { 2, 4 }, { 0 }, { 9, 5 }, { 1, 1, 2 } } },
+    };
+    static const char *const formats[] = { "torch_dist", "torch-dcp", "paddle-flex", "hf" };
+    for (size_t c = 0; c < sizeof(cases) / sizeof(*cases); c++) {
+        for (size_t f = 0; f < 4; f++) {
+            const struct rank_call like = { .path = path_in("uneven"), .format = formats[f], .work = uneven_rank, .context = &cases[c] };
+            struct rank_call calls[RANKS_MAX];
+            ranks_run(calls, RANKS_MAX, &like);
+            for (int r = 0; r < RANKS_MAX; r++)
+                if (calls[r].status)
+                    fail_msg("case %zu, %s, rank %d: status %d: %s", c, formats[f], r, calls[r].status, calls[r].err.message);
+        }
+    }
+}
+
 /* ---- strictness ---- */
 
 struct strict_case {
@@ -617,6 +701,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_ranks_loads_what_any_other_saved),
         cmocka_unit_test(each_rank_writes_a_file_of_its_own),
+        cmocka_unit_test(pieces_may_be_uneven_and_many_or_none),
         cmocka_unit_test(strictness_is_megatrons),
         cmocka_unit_test(extents_may_differ_where_that_is_allowed),
         cmocka_unit_test(a_failure_is_everybodys),

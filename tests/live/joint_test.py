@@ -33,7 +33,8 @@ def count(shape):
 
 def torch_tensors():
     import torch
-    return {key: (torch.arange(float(count(shape))) + 1000 * number).reshape(shape) for number, (key, shape) in enumerate(SHAPES.items(), 1)}
+    return {key: (torch.arange(float(count(shape))) + 1000 * number).reshape(shape)
+            for number, (key, shape) in enumerate(SHAPES.items(), 1)}
 
 
 def torch_loads(path):
