@@ -4,7 +4,7 @@
 #   make check    all tests              make asan     tests under AddressSanitizer and UBSan
 #   make tsan     threads under TSan     make fuzz     fuzz targets with libFuzzer, replayed and run for FUZZ_SECONDS,
 #                                                              or with FUZZ_RUNS=N until N runs are counted; make fuzz-coverage: what they reach
-#   make bench    figures of the README  make docs     manual pages
+#   make bench    figures of the README  make docs     manual pages, HTML site
 #   make tidy     layering and style     make coverage lines of src that the tests run
 #   make faults   every call and allocation fails once, every crash is replayed
 #   make mutants  sabotage of the source, which tests must notice (kept list); make mutants-sample: general operators
@@ -102,7 +102,7 @@ docs: $(BUILD)/build.ninja
 	@tools/setup.sh docs
 	@meson setup --reconfigure -Ddocs=enabled $(BUILD) >/dev/null
 	@ninja -C $(BUILD) --quiet
-	@ls $(BUILD)/docs/*.1
+	@tools/make_site.sh $(BUILD)
 
 tidy:
 	@python3 tools/tidy.py

@@ -60,15 +60,17 @@ def page(name, header, headers, version):
     for used_type in used:
         text += f".SS {used_type}\n" + code(types[used_type])
     text += ".SH RETURN VALUE\n"
-    text += ("RESHARD_OK, or another value of\n.IR reshard_status :\nerr, which may be NULL, tells what is wrong.\n" if "reshard_status reshard_" in prototype
-             else "As described.\n")
+    status = "RESHARD_OK, or another value of\n.IR reshard_status :\nerr, which may be NULL, tells what is wrong.\n"
+    text += status if "reshard_status reshard_" in prototype else "As described.\n"
     others = [n for n in header.functions if n != name][:12]
     return text + ".SH SEE ALSO\n.BR reshard (1),\n.BR reshard (3)" + "".join(f",\n.BR {n} (3)" for n in others) + "\n"
 
 
 def overview(headers, version):
-    text = f'.TH "reshard" "3" "" "reshard {version}" "libreshard"\n.SH NAME\nreshard \\- opens, checks and reshards deep\\-learning checkpoints\n'
-    text += ".SH SYNOPSIS\n#include <reshard/reshard.h>\n.PP\ncc program.c $(pkg\\-config \\-\\-cflags \\-\\-libs reshard)\n.SH DESCRIPTION\n"
+    text = f'.TH "reshard" "3" "" "reshard {version}" "libreshard"\n.SH NAME\n'
+    text += "reshard \\- opens, checks and reshards deep\\-learning checkpoints\n"
+    text += ".SH SYNOPSIS\n#include <reshard/reshard.h>\n.PP\n"
+    text += "cc program.c $(pkg\\-config \\-\\-cflags \\-\\-libs reshard)\n.SH DESCRIPTION\n"
     for header in sorted(headers, key=lambda h: (h.path.name != "reshard.h", h.path.name)):
         text += f".SS reshard/{header.path.name}\n" + "\n.PP\n".join(roff(p) for p in words(header.about)) + "\n.PP\nFunctions:\n"
         text += ",\n".join(f".BR {name} (3)" for name in header.functions) + "\n" if header.functions else "none.\n"

@@ -9,7 +9,7 @@ case "${1:-build}" in
     test) want="$build libcmocka-dev scdoc python3" ;;
     fuzz) want="$build clang libclang-rt-14-dev" ;;
     fuzz-coverage) want="$build clang libclang-rt-14-dev llvm-14 libcmocka-dev python3" ;;
-    docs) want="$build scdoc" ;;
+    docs) want="$build scdoc python3 mkdocs man-db bsdextrautils" ;;
     deb) want="$build scdoc python3 debhelper dpkg-dev fakeroot lintian" ;;
     bench) want="$build python3" ;;
     coverage) want="$build libcmocka-dev scdoc python3 gcovr" ;;
