@@ -50,12 +50,13 @@ typedef struct reshard_comm_callbacks {
     int (*run)(void *context);                           /* returns when all that was submitted is done */
     void (*abort)(const char *reason, void *context);    /* wakes the other ranks out of their calls, which fail; may be NULL */
     void (*release)(void *context);                      /* the handle is freed; may be NULL */
+    const char *(*why)(void *context);                   /* what the last failure was; may be NULL, or return it */
     void *context;
 } reshard_comm_callbacks;
-#define RESHARD_COMM_CALLBACKS_INIT { sizeof(reshard_comm_callbacks), 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#define RESHARD_COMM_CALLBACKS_INIT { sizeof(reshard_comm_callbacks), 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
-/* Makes this rank's end of a group over callbacks, all but the last two of which are needed. options may be NULL. After a failure nothing
- * was called, release neither. */
+/* Makes this rank's end of a group over callbacks, of which the first four functions are needed. options may be NULL. After a failure
+ * nothing was called, release neither. */
 reshard_status reshard_comm_new(const reshard_comm_callbacks *callbacks, const reshard_comm_options *options, reshard_comm **out,
                                 reshard_error *err);
 

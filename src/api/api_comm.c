@@ -64,7 +64,8 @@ API_EXPORT reshard_status reshard_comm_new(const reshard_comm_callbacks *callbac
         status = error_set_memory(err);
     if (!status) {
         const struct comm_callbacks given = { taken.all_gather, taken.submit_send, taken.submit_recv, taken.run,
-                                              taken.abort,      taken.release,     taken.context };
+                                              taken.abort,      taken.release,     taken.why,
+                                              taken.context };
         status = comm_callbacks_new(&given, (uint32_t)taken.rank, (uint32_t)taken.size, timeout_seconds, &inner, err);
     }
     if (status) {

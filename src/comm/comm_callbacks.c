@@ -15,6 +15,10 @@ static const struct comm_callbacks *callbacks_of(const struct comm *comm)
 
 static reshard_status callback_failed(const struct comm *comm, const char *name, int returned, reshard_error *err)
 {
+    const struct comm_callbacks *callbacks = callbacks_of(comm);
+    const char *why = callbacks->why ? callbacks->why(callbacks->context) : NULL;
+    if (why && why[0])
+        return error_set(err, RESHARD_ERR_IO, "%s: %s", comm->call, why);
     return error_set(err, RESHARD_ERR_IO, "%s: %s of the transport failed on rank %u with %d", comm->call, name, comm->rank, returned);
 }
 

@@ -51,6 +51,7 @@ struct comm_callbacks {
     int (*run)(void *context);
     void (*abort)(const char *reason, void *context);
     void (*release)(void *context);
+    const char *(*why)(void *context);
     void *context;
 };
 reshard_status comm_callbacks_new(const struct comm_callbacks *callbacks, uint32_t rank, uint32_t size, double timeout_seconds,

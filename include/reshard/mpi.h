@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups of MPI ranks, in a library of their own: libreshard-mpi, which is linked with the MPI that it was built with.
+ */
+#ifndef RESHARD_MPI_H
+#define RESHARD_MPI_H
+
+#include "reshard/comm.h"
+
+#include <mpi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * This rank's end of a group of all ranks of a communicator, which is duplicated: collective. MPI is initialised before, with
+ * MPI_THREAD_SERIALIZED at least if more than one thread of a rank uses MPI, and finalised after reshard_comm_free. A rank that does not
+ * come within the timeout is named, and the others told; what MPI itself does about a rank that dies (most end the whole job) comes first.
+ * options may be NULL.
+ */
+reshard_status reshard_comm_mpi(MPI_Comm communicator, const reshard_comm_options *options, reshard_comm **out, reshard_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Run by mpirun: random layouts against the naive model, and ranks that are late or wrong. Every rank prints what it found wrong. */
+#include "comm/layouts.h"
+
+#include "reshard/mpi.h"
+
+#include <unistd.h>
+
+static int case_run(reshard_comm *comm, uint64_t seed, int rank, int size)
+{
+    static struct layouts layouts;
+    struct layout_rank own;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_redistribute_options options = RESHARD_REDISTRIBUTE_OPTIONS_INIT;
+    reshard_redistribute_report report = RESHARD_REDISTRIBUTE_REPORT_INIT;
+    layouts_make(&layouts, seed, size);
+    options.scratch_bytes = UINT64_C(1) << seed % 16;
+    reshard_status status = layout_rank_make(&layouts, rank, &own, &err);
+    if (!status)
+        status = reshard_redistribute(comm, own.source, own.target, &options, &report, &err);
+    int is_good = !status && layout_rank_is_good(&layouts, &own) && report.bytes_moved == layouts_minimum(&layouts);
+    if (!is_good)
+        printf("not good: seed %d, rank %d: %d %s\n", (int)seed, rank, (int)status, err.message);
+    layout_rank_release(&own);
+    return is_good;
+}
+
+/* The last rank does not come: the others say so in time, and the job ends here, as nothing is in step any more. */
+static int late_run(reshard_comm *comm, int rank, int size)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    char expected[64];
+    if (rank == size - 1)
+        sleep(5);
+    snprintf(expected, sizeof(expected), "rank %d did not come", size - 1);
+    if (rank == size - 1 || (reshard_comm_barrier(comm, &err) == RESHARD_ERR_IO && strstr(err.message, expected)))
+        return 1;
+    printf("not good: rank %d: '%s'\n", rank, err.message);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int rank, size, is_good = 1;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_comm_options options = RESHARD_COMM_OPTIONS_INIT;
+    reshard_comm *comm;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    int is_late = argc > 1 && strcmp(argv[1], "late") == 0;
+    options.timeout_seconds = is_late ? 1 : 60;
+    if (reshard_comm_mpi(MPI_COMM_WORLD, &options, &comm, &err)) {
+        printf("not good: %s\n", err.message);
+        return 1;
+    }
+    if (is_late) {
+        is_good = late_run(comm, rank, size);
+        fflush(stdout);
+        _exit(!is_good);
+    }
+    for (uint64_t seed = 1; seed <= strtoull(argc > 1 ? argv[1] : "100", NULL, 10) && is_good; seed++)
+        is_good = case_run(comm, seed, rank, size);
+    if (rank == 0 && is_good)
+        printf("all good over %d ranks\n", size);
+    fflush(stdout);
+    if (!is_good)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    reshard_comm_free(comm);
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of MPI: resharding in memory, a late rank, conversions that are byte for byte those of one process, a rank that fails."""
+import argparse
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+LIMIT = 120
+
+
+class Tests:
+    def __init__(self, args):
+        self.args = args
+        self.extra = ["--allow-run-as-root", "--oversubscribe"] if "openmpi" in args.mpirun else []
+
+    def mpirun(self, count, *command):
+        return subprocess.run([self.args.mpirun, *self.extra, "-n", str(count), *map(str, command)], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, timeout=LIMIT, check=False)
+
+    def random_layouts(self, _folder):
+        for count in (2, 3, 4):
+            run = self.mpirun(count, self.args.ranks, 60)
+            if run.returncode or f"all good over {count} ranks" not in run.stdout:
+                return f"{count} ranks: exit {run.returncode}: {run.stdout}{run.stderr}"
+        return None
+
+    def late_rank(self, _folder):
+        run = self.mpirun(3, self.args.ranks, "late")
+        return run.stdout if "not good" in run.stdout else None
+
+    def conversion(self, folder):
+        source = make_checkpoint(folder / "source.safetensors")
+        words = ["--to", "torch-dcp", "--layout", "ranks=3"]
+        for name in ("one", "many"):
+            (folder / name).mkdir()
+        one = subprocess.run([self.args.bin, "convert", "--quiet", source, folder / "one/same", *words], check=False)
+        many = self.mpirun(3, self.args.command, "convert", "--quiet", source, folder / "many/same", *words)
+        if one.returncode or many.returncode:
+            return f"exit {one.returncode} and {many.returncode}: {many.stdout}{many.stderr}"
+        files = {p.relative_to(folder / "one"): p.read_bytes() for p in (folder / "one").rglob("*") if p.is_file()}
+        found = {p.relative_to(folder / "many"): p.read_bytes() for p in (folder / "many").rglob("*") if p.is_file()}
+        return None if files == found else f"{sorted(map(str, files))} and {sorted(map(str, found))} differ"
+
+    def failure(self, folder):
+        run = self.mpirun(2, self.args.command, "convert", "--quiet", folder / "nothing", folder / "none", "--to", "torch-dcp")
+        if run.returncode == 0 or "of 2 failed" not in run.stderr or (folder / "none").exists():
+            return f"exit {run.returncode}: {run.stderr}"
+        return None
+
+
+def make_checkpoint(path):
+    header, data = {}, bytearray()
+    for number in range(7):
+        values = bytes((number * 37 + i) % 251 for i in range(96 * 64 * 4))
+        header[f"layers.{number}.weight"] = {"dtype": "F32", "shape": [96, 64], "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("mpirun", "ranks", "command", "bin", "fixtures"):
+        parser.add_argument("--" + name)
+    tests = Tests(parser.parse_args())
+    cases = [tests.random_layouts, tests.late_rank, tests.conversion, tests.failure]
+    print(f"1..{len(cases)}")
+    failed = 0
+    for number, case in enumerate(cases, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            said = case(pathlib.Path(folder))
+        failed += said is not None
+        print(f"{'not ok' if said else 'ok'} {number} {case.__name__}")
+        for line in (said or "").splitlines():
+            print("# " + line)
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
