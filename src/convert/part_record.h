@@ -2,8 +2,8 @@
 /*
  * Records that parts of a target leave beside it. All that a commit needs to know of a part.
  *
- * 8 bytes of magic, identity of the run u64, part u32, parts u32, size of the words u32 and the words, number of CRCs u32, then chunk u32 and
- * CRC-32 u32 of each, then what was fed (convert/feeding.c), up to the CRC-32C of all before it u32. Integers are little-endian.
+ * 8 bytes of magic, identity of the run u64, part u32, parts u32, size of the words u32 and the words, number of CRCs u32, then chunk u32
+ * and CRC-32 u32 of each, then what was fed (convert/feeding.c), up to the CRC-32C of all before it u32. Integers are little-endian.
  */
 #ifndef CONVERT_PART_RECORD_H
 #define CONVERT_PART_RECORD_H
