@@ -17,6 +17,33 @@
 extern "C" {
 #endif
 
+/* ------------------------------------------------------------------------------------------------ values of items */
+
+/*
+ * Items as typed values, without JSON: a list of named values, which may hold others. One thread at a time uses a list; any number may read
+ * it while nobody adds to it.
+ */
+typedef struct reshard_items reshard_items;
+
+reshard_status reshard_items_new(reshard_items **out, reshard_error *err);
+void reshard_items_free(reshard_items *items);
+
+/*
+ * Adds a value, of which all is copied: to the list under a key (holder NULL), to the end of a LIST or SET (the key does not count), or to
+ * a DICT under a text, whose last value of a key counts. value says what: kind NULL, BOOL, INT and REAL with their member; TEXT (UTF-8),
+ * BYTES and BIG_INT (two's complement, little-endian) with text; LIST, DICT and SET are empty at first, count is not looked at. *out, which
+ * may be NULL, is what others can be added to; it lives as long as the list. An item of a key that is there is RESHARD_ERR_USAGE, as is an
+ * OBJECT: nothing is added then.
+ */
+reshard_status reshard_items_add(reshard_items *items, reshard_value *holder, reshard_str key, const reshard_value_info *value,
+                                 reshard_value **out, reshard_error *err);
+
+/* Adds a copy of an item of an open checkpoint, loaded if need be, with classes and all, under its key or another (data NULL: its own). */
+reshard_status reshard_items_copy(reshard_items *items, const reshard_checkpoint *checkpoint, size_t item, reshard_str key,
+                                  reshard_error *err);
+
+/* ------------------------------------------------------------------------------------------------ state */
+
 /* A value that is no tensor: a number, a text, a list or a dictionary as JSON text. An array's member. */
 typedef struct reshard_state_item {
     reshard_str key, json;
@@ -28,8 +55,9 @@ typedef struct reshard_state {
     const reshard_state_item *items;
     size_t item_stride, item_count;
     const char *name;           /* of the checkpoint, for messages; NULL: "memory" */
+    const reshard_items *values; /* more items, as values: no key may be in both. NULL: none. Savers in the background take items alone */
 } reshard_state;
-#define RESHARD_STATE_INIT { sizeof(reshard_state), NULL, NULL, sizeof(reshard_state_item), 0, NULL }
+#define RESHARD_STATE_INIT { sizeof(reshard_state), NULL, NULL, sizeof(reshard_state_item), 0, NULL, NULL }
 
 /*
  * Opens shards in memory as a checkpoint of format "memory". Together they must be whole: every element of each key's global shape in

@@ -14,33 +14,6 @@
 extern "C" {
 #endif
 
-/* ------------------------------------------------------------------------------------------------ values of items */
-
-/*
- * Items as typed values, without JSON: a list of named values, which may hold others. One thread at a time uses a list; any number may read
- * it while nobody adds to it.
- */
-typedef struct reshard_items reshard_items;
-
-reshard_status reshard_items_new(reshard_items **out, reshard_error *err);
-void reshard_items_free(reshard_items *items);
-
-/*
- * Adds a value, of which all is copied: to the list under a key (holder NULL), to the end of a LIST or SET (the key does not count), or to
- * a DICT under a text, whose last value of a key counts. value says what: kind NULL, BOOL, INT and REAL with their member; TEXT (UTF-8),
- * BYTES and BIG_INT (two's complement, little-endian) with text; LIST, DICT and SET are empty at first, count is not looked at. *out, which
- * may be NULL, is what others can be added to; it lives as long as the list. An item of a key that is there is RESHARD_ERR_USAGE, as is an
- * OBJECT: nothing is added then.
- */
-reshard_status reshard_items_add(reshard_items *items, reshard_value *holder, reshard_str key, const reshard_value_info *value,
-                                 reshard_value **out, reshard_error *err);
-
-/* Adds a copy of an item of an open checkpoint, loaded if need be, with classes and all, under its key or another (data NULL: its own). */
-reshard_status reshard_items_copy(reshard_items *items, const reshard_checkpoint *checkpoint, size_t item, reshard_str key,
-                                  reshard_error *err);
-
-/* ------------------------------------------------------------------------------------------------ the writer */
-
 /* A tensor that is to be written. An array's member. */
 typedef struct reshard_writer_tensor {
     reshard_str key;
@@ -107,10 +80,11 @@ reshard_status reshard_writer_put(reshard_writer *writer, const reshard_piece *p
 reshard_status reshard_writer_finish(reshard_writer *writer, reshard_error *err);
 
 /*
- * Makes visible what writers with options.part 0 to part_count - 1 have written, in any order and in any number of processes, on one machine
- * or on many that see the same storage, without a word between them: input and options are those of the parts, each of which has put the
- * pieces that it has, and finished. RESHARD_DIFFERS names a part that is missing or of another run, or elements that no part or that two
- * parts have written; nothing is visible then, and what is there stays. A part that failed, or whose process died, is written again.
+ * Makes visible what writers with options.part 0 to part_count - 1 have written, in any order and in any number of processes, on one
+ * machine or on many that see the same storage, without a word between them: input and options are those of the parts, each of which has
+ * put the pieces that it has, and finished. RESHARD_DIFFERS names a part that is missing or of another run, or elements that no part or
+ * that two parts have written; nothing is visible then, and what is there stays. A part that failed, or whose process died, is written
+ * again.
  */
 reshard_status reshard_writer_commit(const reshard_writer_input *input, const char *target_path, const reshard_convert_options *options,
                                      const reshard_run_options *run, reshard_report *report, reshard_error *err);

@@ -39,7 +39,7 @@ API_EXPORT reshard_status reshard_open_shards(const reshard_state *state, const 
         NEEDS(taken.items, err);
     status = open_options_read(options, &call, err);
     if (!status)
-        status = items_take(taken.items, taken.item_count, taken.item_stride, NULL, &items, &item_count, err);
+        status = items_take(taken.items, taken.item_count, taken.item_stride, taken.values, &items, &item_count, err);
     if (!status)
         status = state_open(&taken, items, item_count, &call.options.open, &opened, err);
     free(items);

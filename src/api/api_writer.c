@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing from memory, piece by piece. */
+#include "reshard/writer.h"
+
 #include "api/handle.h"
 
 #include "api/convert_call.h"

@@ -3,7 +3,7 @@
 #ifndef API_ITEMS_H
 #define API_ITEMS_H
 
-#include "reshard/writer.h"
+#include "reshard/state.h"
 
 #include "base/value.h"
 #include "formats/live.h"

@@ -50,7 +50,8 @@ reshard_status feeding_fill(struct feeding *feeding, reshard_error *err);
 /* Any thread. USAGE: the piece is not taken, and all is as it was. What else fails leaves nothing but to release. */
 reshard_status feeding_put(struct feeding *feeding, const struct feeding_piece *piece, reshard_error *err);
 
-/* Makes the target visible, or leaves the part that the options name beside it. USAGE names what is missing: it may still come. On success nothing is left to do but to release. */
+/* Makes the target visible, or leaves the part that the options name beside it. USAGE names what is missing: it may still come. On success
+ * nothing is left to do but to release. */
 reshard_status feeding_finish(struct feeding *feeding, reshard_error *err);
 
 /* Makes visible what parts have written that were prepared with the same tensors and options; this feeding was not begun. RESHARD_DIFFERS

@@ -840,97 +840,6 @@ TEST(memory_does_not_grow_with_the_tensors)
     assert_in_range(resident_most() - before, 0, 64);
 }
 
-/* ---- items ---- */
-
-static reshard_value_info info_of(int64_t kind, int64_t integer, double real, const char *text)
-{
-    reshard_value_info info = RESHARD_VALUE_INFO_INIT;
-    info.kind = kind;
-    info.integer = integer;
-    info.real = real;
-    info.text = (reshard_str){ text, text ? strlen(text) : 0 };
-    return info;
-}
-
-static reshard_value *value_add(reshard_items *list, reshard_value *holder, const char *key, reshard_value_info info)
-{
-    reshard_value *made = NULL;
-    CHECK_OK(reshard_items_add(list, holder, (reshard_str){ key, key ? strlen(key) : 0 }, &info, &made, &err));
-    return made;
-}
-
-static reshard_items *items_make(void)
-{
-    reshard_items *list;
-    CHECK_OK(reshard_items_new(&list, &err));
-    reshard_value *args = value_add(list, NULL, "args", info_of(RESHARD_VALUE_DICT, 0, 0, NULL));
-    value_add(list, args, "lr", info_of(RESHARD_VALUE_REAL, 0, 0.25, NULL));
-    value_add(list, args, "name", info_of(RESHARD_VALUE_TEXT, 0, 0, "run"));
-    reshard_value *betas = value_add(list, args, "betas", info_of(RESHARD_VALUE_LIST, 0, 0, NULL));
-    for (int64_t i = 0; i < 6; i++)
-        value_add(list, betas, NULL, info_of(RESHARD_VALUE_INT, i, 0, NULL));
-    value_add(list, NULL, "done", info_of(RESHARD_VALUE_BOOL, 1, 0, NULL));
-    value_add(list, NULL, "none", info_of(RESHARD_VALUE_NULL, 0, 0, NULL));
-    value_add(list, NULL, "raw", info_of(RESHARD_VALUE_BYTES, 0, 0, "\377\1"));
-    return list;
-}
-
-static void items_check(const reshard_checkpoint *opened)
-{
-    static const char *const expected[][2] = { { "args", "{\"lr\": 0.25, \"name\": \"run\", \"betas\": [0, 1, 2, 3, 4, 5]}" },
-                                               { "done", "true" },
-                                               { "none", "null" },
-                                               { "raw", "{\"__bytes__\": \"ff01\"}" } };
-    for (size_t i = 0; i < 4; i++) {
-        char *json;
-        size_t size;
-        int64_t item = reshard_item_find(opened, expected[i][0], strlen(expected[i][0]));
-        assert_true(item >= 0);
-        CHECK_OK(reshard_item_json(opened, (size_t)item, &json, &size, &err));
-        assert_string_equal(json, expected[i][1]);
-        reshard_free(json);
-    }
-}
-
-/* Writes items alone. */
-static void items_write(const reshard_items *list, const char *path)
-{
-    reshard_writer_input input = RESHARD_WRITER_INPUT_INIT;
-    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
-    reshard_writer *writer;
-    options.to = "torch";
-    input.values = list;
-    CHECK_OK(reshard_writer_open(&input, path, &options, NULL, NULL, &writer, &err));
-    CHECK_OK(reshard_writer_finish(writer, &err));
-    reshard_writer_free(writer);
-}
-
-TEST(items_are_values)
-{
-    char path[128], copy[128];
-    reshard_items *list = items_make(), *copied;
-    reshard_checkpoint *opened;
-    reshard_value_info object = info_of(RESHARD_VALUE_OBJECT, 0, 0, NULL), broken = info_of(RESHARD_VALUE_TEXT, 0, 0, "\377");
-    snprintf(path, sizeof(path), "%s/items.pt", work);
-    snprintf(copy, sizeof(copy), "%s/copy.pt", work);
-    assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "x", 1 }, &object, NULL, &err), RESHARD_ERR_USAGE);
-    assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "x", 1 }, &broken, NULL, &err), RESHARD_ERR_USAGE);
-    assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "done", 4 }, &object, NULL, &err), RESHARD_ERR_USAGE);
-    items_write(list, path);
-    reshard_items_free(list);
-    CHECK_OK(reshard_open(path, NULL, &opened, &err));
-    items_check(opened);
-    CHECK_OK(reshard_items_new(&copied, &err));
-    for (size_t i = 0; i < reshard_item_count(opened); i++)
-        CHECK_OK(reshard_items_copy(copied, opened, i, (reshard_str){ NULL, 0 }, &err));
-    reshard_close(opened);
-    items_write(copied, copy);
-    reshard_items_free(copied);
-    CHECK_OK(reshard_open(copy, NULL, &opened, &err));
-    items_check(opened);
-    reshard_close(opened);
-}
-
 TEST(null_and_what_cannot_be_is_refused)
 {
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
@@ -976,7 +885,6 @@ int main(int argc, char **argv)
         IN_WORK(names_change_and_what_is_left_out_is_not_missed),
         IN_WORK(what_only_the_reference_has_is_filled),
         IN_WORK(memory_does_not_grow_with_the_tensors),
-        IN_WORK(items_are_values),
         IN_WORK(null_and_what_cannot_be_is_refused),
     };
     const struct CMUnitTest threads[] = { IN_WORK(threads_feed_one_writer) };
