@@ -29,6 +29,7 @@ struct salvaging {
     struct salvage_counts *counts;
     struct layout_files layout_files; /* of the sibling's format; the open store asks for them */
     bool has_sibling; /* names, shapes and places are its */
+    bool is_rebuilt;  /* there was nothing that said them, and data files alone were asked */
 };
 
 /* ---- opening ---- */
@@ -64,7 +65,7 @@ static bool has_layout_files(struct store *store, const char *name, const struct
     struct store_entry *entries = NULL;
     reshard_error seen = { 0 };
     size_t count = 0;
-    bool has_all = true, has_pattern = false;
+    bool has_all = true, has_plain = false, has_pattern = false;
     if (store_list(store, name, &arena, &entries, &count, &seen))
         count = 0;
     for (size_t i = 0; files->globs[i]; i++) {
@@ -73,9 +74,10 @@ static bool has_layout_files(struct store *store, const char *name, const struct
             has_pattern = has_pattern || has;
         else
             has_all = has_all && has;
+        has_plain = has_plain || !strchr(files->globs[i], '*');
     }
     arena_release(&arena);
-    return has_all || has_pattern;
+    return (has_plain && has_all) || has_pattern;
 }
 
 /* Of what store_open_path says of a path. */
@@ -158,11 +160,17 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
     struct checkpoint_options open = salvaging->options->open;
     const struct format_driver *driver;
     reshard_error seen = { 0 };
-    bool needs_layout;
+    bool needs_layout = false;
     open.open.is_salvage = true;
-    reshard_status status = checkpoint_open(path, &open, &salvaging->checkpoint, err);
-    if (!status || status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
-        return status;
+    reshard_status status = RESHARD_OK;
+    /* A sibling knows more than what can be made of data files alone. */
+    bool wants_sibling = salvaging->options->like && !lacks_layout(salvaging->options, path, &needs_layout, &seen) && needs_layout;
+    if (!wants_sibling) {
+        status = checkpoint_open(path, &open, &salvaging->checkpoint, err);
+        salvaging->is_rebuilt = !status && !lacks_layout(salvaging->options, path, &needs_layout, &seen) && needs_layout;
+        if (!status || status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
+            return status;
+    }
     if (salvaging->options->like) {
         status = sibling_driver(salvaging->options, &driver, err);
         return status ? status : open_with_sibling(salvaging, path, driver, err);
@@ -486,8 +494,17 @@ static bool item_is_lost(struct salvaging *salvaging, uint32_t index, const char
     return walk.is_lost;
 }
 
+/* What speaks against names and places; NULL: they are the checkpoint's own. */
+static const char *foreign_places(const struct salvaging *salvaging)
+{
+    if (salvaging->has_sibling)
+        return "its name and place are the sibling's";
+    return salvaging->is_rebuilt ? "its shape and place are those of the only file that has it" : NULL;
+}
+
 static void look_at_items(struct salvaging *salvaging)
 {
+    const char *foreign = foreign_places(salvaging);
     const struct catalog *catalog = salvaging->checkpoint->source->catalog;
     for (uint32_t i = 0; i < catalog->item_count; i++) {
         reshard_error seen = { 0 };
@@ -495,7 +512,7 @@ static void look_at_items(struct salvaging *salvaging)
         struct str key = catalog->items[i].key;
         bool is_lost = item_is_lost(salvaging, i, &why, &seen);
         bool is_checked = catalog->items[i].is_checked || (salvaging->cover.items && salvaging->cover.items[i]);
-        bool is_proved = is_checked && !salvaging->has_sibling;
+        bool is_proved = is_checked && !foreign;
         salvaging->lost_items[i] = is_lost;
         salvaging->counts->items++;
         salvaging->counts->lost_items += is_lost;
@@ -504,8 +521,8 @@ static void look_at_items(struct salvaging *salvaging)
         if (is_lost)
             finding_report(salvaging->findings, FINDING_FAILURE, "lost-item", key, "%s", why);
         else if (!is_proved)
-            finding_report(salvaging->findings, FINDING_NOTE, "unproved-item", key, "%s",
-                           is_checked ? "it agrees with a checksum, its name and place are the sibling's" : "no checksum covers it");
+            finding_report(salvaging->findings, FINDING_NOTE, "unproved-item", key, "%s%s",
+                           is_checked ? "it agrees with a checksum, " : "no checksum covers it", is_checked ? foreign : "");
     }
 }
 
@@ -513,6 +530,7 @@ static void look_at_items(struct salvaging *salvaging)
 
 static void tell_unproved(struct salvaging *salvaging)
 {
+    const char *foreign = foreign_places(salvaging);
     const struct checkpoint *checkpoint = salvaging->checkpoint;
     const struct catalog *catalog = checkpoint->source->catalog;
     struct salvage_counts *counts = salvaging->counts;
@@ -522,13 +540,13 @@ static void tell_unproved(struct salvaging *salvaging)
         counts->lost_tensors += salvaging->lost_tensors[tensor];
         if (salvaging->lost_tensors[tensor])
             continue;
-        bool is_checked = verify_is_checked(catalog, tensor, &salvaging->cover), is_proved = is_checked && !salvaging->has_sibling;
+        bool is_checked = verify_is_checked(catalog, tensor, &salvaging->cover);
+        bool is_proved = is_checked && !foreign;
         counts->proved_tensors += is_proved;
         counts->unproved_tensors += !is_proved;
         if (!is_proved)
-            finding_report(salvaging->findings, FINDING_NOTE, "unproved", catalog->tensors[tensor].key, "%s",
-                           is_checked ? "its values agree with a checksum, its name and place are the sibling's"
-                                      : "no checksum covers its values");
+            finding_report(salvaging->findings, FINDING_NOTE, "unproved", catalog->tensors[tensor].key, "%s%s",
+                           is_checked ? "its values agree with a checksum, " : "no checksum covers its values", is_checked ? foreign : "");
     }
     if (!catalog->names_are_checked && !salvaging->cover.items)
         finding_report(salvaging->findings, FINDING_NOTE, "unproved-names", (struct str){ 0 },

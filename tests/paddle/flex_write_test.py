@@ -226,6 +226,29 @@ def check_salvage(shell, path, work):
     return "" if left and len(left) < len(whole) and set(left) < set(whole) else f"{len(left)} of {len(whole)} tensors are left"
 
 
+def check_rebuilt(shell, path, work, status):
+    """Metadata is gone, and nothing stands in: what one file alone has is the whole tensor, all else is lost and said to be."""
+    damaged, good = work / "unnamed", work / "rebuilt"
+    for folder in (damaged, good):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(path, damaged)
+    for folder in (damaged, *damaged.iterdir()):
+        folder.chmod(0o755)
+    for file in damaged.glob("*.metadata"):
+        file.unlink()
+    code, text, message = shell.run("salvage", damaged, good, "--json")
+    if code != status or status == 5:
+        return "" if code == status and "--like" in message and not good.exists() else f"exit {code}: {text[-300:]}{message}"
+    report = json.loads(text)
+    whole, left = ({t["key"]: t for t in json.loads(shell.run("hash", "--json", p)[1])["tensors"]} for p in (path, good))
+    lost = {f["key"] for f in report["findings"] if f["kind"] == "lost"}
+    if report["proved"] or any(whole[key] != tensor for key, tensor in left.items()):
+        return f"{report['proved']} proved; {[key for key in left if whole[key] != left[key]][:3]} differ"
+    if set(whole) - set(left) != lost or (status == 1) != bool(lost):
+        return f"{len(left)} of {len(whole)} tensors are left, and {len(lost)} listed as lost"
+    return shell.run("verify", good)[2] if shell.run("verify", good)[0] else ""
+
+
 def check_refusal(shell, source, code, text, *options):
     out, message = shell.convert(source, *options)
     if out:
@@ -263,6 +286,10 @@ def main():
                      "paddle322-fc-flat", "paddle-strategy-trainer-tp2", "paddle-fc-emptyrank", "paddle-strategy-tp2-sdv2-2"):
             tap(f"as {case} lies", check_like(shell, arguments.fixtures / "paddle" / case / "ckpt"))
         tap("metadata that is gone", check_salvage(shell, arguments.fixtures / "paddle/paddle-strategy-tp2-sdv2-2/ckpt", work))
+        for case, status in (("paddle-fc-1rank-many", 0), ("paddle-strategy-sdv1-2", 0), ("paddle-strategy-tp2-sdv2-2", 1),
+                             ("paddle-fc-flat-nd", 1), ("paddle-fc-replicas", 5)):
+            tap(f"metadata that is gone, and no sibling: {case}",
+                check_rebuilt(shell, arguments.fixtures / "paddle" / case / "ckpt", work, status))
         tap("an axis that tp does not divide", check_refusal(shell, cut, 5, "axis 1 has 9 elements", "--layout", "tp=2"))
         tap("a stage that does not exist", check_refusal(shell, cut, 2, "stage is one of 1v1, 1v2, 2, 3", "--layout", "sharding=2,stage=4"))
         tap("a word that is none", check_refusal(shell, cut, 5, "sharding= and stage=1v1|1v2|2|3", "--layout", "etp=2"))

@@ -118,6 +118,13 @@ void flex_close_source(struct source *source);
 /* Adds the tensors and chunks of a part. listing: of its folder. */
 reshard_status flex_catalog_add(struct source *source, struct flex_part *part, const struct flex_metadata *metadata, reshard_error *err);
 
+/* ---- flex_rebuild.c ---- */
+
+bool flex_lacks_metadata(const struct flex_listing *listing);
+
+/* Tensors of a folder whose metadata is gone, for salvage: those that one file alone has. */
+reshard_status flex_rebuild(struct source *source, const struct flex_listing *listing, reshard_error *err);
+
 /* ---- flex_weights.c ---- */
 
 /* Adds the weights of a trainer's folders that are there as master weights alone. first: the first tensor of the folder of those. */

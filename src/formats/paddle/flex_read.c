@@ -376,7 +376,9 @@ reshard_status flex_read_catalog(struct source *source, reshard_error *err)
         status = flex_locate(source->store, source->name, &opening.arena, &opening.directory, &opening.metadata, err);
     if (!status)
         status = flex_list(source->store, opening.directory, &opening.arena, &listing, err);
-    if (!status)
+    if (!status && source->is_salvage && read_is_checkpoint(&listing) && flex_lacks_metadata(&listing))
+        status = flex_rebuild(source, &listing, err);
+    else if (!status)
         status = read_is_checkpoint(&listing) ? read_part(&opening, opening.directory, FLEX_ALL, &listing, err)
                                               : read_roles(&opening, &listing, err);
     if (!status)
