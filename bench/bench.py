@@ -101,6 +101,20 @@ class Bench:
         self.rows.append((what, figure, must, aim, detail))
         print(f"| {what} | {figure} | {must} | {aim} | {detail} |", flush=True)
 
+    def looking(self, source, to_hf, gigabytes):
+        """Statistics against a digest of the same bytes; a comparison of two layouts against reading both files."""
+        reshard, kept = self.args.reshard, self.out + "-hf"
+        subprocess.run([*to_hf[:3], kept, *to_hf[4:]], check=True)
+        found = self.side_by_side({"xxh3": [reshard, "hash", source, "--digest", "xxh3"], "stats": [reshard, "stats", source],
+                                   "cat": f"cat {source}/*.distcp {kept}/*.safetensors > /dev/null",
+                                   "diff": [reshard, "diff", source, kept, "--items", "ignore", "--stat"]})
+        seconds = {name: value[0] for name, value in found.items()}
+        self.row(f"stats, {gigabytes} GB, time against `hash --digest xxh3`", f"{seconds['stats'] / seconds['xxh3']:.2f}x", "1.5x",
+                 "1.1x", f"{seconds['stats']:.2f} s")
+        self.row(f"diff --stat of two layouts, {gigabytes} GB each, against `cat` of both", f"{seconds['cat'] / seconds['diff']:.2f}x",
+                 "0.6x", "0.9x", f"{seconds['diff']:.2f} s")
+        shutil.rmtree(kept)
+
     def convert(self, gigabytes):
         reshard, source = self.args.reshard, self.make("dcp", gigabytes, 4)
         size = sum(os.path.getsize(os.path.join(source, name)) for name in os.listdir(source))
@@ -125,6 +139,7 @@ class Bench:
                  f"{size / 1e9 / seconds['xxh3']:.2f} GB/s")
         self.row(f"verify --deep, {gigabytes} GB, against `cat`", f"{seconds['cat'] / seconds['deep']:.2f}x", "0.7x", "0.95x",
                  f"{size / 1e9 / seconds['deep']:.2f} GB/s")
+        self.looking(source, to_hf, gigabytes)
         if gigabytes <= 1:
             torch = [self.args.python, "-c", TORCH_TO_HF.format(src=source, dst=self.out)]
             found = self.side_by_side({"torch": torch, "reshard": to_hf}, rounds=2)

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* nan,inf,zero in any order. */
 static int read_fail_on(const struct options *options, int64_t *out)
@@ -36,9 +37,35 @@ static int verify_options(const struct options *options, const reshard_open_opti
     return read_fail_on(options, &out->fail_on);
 }
 
+/* Findings of newer checkpoints; why each was skipped is said on standard error, with the first thing that is wrong with it. */
+struct latest {
+    struct findings findings;
+    const struct options *options;
+    char wrong[512];
+};
+
+static int latest_finding(const reshard_finding *finding, void *context)
+{
+    struct latest *latest = context;
+    if (finding->severity == 2 && !*latest->wrong)
+        snprintf(latest->wrong, sizeof(latest->wrong), ": %.*s%s%s", (int)finding->key.size, finding->key.data,
+                 finding->key.size ? ": " : "", command_words(finding->text));
+    if (strcmp(finding->kind, "rejected") == 0 && !latest->options->json && !latest->options->quiet) {
+        fputs("skipped ", stderr);
+        print_escaped(stderr, finding->key.data, finding->key.size);
+        fputs(": ", stderr);
+        print_text(stderr, finding->text, strlen(finding->text));
+        print_text(stderr, latest->wrong, strlen(latest->wrong));
+        putc('\n', stderr);
+    }
+    if (strcmp(finding->kind, "rejected") == 0)
+        *latest->wrong = 0;
+    return print_finding(finding, &latest->findings);
+}
+
 static int verify_latest(const struct options *options)
 {
-    struct findings findings = { .options = options };
+    struct latest latest = { .findings = { .options = options }, .options = options };
     reshard_error err = { 0 };
     reshard_open_options open = options_open(options);
     reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
@@ -47,10 +74,10 @@ static int verify_latest(const struct options *options)
         return reshard_status_exit(RESHARD_ERR_USAGE);
     struct options quiet = *options;
     quiet.quiet = true;
-    findings.options = options->json || options->verbose ? options : &quiet;
+    latest.findings.options = options->json || options->verbose ? options : &quiet;
     if (options->json)
         fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
-    reshard_status status = reshard_latest_good(options->paths[0], &open, &verify, NULL, print_finding, &findings, &path, &err);
+    reshard_status status = reshard_latest_good(options->paths[0], &open, &verify, NULL, latest_finding, &latest, &path, &err);
     if (options->json) {
         fputs("],\"latest_good\":", stdout);
         if (path)
@@ -88,14 +115,16 @@ static int note_uncovered(reshard_str key, uint64_t bytes, void *context)
     return 0;
 }
 
-static void print_coverage_json(const reshard_coverage *covered, const struct uncovered *uncovered)
+static void print_coverage_json(const reshard_coverage *covered, const struct uncovered *uncovered, double seconds)
 {
     printf("],\"proved\":{\"tensors\":%llu,\"bytes\":%llu,\"items\":%llu,\"replicas\":%llu,\"checksum_tensors\":%llu,"
-           "\"checksum_bytes\":%llu,\"checksum_items\":%llu,\"checksum_names\":%s,\"sidecar\":%s}",
+           "\"checksum_bytes\":%llu,\"checksum_items\":%llu,\"checksum_names\":%s,\"sidecar\":%s,\"elements\":%llu,\"read_bytes\":%llu,"
+           "\"checksums\":%llu,\"seconds\":%.3f}",
            (unsigned long long)covered->tensors, (unsigned long long)covered->bytes, (unsigned long long)covered->items,
            (unsigned long long)covered->replicas, (unsigned long long)covered->checked_tensors, (unsigned long long)covered->checked_bytes,
            (unsigned long long)covered->checked_items, covered->names_are_checked ? "true" : "false",
-           covered->has_sidecar ? "true" : "false");
+           covered->has_sidecar ? "true" : "false", (unsigned long long)covered->elements, (unsigned long long)covered->read_bytes,
+           (unsigned long long)covered->checksums, seconds);
     printf(",\"uncovered\":{\"tensors\":%llu,\"bytes\":%llu,\"items\":%llu,\"names\":%s,\"keys\":[%.*s]}",
            (unsigned long long)(covered->tensors - covered->checked_tensors), (unsigned long long)(covered->bytes - covered->checked_bytes),
            (unsigned long long)(covered->items - covered->checked_items), covered->names_are_checked ? "false" : "true",
@@ -117,6 +146,26 @@ static void print_coverage(const struct options *options, const reshard_coverage
     if (!covered->names_are_checked)
         printf("%snames, shapes and types", tensors || items ? ", " : "");
     putchar('\n');
+}
+
+/* One line: what was looked at, then the one above. */
+static void print_proved(const struct options *options, const reshard_coverage *covered, double seconds)
+{
+    char size[32], time[32] = "less than a second";
+    if (seconds >= 1)
+        snprintf(time, sizeof(time), "%.0f s", seconds);
+    if (!options->quiet)
+        printf("note\tproved\t\t%llu tensors of %llu elements, %llu items, %s read, %llu checksums and %llu replicas compared, in %s\n",
+               (unsigned long long)covered->tensors, (unsigned long long)covered->elements, (unsigned long long)covered->items,
+               human_bytes(covered->read_bytes, size), (unsigned long long)covered->checksums, (unsigned long long)covered->replicas, time);
+    print_coverage(options, covered);
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 int command_verify(const struct options *options)
@@ -145,7 +194,9 @@ int command_verify(const struct options *options)
     reshard_run_options run = progress_start(&progress, options, "verify");
     if (options->json)
         fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
+    double seconds = -seconds_now();
     reshard_status status = reshard_verify(checkpoint, &verify, &run, print_finding, &findings, &err);
+    seconds += seconds_now();
     progress_end(&progress);
     if (uncovered.out)
         fclose(uncovered.out);
@@ -155,9 +206,9 @@ int command_verify(const struct options *options)
         exit_status = print_error(options, status, &err);
     } else {
         if (options->json)
-            print_coverage_json(&covered, &uncovered);
+            print_coverage_json(&covered, &uncovered, seconds);
         else
-            print_coverage(options, &covered);
+            print_proved(options, &covered, seconds);
         exit_status = verdict(&findings, status, "ok", "does not verify");
     }
     free(uncovered.keys);

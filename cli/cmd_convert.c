@@ -165,6 +165,9 @@ static void convert_text(const struct options *options, const reshard_report *re
     print_text(stdout, options->paths[1], strlen(options->paths[1]));
     printf(": %llu tensors, %llu items, %s in %llu files\n", (unsigned long long)report->tensors, (unsigned long long)report->items,
            human_bytes(report->target_bytes, size), (unsigned long long)report->file_count);
+    if (options->verify)
+        printf("verified: %llu tensors, %s read back and compared with the source, bit by bit\n", (unsigned long long)report->tensors,
+               human_bytes(report->write_bytes, size));
 }
 
 static int convert_failed(const struct options *options, const struct mapping_input *mapping, reshard_status status,

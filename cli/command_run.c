@@ -3,9 +3,44 @@
 
 #include "commands.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+
+static bool ends_in_a_digit(const char *name)
+{
+    const size_t size = strlen(name);
+    return size && name[size - 1] >= '0' && name[size - 1] <= '9';
+}
+
+/* Whether a folder has several that are numbered, as steps of a run are. */
+static bool has_numbered_folders(const char *path)
+{
+    int count = 0;
+    DIR *folder = opendir(path);
+    for (struct dirent *entry; folder && count < 2 && (entry = readdir(folder));)
+        count += entry->d_type == DT_DIR && ends_in_a_digit(entry->d_name);
+    if (folder)
+        closedir(folder);
+    return count > 1;
+}
+
+/* What is damaged or was never finished may be one checkpoint of several: how to find the last good one is said where nothing else is. */
+static void hint_at_the_last_good(const char *path, reshard_status status, reshard_error *err)
+{
+    char parent[4096];
+    if (*err->hint || (status != RESHARD_ERR_FORMAT && status != RESHARD_ERR_IO) || strlen(path) >= sizeof(parent))
+        return;
+    strcpy(parent, path);
+    for (size_t size = strlen(parent); size > 1 && parent[size - 1] == '/'; size--)
+        parent[size - 1] = 0;
+    char *slash = strrchr(parent, '/');
+    if (slash && slash > parent && ends_in_a_digit(slash) && !has_numbered_folders(path))
+        *slash = 0;
+    if (has_numbered_folders(parent))
+        snprintf(err->hint, sizeof(err->hint), "'reshard verify --latest-good %s' prints the newest checkpoint that is whole", parent);
+}
 
 reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status)
 {
@@ -14,6 +49,7 @@ reshard_checkpoint *open_path(const struct options *options, int index, int *exi
     reshard_open_options open = options_open(options);
     reshard_status status = reshard_open(options->paths[index], &open, &checkpoint, &err);
     if (status) {
+        hint_at_the_last_good(options->paths[index], status, &err);
         *exit_status = print_error(options, status, &err);
         return NULL;
     }

@@ -539,8 +539,11 @@ typedef struct reshard_coverage {
     uint64_t replicas;       /* copies of chunks, each compared with its first */
     int names_are_checked;   /* keys, shapes and types */
     int has_sidecar;
+    uint64_t elements;
+    uint64_t read_bytes;     /* of payload, however often. Since 0.3 */
+    uint64_t checksums;      /* that were compared: of chunks, and digests of the sidecar. Since 0.3 */
 } reshard_coverage;
-#define RESHARD_COVERAGE_INIT { sizeof(reshard_coverage), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define RESHARD_COVERAGE_INIT { sizeof(reshard_coverage), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 typedef struct reshard_verify_options {
     size_t struct_size;

@@ -61,6 +61,9 @@ static reshard_status verify_call_end(const struct verify_call *call, reshard_st
         .replicas = found->replicas,
         .names_are_checked = found->names_are_checked,
         .has_sidecar = found->has_sidecar,
+        .elements = found->elements,
+        .read_bytes = found->read_bytes,
+        .checksums = found->checksums,
     };
     if (call->given.coverage && (status == RESHARD_OK || status == RESHARD_DIFFERS))
         struct_give(call->given.coverage, &made, sizeof(made));

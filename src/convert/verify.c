@@ -66,8 +66,15 @@ static reshard_status report_replica(const struct engine_source *source, uint32_
     return status;
 }
 
+static reshard_status digest_replica(const struct engine_source *source, uint32_t chunk, const struct engine_options *options,
+                                     struct hash64_stream *stream, uint64_t *out, uint64_t *bytes_read, reshard_error *err)
+{
+    *bytes_read += source->catalog->chunks[chunk].bytes;
+    return digest_chunk(source, chunk, options, stream, out, err);
+}
+
 static reshard_status compare_replicas(struct checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings,
-                                       reshard_error *err)
+                                       uint64_t *bytes_read, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint->source->catalog;
     const struct engine_source source = checkpoint_engine_source(checkpoint);
@@ -87,10 +94,10 @@ static reshard_status compare_replicas(struct checkpoint *checkpoint, const stru
         if (status || is_same_place(catalog, original, i))
             continue;
         if (original != known)
-            status = digest_chunk(&source, original, options, stream, &known_digest, err);
+            status = digest_replica(&source, original, options, stream, &known_digest, bytes_read, err);
         known = original;
         if (!status)
-            status = digest_chunk(&source, i, options, stream, &digest, err);
+            status = digest_replica(&source, i, options, stream, &digest, bytes_read, err);
         if (!status && digest != known_digest)
             status = report_replica(&source, original, i, options, findings, err);
         if (!status)
@@ -145,15 +152,21 @@ bool verify_is_checked(const struct catalog *catalog, uint32_t tensor, const str
     return true;
 }
 
-static void count_covered(const struct checkpoint *checkpoint, const struct sidecar_cover *cover, const struct verify_options *options)
+static void count_covered(const struct checkpoint *checkpoint, const struct sidecar_cover *cover, const struct verify_options *options,
+                          uint64_t bytes_read)
 {
     const struct catalog *catalog = checkpoint->source->catalog;
-    struct verify_coverage out = { .tensors = checkpoint->listed_count, .items = catalog->item_count };
+    struct verify_coverage out = { .read_bytes = bytes_read, .tensors = checkpoint->listed_count, .items = catalog->item_count };
     for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
         uint64_t bytes = catalog_tensor_bytes(catalog, tensor);
         bool is_checked = verify_is_checked(catalog, checkpoint->listed[i], cover);
         out.bytes += bytes;
+        out.elements += bytes * 8 / dtype_info(tensor->dtype)->bits;
+        if (cover->tensors && cover->tensors[checkpoint->listed[i]]) {
+            out.read_bytes += bytes;
+            out.checksums++;
+        }
         out.checked_tensors += is_checked;
         out.checked_bytes += is_checked ? bytes : 0;
         if (!is_checked && options->uncovered)
@@ -161,8 +174,12 @@ static void count_covered(const struct checkpoint *checkpoint, const struct side
     }
     for (uint32_t i = 0; i < catalog->item_count; i++)
         out.checked_items += catalog->items[i].is_checked || (cover->items && cover->items[i]);
-    for (uint32_t i = 0; i < catalog->chunk_count; i++)
+    for (uint32_t i = 0; i < catalog->chunk_count; i++) {
         out.replicas += (catalog->chunks[i].flags & CHUNK_REPLICA) != 0;
+        const bool has_checksum = (catalog->chunks[i].flags & (CHUNK_HAS_CRC | CHUNK_CHECKED)) != 0;
+        out.checksums += has_checksum;
+        out.read_bytes += has_checksum || options->is_deep || options->fail_on ? catalog->chunks[i].bytes : 0;
+    }
     out.has_sidecar = cover->tensors != NULL;
     out.names_are_checked = catalog->names_are_checked || cover->items != NULL;
     if (options->coverage)
@@ -171,11 +188,12 @@ static void count_covered(const struct checkpoint *checkpoint, const struct side
 
 /* All that reads payload, in the order of its findings. */
 static reshard_status verify_payload(struct checkpoint *checkpoint, struct value_stats *stats, const struct engine_options *engine,
-                                     struct finding_sink *findings, struct sidecar_cover *cover, reshard_error *err)
+                                     struct finding_sink *findings, struct sidecar_cover *cover, uint64_t *bytes_read,
+                                     reshard_error *err)
 {
     reshard_status status = payload_check(checkpoint->source, stats, engine, findings, err);
     if (!status)
-        status = compare_replicas(checkpoint, engine, findings, err);
+        status = compare_replicas(checkpoint, engine, findings, bytes_read, err);
     return status ? status : sidecar_verify(checkpoint, engine, findings, cover, err);
 }
 
@@ -185,7 +203,7 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
     struct sidecar_cover cover = { 0 };
     struct source *source = checkpoint->source;
     const bool reads_values = options->is_deep || options->fail_on;
-    uint64_t failures = findings->failures;
+    uint64_t failures = findings->failures, bytes_read = 0;
     work_renew(&source->work);
     reshard_status status = source_resolve(source, NULL, 0, err);
     if (!status)
@@ -198,7 +216,7 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
         return error_set_memory(err);
     status = finding_sink_status(findings, err);
     if (!status)
-        status = verify_payload(checkpoint, reads_values ? stats : NULL, engine, findings, &cover, err);
+        status = verify_payload(checkpoint, reads_values ? stats : NULL, engine, findings, &cover, &bytes_read, err);
     if (!status && reads_values)
         report_stats(checkpoint, stats, options->fail_on, findings);
     if (!status && options->is_deep)
@@ -210,7 +228,7 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
     if (!status)
         status = finding_sink_status(findings, err);
     if (!status)
-        count_covered(checkpoint, &cover, options);
+        count_covered(checkpoint, &cover, options, bytes_read);
     free(stats);
     sidecar_cover_release(&cover);
     return status ? status : findings->failures > failures ? RESHARD_DIFFERS : RESHARD_OK;

@@ -15,6 +15,8 @@ struct verify_coverage {
     uint64_t items, checked_items;
     uint64_t replicas; /* copies of chunks, each compared with its first */
     bool names_are_checked, has_sidecar;
+    uint64_t elements;
+    uint64_t read_bytes, checksums; /* of payload, however often; that were compared */
 };
 
 enum verify_fail { VERIFY_FAIL_NAN = 1, VERIFY_FAIL_INF = 2, VERIFY_FAIL_ZERO = 4 };

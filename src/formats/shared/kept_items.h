@@ -4,10 +4,10 @@
  *
  *   {"schema": "reshard-items/1", "items": [{"key": "a.b", "path": ["a", "b"], "value": …}, …]}
  *
- * A path has strings for keys, numbers for positions in lists and [n] for integer keys; it is left out where the key is the path. Values are
- * JSON as far as JSON tells them apart: none, truth values, whole numbers, numbers with a fraction, texts, lists, dictionaries. The rest is an
- * object of one member: {"__tuple__": […]}, {"__bytes__": hex}, {"__float__": "nan"}, {"__dict__": [[key, value], …]} for keys that are no
- * plain texts. What else there is (objects, tensors) is not kept.
+ * A path has strings for keys, numbers for positions in lists and [n] for integer keys; it is left out where the key is the path. Values
+ * are JSON as far as JSON tells them apart: none, truth values, whole numbers, numbers with a fraction, texts, lists, dictionaries. The
+ * rest is an object of one member: {"__tuple__": […]}, {"__bytes__": hex}, {"__float__": "nan"}, {"__dict__": [[key, value], …]} for keys
+ * that are no plain texts. What else there is (objects, tensors) is not kept.
  */
 #ifndef FORMATS_KEPT_ITEMS_H
 #define FORMATS_KEPT_ITEMS_H
