@@ -173,7 +173,8 @@ static int refuse_slice(const struct options *options, const reshard_tensor *ten
 
 /* Reads what the slice takes of the tensor, in the order of its elements. */
 static reshard_status read_slice(const reshard_checkpoint *checkpoint, size_t index, struct tensor_slice *slice,
-                                 const reshard_run_options *run, int (*sink)(const void *bytes, size_t size, void *context), void *context, reshard_error *err)
+                                 const reshard_run_options *run, int (*sink)(const void *bytes, size_t size, void *context),
+                                 void *context, reshard_error *err)
 {
     slice->sink = sink;
     slice->context = context;

@@ -119,7 +119,31 @@ static void plan_text(const struct options *options, const reshard_report *repor
         printf("  %s, %llu chunks from %llu pieces\n", human_bytes(file.bytes, size), (unsigned long long)file.chunks,
                (unsigned long long)file.sources);
     }
-    print_notes(stdout, options, report);
+    print_notes(stdout, options, report, ": ");
+}
+
+/* For programs: a word, then numbers as they are. */
+static void plan_lines(const struct options *options, const reshard_report *report)
+{
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {
+        { "tensors", report->tensors }, { "items", report->items }, { "source_chunks", report->source_chunks },
+        { "target_chunks", report->target_chunks }, { "steps", report->steps }, { "read_bytes", report->read_bytes },
+        { "write_bytes", report->write_bytes }, { "files", report->file_count }, { "file_bytes", report->target_bytes },
+        { "peak_memory_bytes", report->peak_memory_bytes },
+    };
+    printf("from\t%s\nto\t%s\n", report->source_format, report->target_format);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        printf("%s\t%llu\n", numbers[i].name, (unsigned long long)numbers[i].value);
+    reshard_report_file file = RESHARD_REPORT_FILE_INIT;
+    for (size_t i = 0; options->ranks_flag && reshard_report_file_at(report, i, &file) == RESHARD_OK; i++) {
+        fputs("file\t", stdout);
+        print_escaped(stdout, file.name.data, file.name.size);
+        printf("\t%llu\t%llu\t%llu\n", (unsigned long long)file.bytes, (unsigned long long)file.chunks, (unsigned long long)file.sources);
+    }
+    print_notes(stdout, options, report, "\t");
 }
 
 static int run_plan(const struct options *options, const struct mapping_input *mapping)
@@ -141,8 +165,10 @@ static int run_plan(const struct options *options, const struct mapping_input *m
         exit_status = mapping_input_error(mapping, status, &err);
     else if (options->json)
         report_json(options, &report, "reshard-plan/1");
-    else
+    else if (is_terminal())
         plan_text(options, &report);
+    else
+        plan_lines(options, &report);
     reshard_report_release(&report);
     reshard_close(source);
     return exit_status;
@@ -161,7 +187,7 @@ int command_plan(const struct options *options)
 static void convert_text(const struct options *options, const reshard_report *report)
 {
     char size[32];
-    print_notes(stderr, options, report);
+    print_notes(stderr, options, report, ": ");
     print_text(stdout, options->paths[1], strlen(options->paths[1]));
     printf(": %llu tensors, %llu items, %s in %llu files\n", (unsigned long long)report->tensors, (unsigned long long)report->items,
            human_bytes(report->target_bytes, size), (unsigned long long)report->file_count);

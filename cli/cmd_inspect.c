@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "command_words.h"
 #include "commands.h"
+#include "cuts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@ struct summary {
         uint64_t tensors, bytes;
     } dtypes[DTYPES_MAX];
     size_t dtype_count;
+    struct cuts cuts;
+    bool says_layout; /* the format itself tells of parallel ranks: nothing is concluded from cuts */
 };
 
 static void count_dtype(struct summary *summary, const reshard_tensor *tensor)
@@ -46,6 +49,16 @@ static void summarize(const reshard_checkpoint *checkpoint, struct summary *summ
         summary->ambiguous += tensor.is_ambiguous != 0;
         count_dtype(summary, &tensor);
     }
+    reshard_fact fact = RESHARD_FACT_INIT;
+    for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++)
+        summary->says_layout = summary->says_layout || strcmp(fact.name, "saved under") == 0;
+    cuts_find(checkpoint, &summary->cuts);
+}
+
+/* The mesh that the cuts speak of, where the format does not say what it was saved under; or NULL. */
+static const char *mesh_of(const struct summary *summary, char out[64])
+{
+    return summary->says_layout ? NULL : cuts_mesh(&summary->cuts, out);
 }
 
 static uint64_t bytes_of_files(const reshard_checkpoint *checkpoint)
@@ -55,6 +68,26 @@ static uint64_t bytes_of_files(const reshard_checkpoint *checkpoint)
     for (size_t i = 0; reshard_file_at(checkpoint, i, &file) == RESHARD_OK; i++)
         bytes += file.bytes;
     return bytes;
+}
+
+static void json_cuts(const struct summary *summary)
+{
+    char mesh[64];
+    fputs(",\"cuts\":[", stdout);
+    for (size_t i = 0; i < summary->cuts.count; i++) {
+        const struct cut *cut = &summary->cuts.kinds[i];
+        printf("%s{\"tensors\":%llu,\"runs\":%s,\"axes\":[", i ? "," : "", (unsigned long long)cut->tensors,
+               cut->is_runs ? "true" : "false");
+        for (int axis = 0; axis < cut->axis_count; axis++)
+            printf("%s%d", axis ? "," : "", cut->axes[axis]);
+        fputs("],\"parts\":[", stdout);
+        for (int axis = 0; axis < cut->axis_count; axis++)
+            printf("%s%zu", axis ? "," : "", cut->parts[axis]);
+        fputs("]}", stdout);
+    }
+    putchar(']');
+    if (mesh_of(summary, mesh))
+        printf(",\"mesh\":\"%s\"", mesh);
 }
 
 static void inspect_json(reshard_checkpoint *checkpoint, const struct summary *summary)
@@ -73,7 +106,9 @@ static void inspect_json(reshard_checkpoint *checkpoint, const struct summary *s
     for (size_t i = 0; i < summary->dtype_count; i++)
         printf("%s\"%s\":{\"tensors\":%llu,\"bytes\":%llu}", i ? "," : "", summary->dtypes[i].name,
                (unsigned long long)summary->dtypes[i].tensors, (unsigned long long)summary->dtypes[i].bytes);
-    fputs("},\"facts\":[", stdout);
+    putchar('}');
+    json_cuts(summary);
+    fputs(",\"facts\":[", stdout);
     for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++) {
         fputs(i ? ",{\"name\":" : "{\"name\":", stdout);
         json_text(stdout, fact.name);
@@ -86,22 +121,48 @@ static void inspect_json(reshard_checkpoint *checkpoint, const struct summary *s
     fputs("]}\n", stdout);
 }
 
-static void inspect_text(const struct options *options, reshard_checkpoint *checkpoint, const struct summary *summary)
+static void print_value(const char *text)
 {
-    const char *bold = colour(options, "\x1b[1m"), *warn = colour(options, "\x1b[33m"), *plain = colour(options, "\x1b[0m");
-    size_t warnings = reshard_warning_count(checkpoint);
-    reshard_fact fact = RESHARD_FACT_INIT;
+    print_text(stdout, text, strlen(text));
+    putchar('\n');
+}
+
+/* Ten, or all with --verbose, each behind that. */
+static void print_warnings(const struct options *options, const reshard_checkpoint *checkpoint, const char *before, const char *behind)
+{
+    const char *warn = colour(options, "\x1b[33m"), *plain = colour(options, "\x1b[0m");
+    size_t warnings = reshard_warning_count(checkpoint), shown = options->verbose || warnings <= 10 ? warnings : 10;
     reshard_warning warning = RESHARD_WARNING_INIT;
+    for (size_t i = 0; i < shown; i++) {
+        reshard_warning_at(checkpoint, i, &warning);
+        printf("%s%s%s%s", warn, before, plain, behind);
+        print_value(command_words(warning.text));
+    }
+    if (shown < warnings)
+        printf("%s%s%s%s%zu more; --verbose shows all\n", warn, before, plain, behind, warnings - shown);
+}
+
+static void print_cuts(const struct summary *summary)
+{
+    char text[160], mesh[64];
+    if (mesh_of(summary, mesh))
+        printf("  %-18s %s, as tensors are cut\n", "mesh", mesh);
+    for (size_t i = 0; i < summary->cuts.count; i++)
+        printf("  %-18s %llu: %s\n", i ? "" : "cut", (unsigned long long)summary->cuts.kinds[i].tensors,
+               cut_text(&summary->cuts.kinds[i], text));
+}
+
+static void inspect_screen(const struct options *options, reshard_checkpoint *checkpoint, const struct summary *summary)
+{
+    reshard_fact fact = RESHARD_FACT_INIT;
     char size[32];
-    fputs(bold, stdout);
+    fputs(colour(options, "\x1b[1m"), stdout);
     print_text(stdout, reshard_checkpoint_path(checkpoint), strlen(reshard_checkpoint_path(checkpoint)));
-    printf("%s\n", plain);
+    puts(colour(options, "\x1b[0m"));
     printf("  %-18s %s\n", "format", reshard_checkpoint_format(checkpoint));
     for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++) {
-        const char *value = command_words(fact.value);
         printf("  %-18s ", fact.name);
-        print_text(stdout, value, strlen(value));
-        putchar('\n');
+        print_value(command_words(fact.value));
     }
     printf("  %-18s %zu, %s\n", "files", reshard_file_count(checkpoint), human_bytes(bytes_of_files(checkpoint), size));
     printf("  %-18s %zu, %llu elements, %s\n", "tensors", reshard_tensor_count(checkpoint), (unsigned long long)summary->elements,
@@ -112,22 +173,46 @@ static void inspect_text(const struct options *options, reshard_checkpoint *chec
     printf("  %-18s %llu", "chunks", (unsigned long long)summary->chunks);
     if (summary->replicas)
         printf(", %llu of them replicas", (unsigned long long)summary->replicas);
-    printf("\n  %-18s %zu\n", "items", reshard_item_count(checkpoint));
+    putchar('\n');
+    print_cuts(summary);
+    printf("  %-18s %zu\n", "items", reshard_item_count(checkpoint));
     if (summary->tied)
         printf("  %-18s %llu\n", "tied tensors", (unsigned long long)summary->tied);
     if (summary->ambiguous)
         printf("  %-18s %llu share their joined key with another; --json gives paths\n", "ambiguous keys",
                (unsigned long long)summary->ambiguous);
-    size_t shown = options->verbose || warnings <= 10 ? warnings : 10;
-    for (size_t i = 0; i < shown; i++) {
-        reshard_warning_at(checkpoint, i, &warning);
-        const char *text = command_words(warning.text);
-        printf("%swarning:%s ", warn, plain);
-        print_text(stdout, text, strlen(text));
-        putchar('\n');
+    print_warnings(options, checkpoint, "warning:", " ");
+}
+
+/* For programs: a word, then what belongs to it, numbers as they are. */
+static void inspect_lines(const struct options *options, reshard_checkpoint *checkpoint, const struct summary *summary)
+{
+    reshard_fact fact = RESHARD_FACT_INIT;
+    char text[160], mesh[64];
+    printf("%spath%s\t", colour(options, "\x1b[1m"), colour(options, "\x1b[0m"));
+    print_value(reshard_checkpoint_path(checkpoint));
+    printf("format\t%s\n", reshard_checkpoint_format(checkpoint));
+    for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++) {
+        printf("%s\t", fact.name);
+        print_value(command_words(fact.value));
     }
-    if (shown < warnings)
-        printf("%swarning:%s %zu more; --verbose shows all\n", warn, plain, warnings - shown);
+    printf("files\t%zu\t%llu\n", reshard_file_count(checkpoint), (unsigned long long)bytes_of_files(checkpoint));
+    printf("tensors\t%zu\t%llu\t%llu\n", reshard_tensor_count(checkpoint), (unsigned long long)summary->elements,
+           (unsigned long long)summary->bytes);
+    for (size_t i = 0; i < summary->dtype_count; i++)
+        printf("dtype\t%s\t%llu\t%llu\n", summary->dtypes[i].name, (unsigned long long)summary->dtypes[i].tensors,
+               (unsigned long long)summary->dtypes[i].bytes);
+    printf("chunks\t%llu\t%llu\n", (unsigned long long)summary->chunks, (unsigned long long)summary->replicas);
+    if (mesh_of(summary, mesh))
+        printf("mesh\t%s\n", mesh);
+    for (size_t i = 0; i < summary->cuts.count; i++)
+        printf("cut\t%s\t%llu\n", cut_text(&summary->cuts.kinds[i], text), (unsigned long long)summary->cuts.kinds[i].tensors);
+    printf("items\t%zu\n", reshard_item_count(checkpoint));
+    if (summary->tied)
+        printf("tied tensors\t%llu\n", (unsigned long long)summary->tied);
+    if (summary->ambiguous)
+        printf("ambiguous keys\t%llu\n", (unsigned long long)summary->ambiguous);
+    print_warnings(options, checkpoint, "warning", "\t");
 }
 
 int command_inspect(const struct options *options)
@@ -140,8 +225,10 @@ int command_inspect(const struct options *options)
     summarize(checkpoint, &summary);
     if (options->json)
         inspect_json(checkpoint, &summary);
+    else if (is_terminal())
+        inspect_screen(options, checkpoint, &summary);
     else
-        inspect_text(options, checkpoint, &summary);
+        inspect_lines(options, checkpoint, &summary);
     reshard_close(checkpoint);
     return 0;
 }

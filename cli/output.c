@@ -162,7 +162,7 @@ const char *colour(const struct options *options, const char *code)
     return on ? code : "";
 }
 
-static void print_notes_of(FILE *out, const struct options *options, const reshard_report *report, int what)
+static void print_notes_of(FILE *out, const struct options *options, const reshard_report *report, const char *between, int what)
 {
     static const char *const words[] = { "dropped", "changed", "warning" };
     reshard_note note = RESHARD_NOTE_INIT;
@@ -171,18 +171,18 @@ static void print_notes_of(FILE *out, const struct options *options, const resha
         if (note.what != what || (count++ >= NOTES_SHOWN && !options->verbose))
             continue;
         const char *text = command_words(note.text.data);
-        fprintf(out, "%s: ", words[what]);
+        fprintf(out, "%s%s", words[what], between);
         print_text(out, text, strlen(text));
         putc('\n', out);
     }
     if (count > NOTES_SHOWN && !options->verbose)
-        fprintf(out, "%s: %zu more; --verbose shows all\n", words[what], count - NOTES_SHOWN);
+        fprintf(out, "%s%s%zu more; --verbose shows all\n", words[what], between, count - NOTES_SHOWN);
 }
 
-void print_notes(FILE *out, const struct options *options, const reshard_report *report)
+void print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between)
 {
     for (int what = RESHARD_NOTE_DROPPED; what <= RESHARD_NOTE_WARNING; what++)
-        print_notes_of(out, options, report, what);
+        print_notes_of(out, options, report, between, what);
 }
 
 static int noted_failure;

@@ -29,8 +29,8 @@ const char *human_bytes(uint64_t bytes, char out[32]);
 /* The texts of a checkpoint's warnings, with commas. */
 void json_warnings(const reshard_checkpoint *checkpoint);
 
-/* Lines of what was dropped and changed, and of warnings: ten of each, or all with --verbose. */
-void print_notes(FILE *out, const struct options *options, const reshard_report *report);
+/* Lines of what was dropped and changed, and of warnings: ten of each, or all with --verbose; `between` stands behind the first word. */
+void print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between);
 
 /* Whether standard output is a terminal that people look at, and whether to colour it. */
 bool is_terminal(void);

@@ -464,7 +464,8 @@ def option_no_space_check(sh, verb):
         equal(json.loads(sh(*words, "--no-space-check").stdout)["warnings"], [])
         return
     words = sh.typed(["convert", "huge.safetensors", "out", "--to", "torch-dcp", "--no-space-check"])
-    done = subprocess.run([sh.binary, *words], cwd=sh.work, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+    done = subprocess.run([sh.binary, *words], cwd=sh.work, capture_output=True, text=True,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
     equal(done.returncode, 3)
     assert "File too large" in done.stderr, done.stderr
 
@@ -550,8 +551,9 @@ def option_digest(sh, verb):
 
 
 def option_slice(sh, verb):
-    for text, values in (("1:3,2", [13, 17]), ("-2:,-1", [66, 70]), ("::8,0", [7, 39]), ("...,-1,:2", [67, 68]), ("-1,...", [67, 68, 69, 70]),
-                         ("0,...,1::2", [8, 10]), ("...,0,0,0", None), ("0,1::2", [8, 10]), ("3:3,:", []), ("::0", None), ("16", None), ("-17", None)):
+    for text, values in (("1:3,2", [13, 17]), ("-2:,-1", [66, 70]), ("::8,0", [7, 39]), ("...,-1,:2", [67, 68]),
+                         ("-1,...", [67, 68, 69, 70]), ("0,...,1::2", [8, 10]), ("...,0,0,0", None), ("0,1::2", [8, 10]), ("3:3,:", []),
+                         ("::0", None), ("16", None), ("-17", None)):
         said = sh("cat", model(sh), "w", "--slice", text, status=0 if values is not None else 2).stdout.split()
         equal([float(value) for value in said], values or [])
     data = sh.json("cat", model(sh), "w", "--slice", "::8,0")
@@ -790,7 +792,7 @@ def option_verbose(sh, verb):
         torch_stub.write_zip(sh.work / "m.pt",
                              {"w": torch_stub.tensor("FloatStorage", [4], floats(4)), **{f"item{i}": i for i in range(14)}})
         done = sh(verb, "m.pt", *(["out"] if verb == "convert" else []), "--to", "safetensors", "--verbose")
-        equal(done.stdout.count("dropped:") + done.stderr.count("dropped:"), 14)
+        equal(done.stdout.count("dropped") + done.stderr.count("dropped"), 14)
 
 
 def option_help(sh, verb):
