@@ -327,6 +327,46 @@ def sidecars():
             yield f"made-{flags}-{place}", bytes([flags]) + place.to_bytes(2, "little") + b'"\n0[1]'[place // 40 % 6 :]
 
 
+def sharded_states():
+    """What ranks send each other (src/parallel/sharded_pack.c): pieces of a grid, a flat range, strides, objects, values; and what is wrong."""
+    def text(value):
+        return struct.pack("<I", len(value)) + value.encode()
+
+    def numbers(*values):
+        return struct.pack(f"<{len(values)}q", *values)
+
+    def tensor(key, shape, start, extent, fragments=None, flat=None, strides=None, prepended=0, replica=(0,), dtype="F32", flags=16):
+        flags |= (flat is not None) | (fragments is not None) << 1 | (strides is not None) << 3
+        vectors = numbers(*shape, *start, *extent, *(fragments or ()), *(strides or ()), *(flat or ()))
+        head = text(key) + text(dtype) + bytes([flags, len(shape), prepended])
+        return head + vectors + struct.pack("<I", len(replica)) + numbers(*replica)
+
+    def item(key, shape, offset, json="[1]", data=None):
+        return (text(key) + bytes([len(shape)]) + numbers(*shape, *offset) + struct.pack("<I", 1) + numbers(0) + bytes([data is not None])
+                + text(json) + text(data or ""))
+
+    def state(tensors, objects=(), values=(), magic=0x31534453, count=None):
+        counts = struct.pack("<IIII", magic, len(tensors) if count is None else count, len(objects), len(values))
+        return counts + b"".join(tensors) + b"".join(objects) + b"".join(text(k) + text(v) for k, v in values)
+
+    rows = [tensor("w", [4, 3], [2 * r, 0], [2, 3], [2, 1]) for r in range(2)]
+    flat = [tensor("f", [2, 3], [0, 0], [2, 3], [1, 1], (b, e), replica=(0, 0)) for b, e in ((0, 2), (2, 6))]
+    layers = [tensor("l", [2, 4], [i, 0], [1, 4], [2, 1], prepended=1, replica=(0, 1)) for i in range(2)]
+    yield "whole", state(rows + flat + layers, [item("o", [2], [0]), item("o", [2], [1], "", "xy")], [("iteration", "7")])
+    yield "irregular", state([tensor("u", [7], [0], [3]), tensor("u", [7], [3], [4], strides=[2])])
+    yield "nothing", state([])
+    yield "scalar", state([tensor("s", [], [], [], [], dtype="BF16", replica=())])
+    yield "hole", state(rows[:1] + flat[1:], [item("o", [3], [1])])
+    yield "twice", state(rows + rows + flat + flat, [item("o", [1], [0])] * 2)
+    yield "grid", state([tensor("w", [1 << 40], [0], [1], [1 << 40])])
+    yield "outside", state([tensor("w", [4], [3], [2])])
+    yield "replicas", state([rows[0][:-12] + struct.pack("<I", 1 << 31)])
+    yield "count", state(rows, count=1 << 31)
+    yield "magic", state(rows, magic=7)
+    yield "cut", state(rows)[:-3]
+    yield "dtype", state([tensor("w", [4], [0], [4], dtype="F99")])
+
+
 def saver_requests():
     """Requests as src/api/saver_request.c writes them: two tensors, one of them flattened, an item; and what is wrong with others."""
     def text(value):
@@ -434,7 +474,7 @@ def file_candidates(target, case, index, file):
 def candidates(target):
     """(name, bytes) of everything that may become a seed."""
     texts = {"mapping": mappings, "zarr": small_arrays, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers,
-             "saver_request": saver_requests, "sidecar": sidecars}
+             "saver_request": saver_requests, "sharded": sharded_states, "sidecar": sidecars}
     if target in texts:
         yield from texts[target]()
     elif target in PACKED:

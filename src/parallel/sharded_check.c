@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #define CHECK_TITLE "Invalid sharding pattern validation. Errors: "
-#define CELLS_MAX (INT64_C(1) << 26)
+#define CELLS_MAX (INT64_C(1) << 24)
 #define CELLS_SHOWN 64
 
 /* The tensors of all ranks by key: those of key k are [first[k], first[k + 1]). */

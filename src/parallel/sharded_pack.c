@@ -33,7 +33,7 @@ static void pack_tensor(const struct sharded_tensor *tensor, struct buffer *out)
     size_t rank = (size_t)shard->rank;
     unsigned flags = (shard->is_flattened ? PACKED_FLAT : 0) | (tensor->fragments ? PACKED_GRID : 0) |
                      (tensor->allows_mismatch ? PACKED_MISMATCH : 0) | (shard->strides ? PACKED_STRIDES : 0) |
-                     (shard->data ? PACKED_HAS_DATA : 0);
+                     (shard->data || shard->is_elsewhere ? PACKED_HAS_DATA : 0);
     put_text(out, shard->key);
     put_text(out, str_of(dtype_info(shard->dtype)->name));
     buffer_append_byte(out, (uint8_t)flags);

@@ -315,6 +315,25 @@ TEST(each_rank_writes_a_file_of_its_own)
     }
 }
 
+/* Of archives in which one rank wrote a member, and in which several did. */
+TEST(checksums_of_what_ranks_wrote_are_right)
+{
+    static const char *const formats[] = { "torch-dcp", "torch_dist", "torch" };
+    for (int f = 0; f < 3; f++) {
+        const struct rank_call save = { .path = path_in("checked"), .format = formats[f], .work = save_rank };
+        reshard_checkpoint *checkpoint;
+        reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
+        ranks_must(&save, 4);
+        options.deep = 1;
+        CHECK_OK(reshard_open(save.path, NULL, &checkpoint, &err));
+        CHECK_OK(reshard_verify(checkpoint, &options, NULL, NULL, NULL, &err));
+        reshard_close(checkpoint);
+        char command[300];
+        snprintf(command, sizeof(command), "rm -rf %s", save.path);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 /* ---- uneven pieces ---- */
 
 /* Of each rank up to three pieces, in the order of the tensor; 0 ends them. */
@@ -701,6 +720,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_ranks_loads_what_any_other_saved),
         cmocka_unit_test(each_rank_writes_a_file_of_its_own),
+        cmocka_unit_test(checksums_of_what_ranks_wrote_are_right),
         cmocka_unit_test(pieces_may_be_uneven_and_many_or_none),
         cmocka_unit_test(strictness_is_megatrons),
         cmocka_unit_test(extents_may_differ_where_that_is_allowed),

@@ -370,6 +370,27 @@ TEST(each_element_has_one_main_copy)
     CHECK_FAILS(rows_check(-1, 3, 0), RESHARD_ERR_USAGE);
 }
 
+TEST(two_main_copies_of_a_cell_are_refused)
+{
+    const int64_t local[] = { 2, 3 }, copy = 1;
+    reshard_sharded *held = held_new();
+    const reshard_sharded *ranks[] = { held };
+    reshard_sharded_tensor tensor = tensor_of("w", 2, 0, local);
+    for (int64_t r = 0; r < 2; r++) {
+        const reshard_rank_offset at = { 0, r, 2 };
+        CHECK_OK(add_at(held, &tensor, &at, 1));
+        tensor.replica_ids = &copy;
+        tensor.replica_count = 1;
+        CHECK_OK(add_at(held, &tensor, &at, 1));
+        tensor.replica_count = 0;
+    }
+    CHECK_OK(reshard_sharded_check(ranks, 1, &err));
+    CHECK_OK(add_at(held, &tensor, &(reshard_rank_offset){ 0, 1, 2 }, 1));
+    CHECK_FAILS(reshard_sharded_check(ranks, 1, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "[[1] [2]]"));
+    reshard_sharded_free(held);
+}
+
 /* Megatron's case: ranks 0, 1 and 2 hold 1, 2 and 3 elements of a row of 6, the others whole rows. */
 static reshard_status ranges_check_without(int left_out)
 {
@@ -471,7 +492,7 @@ int main(void)
         cmocka_unit_test(main_replicas_have_only_zeros),      cmocka_unit_test(factories_make_parts_and_merge_them),
         cmocka_unit_test(objects_have_unique_keys),           cmocka_unit_test(prefixes_are_put_and_replaced),
         cmocka_unit_test(common_values_are_compared),         cmocka_unit_test(each_element_has_one_main_copy),
-        cmocka_unit_test(flat_ranges_tile_their_cell),        cmocka_unit_test(objects_fill_their_grid),
+        cmocka_unit_test(two_main_copies_of_a_cell_are_refused), cmocka_unit_test(flat_ranges_tile_their_cell),        cmocka_unit_test(objects_fill_their_grid),
         cmocka_unit_test(copies_are_spread_by_bytes),
     };
     return cmocka_run_group_tests_name("sharded", tests, NULL, NULL);
