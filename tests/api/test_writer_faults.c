@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writers, their parts, plans and items without memory: whichever allocation fails, nothing is visible, and nothing is lost. */
+#include "check.h"
+
+#include "fail_malloc.h"
+#include "reshard/plan.h"
+#include "reshard/writer.h"
+
+#include <unistd.h>
+
+static reshard_error err;
+static char work[64], path[128];
+static const int64_t shape[] = { 12, 5 };
+static float values[60];
+
+static int work_make(void **state)
+{
+    (void)state;
+    strcpy(work, "/tmp/reshard-memory-XXXXXX");
+    if (!mkdtemp(work))
+        return -1;
+    snprintf(path, sizeof(path), "%s/target", work);
+    return 0;
+}
+
+static int work_remove(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -r %s", work);
+    return system(command);
+}
+
+static void target_remove(void)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "rm -rf %s %s/.target.reshard-partial", path, work);
+    assert_int_equal(system(command), 0);
+}
+
+static reshard_status items_make(reshard_items **out)
+{
+    reshard_value_info list = RESHARD_VALUE_INFO_INIT, text = RESHARD_VALUE_INFO_INIT;
+    reshard_value *holder;
+    list.kind = RESHARD_VALUE_LIST;
+    text.kind = RESHARD_VALUE_TEXT;
+    text.text = (reshard_str){ "text", 4 };
+    reshard_status status = reshard_items_new(out, &err);
+    if (!status)
+        status = reshard_items_add(*out, NULL, (reshard_str){ "list", 4 }, &list, &holder, &err);
+    for (int i = 0; i < 6 && !status; i++)
+        status = reshard_items_add(*out, holder, (reshard_str){ NULL, 0 }, &text, NULL, &err);
+    return status;
+}
+
+/* Columns 2 and up as strided memory, the others as two runs. */
+static reshard_status pieces_put(reshard_writer *writer)
+{
+    const int64_t left[] = { 0, 0 }, right[] = { 0, 2 }, left_extent[] = { 12, 2 }, right_extent[] = { 12, 3 }, strides[] = { 5, 1 };
+    reshard_piece piece = RESHARD_PIECE_INIT;
+    piece.start = right;
+    piece.extent = right_extent;
+    piece.strides = strides;
+    piece.data = values + 2;
+    piece.size = sizeof(values) - 8;
+    reshard_status status = reshard_writer_put(writer, &piece, &err);
+    piece.start = left;
+    piece.extent = left_extent;
+    piece.strides = NULL;
+    piece.is_flattened = 1;
+    for (int run = 0; run < 2 && !status; run++) {
+        piece.flat_begin = run ? 7 : 0;
+        piece.flat_end = run ? 24 : 7;
+        status = reshard_writer_put(writer, &piece, &err);
+    }
+    return status;
+}
+
+static reshard_writer_input input_of(const reshard_writer_tensor *tensor, const reshard_items *items)
+{
+    reshard_writer_input input = RESHARD_WRITER_INPUT_INIT;
+    input.tensors = tensor;
+    input.tensor_count = 1;
+    input.values = items;
+    return input;
+}
+
+static reshard_status write_target(const char *format, int is_part)
+{
+    const reshard_writer_tensor tensor = { { "w", 1 }, "F32", 2, shape };
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_writer *writer = NULL;
+    reshard_items *items = NULL;
+    options.to = format;
+    options.no_sync = 1;
+    options.part_count = (uint64_t)is_part;
+    reshard_status status = items_make(&items);
+    const reshard_writer_input input = input_of(&tensor, items);
+    if (!status)
+        status = reshard_writer_open(&input, path, &options, NULL, NULL, &writer, &err);
+    if (!status)
+        status = pieces_put(writer);
+    if (!status)
+        status = reshard_writer_finish(writer, &err);
+    reshard_writer_free(writer);
+    if (!status && is_part)
+        status = reshard_writer_commit(&input, path, &options, NULL, NULL, &err);
+    reshard_items_free(items);
+    return status;
+}
+
+static reshard_status run_plan(const char *format, int is_part)
+{
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_state state = RESHARD_STATE_INIT;
+    reshard_checkpoint *live = NULL;
+    reshard_shards *shards;
+    reshard_plan *plan = NULL;
+    (void)is_part;
+    options.to = format;
+    options.no_sync = 1;
+    reshard_status status = reshard_shards_new(&shards, &err);
+    if (status)
+        return status;
+    state.shards = shards;
+    status = reshard_open_shards(&state, NULL, &live, &err);
+    if (!status)
+        status = reshard_plan_new(live, path, &options, NULL, &plan, &err);
+    if (!status)
+        status = reshard_plan_run(plan, NULL, &err);
+    reshard_plan_free(plan);
+    reshard_close(live);
+    reshard_shards_free(shards);
+    return status;
+}
+
+static void try_all(reshard_status (*work_of)(const char *format, int is_part), const char *format, int is_part)
+{
+    unsigned long nth = 0;
+    bool hit = true;
+    while (hit) {
+        target_remove();
+        fail_malloc_at(nth = fail_next(nth));
+        reshard_status status = work_of(format, is_part);
+        hit = fail_malloc_was_hit();
+        if (status)
+            assert_int_equal(status, RESHARD_ERR_MEMORY);
+        if (!hit)
+            assert_int_equal(status, RESHARD_OK);
+        assert_int_equal(access(path, F_OK) == 0, status == RESHARD_OK);
+    }
+    assert_true(nth > 50);
+}
+
+TEST(a_writer_without_memory_leaves_nothing)
+{
+    try_all(write_target, "torch", 0);
+    try_all(write_target, "torch-dcp", 0);
+}
+
+TEST(parts_without_memory_are_not_committed)
+{
+    try_all(write_target, "torch-dcp", 1);
+}
+
+TEST(plans_without_memory_write_nothing)
+{
+    try_all(run_plan, "torch", 0);
+}
+
+#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, work_make, work_remove)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        IN_WORK(a_writer_without_memory_leaves_nothing),
+        IN_WORK(parts_without_memory_are_not_committed),
+        IN_WORK(plans_without_memory_write_nothing),
+    };
+    return cmocka_run_group_tests_name("writer_faults", tests, NULL, NULL);
+}
