@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans a save of a model of 405B parameters over many simulated ranks, as one of them does in reshard_save: what all have described is read,
- * checked, spread and laid out as torch_dist. No values. bench_save [DP] with tp 8 and pp 16: DP 70 are 8,960 ranks. Prints seconds by step.
+ * Plans a save of a model of 405B parameters over many simulated ranks, as one of them does in reshard_save: what all have described is
+ * read, checked, spread and laid out as torch_dist. No values. bench_save [DP] with tp 8 and pp 16: DP 70 are 8,960 ranks. Prints seconds by
+ * step.
  */
 #include "convert/joint_save.h"
 #include "parallel/sharded_dict.h"
@@ -159,8 +160,8 @@ static void plan_all(struct sharded_dict *dicts, const struct sharded_dict *cons
     const struct joint_input input = { .shards = shards, .shard_count = shard_count, .name = "model" };
     must(joint_prepare(&save, &input, "/tmp/bench_save.target", &options, &engine, &err));
     double planned = now();
-    printf("%zu shards of %" PRIu32 " ranks, %zu of them saved in %" PRIu32 " chunks: check %.3f s, spread %.3f s, lay out and plan %.3f s\n",
-           total, count, shard_count, save.feeding.conversion.target.catalog->chunk_count, checked - started, spread - checked,
+    printf("%zu shards of %" PRIu32 " ranks, %zu of them saved in %" PRIu32 " chunks: check %.3f s, spread %.3f s, "
+           "lay out and plan %.3f s\n", total, count, shard_count, save.feeding.conversion.target.catalog->chunk_count, checked - started, spread - checked,
            planned - spread);
     joint_release(&save);
     free(shards);

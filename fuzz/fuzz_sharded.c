@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank says that it has, as other ranks read it: what is read is packed again, and that reads the same; then it is checked and spread
- * as if two ranks had said it.
+ * What a rank says that it has, as other ranks read it: what is read is packed again, and that reads the same; then it is checked, and
+ * spread as if two ranks had said it.
  */
 #include "parallel/sharded_dict.h"
 

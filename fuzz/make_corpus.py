@@ -328,7 +328,7 @@ def sidecars():
 
 
 def sharded_states():
-    """What ranks send each other (src/parallel/sharded_pack.c): pieces of a grid, a flat range, strides, objects, values; and what is wrong."""
+    """What ranks send each other (src/parallel/sharded_pack.c): grids, a flat range, strides, objects, values; and what is wrong."""
     def text(value):
         return struct.pack("<I", len(value)) + value.encode()
 

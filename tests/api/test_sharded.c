@@ -373,7 +373,7 @@ TEST(each_element_has_one_main_copy)
 TEST(two_main_copies_of_a_cell_are_refused)
 {
     const int64_t local[] = { 2, 3 }, copy = 1;
-    reshard_sharded *held = held_new();
+    reshard_sharded *held = state_new();
     const reshard_sharded *ranks[] = { held };
     reshard_sharded_tensor tensor = tensor_of("w", 2, 0, local);
     for (int64_t r = 0; r < 2; r++) {
@@ -492,7 +492,8 @@ int main(void)
         cmocka_unit_test(main_replicas_have_only_zeros),      cmocka_unit_test(factories_make_parts_and_merge_them),
         cmocka_unit_test(objects_have_unique_keys),           cmocka_unit_test(prefixes_are_put_and_replaced),
         cmocka_unit_test(common_values_are_compared),         cmocka_unit_test(each_element_has_one_main_copy),
-        cmocka_unit_test(two_main_copies_of_a_cell_are_refused), cmocka_unit_test(flat_ranges_tile_their_cell),        cmocka_unit_test(objects_fill_their_grid),
+        cmocka_unit_test(two_main_copies_of_a_cell_are_refused),
+        cmocka_unit_test(flat_ranges_tile_their_cell),               cmocka_unit_test(objects_fill_their_grid),
         cmocka_unit_test(copies_are_spread_by_bytes),
     };
     return cmocka_run_group_tests_name("sharded", tests, NULL, NULL);
