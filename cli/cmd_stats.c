@@ -284,26 +284,11 @@ static void print_all(struct stats_output *output)
         print_histogram(&output->all);
 }
 
-/* Globs behind the path are more of --include. */
-static void stats_choose(const struct options *options, const char **globs, reshard_stats_options *out)
-{
-    size_t used = 0;
-    for (size_t i = 0; i < options->include.count; i++)
-        globs[used++] = options->include.values[i];
-    for (size_t i = 0; i < options->globs.count; i++)
-        globs[used++] = options->globs.values[i];
-    globs[used] = NULL;
-    out->include = globs;
-    out->exclude = options->exclude.values;
-}
-
 int command_stats(const struct options *options)
 {
-    static const char *globs[2 * OPTION_LIST_MAX + 1];
     int exit_status = 0;
     reshard_error err = { 0 };
     reshard_stats_options stats = RESHARD_STATS_OPTIONS_INIT;
-    stats_choose(options, globs, &stats);
     reshard_checkpoint *checkpoint = open_path(options, 0, &exit_status);
     if (!checkpoint)
         return exit_status;

@@ -42,15 +42,31 @@ static void hint_at_the_last_good(const char *path, reshard_status status, resha
         snprintf(err->hint, sizeof(err->hint), "'reshard verify --latest-good %s' prints the newest checkpoint that is whole", parent);
 }
 
+/* What the options of names and of selection leave. */
+static reshard_status show_chosen(const struct options *options, reshard_checkpoint *checkpoint, reshard_error *err)
+{
+    reshard_view view = RESHARD_VIEW_INIT;
+    view.strip_prefix = options->strip_prefix;
+    view.renames = options->renames.values;
+    view.add_prefix = options->add_prefix;
+    view.include = options->include.values;
+    view.exclude = options->exclude.values;
+    bool is_asked = view.strip_prefix || view.add_prefix || options->renames.count || options->include.count || options->exclude.count;
+    return is_asked ? reshard_checkpoint_view(checkpoint, &view, err) : RESHARD_OK;
+}
+
 reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status)
 {
     reshard_checkpoint *checkpoint = NULL;
     reshard_error err = { 0 };
     reshard_open_options open = options_open(options);
     reshard_status status = reshard_open(options->paths[index], &open, &checkpoint, &err);
+    if (!status && option_is_viewing(options->verb))
+        status = show_chosen(options, checkpoint, &err);
     if (status) {
         hint_at_the_last_good(options->paths[index], status, &err);
         *exit_status = print_error(options, status, &err);
+        reshard_close(checkpoint);
         return NULL;
     }
     return checkpoint;

@@ -18,6 +18,7 @@
 #define SHAPING (WRITING | BIT(DRAW)) /* what a target looks like */
 #define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP) | BIT(COMMIT)) /* may also stand before the verb */
 
+#define VIEWING (BIT(LS) | BIT(HASH) | BIT(STATS)) /* show what is chosen, under the names that are asked for */
 enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT }; /* WORD: one of those in its argument */
 
 #define FIELD(name) offsetof(struct options, name)
@@ -35,17 +36,17 @@ static const struct row {
     { "like", "PATH", 0, TEXT, FIELD(like), SHAPING, "take format, layout and names of files from this checkpoint" },
     { "like", "SIBLING", 0, TEXT, FIELD(like), BIT(SALVAGE), "take missing metadata from a checkpoint of the same run and layout" },
     { "layout", "WORDS", 0, TEXT, FIELD(layout), SHAPING, "how to cut tensors, for example ranks=8" },
-    { "include", "GLOB", 0, LIST, FIELD(include), SHAPING | BIT(DIFF) | BIT(STATS), "only keys that match; repeatable" },
-    { "exclude", "GLOB", 0, LIST, FIELD(exclude), SHAPING | BIT(DIFF) | BIT(STATS), "not the keys that match; repeatable" },
+    { "include", "GLOB", 0, LIST, FIELD(include), SHAPING | BIT(DIFF) | VIEWING, "only keys that match; repeatable" },
+    { "exclude", "GLOB", 0, LIST, FIELD(exclude), SHAPING | BIT(DIFF) | VIEWING, "not the keys that match; repeatable" },
     { "dtype", "[GLOB=]TYPE", 0, LIST, FIELD(dtypes), SHAPING, "cast: all floating tensors, or the keys that match; repeatable" },
     { "items", "keep|drop", 0, WORD, FIELD(items), WRITING, "whether non-tensor items are written too (keep)" },
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
     { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), SHAPING, "largest file of a sharded format (5GB; 0: no limit)" },
     { "wrap", "REGEX|root", 0, TEXT, FIELD(wrap), SHAPING, "modules that are flattened together, for example 'transformer.h.*' (atorch)" },
     { "missing", "error|zeros|VALUE|PATH", 0, TEXT, FIELD(missing), WRITING, "tensors that --like has and the source lacks (left out)" },
-    { "strip-prefix", "TEXT", 0, TEXT, FIELD(strip_prefix), SHAPING, "take this off the names that begin with it" },
-    { "rename", "s/RE/NEW/|'GLOB -> GLOB'", 0, LIST, FIELD(renames), SHAPING, "change names; repeatable" },
-    { "add-prefix", "TEXT", 0, TEXT, FIELD(add_prefix), SHAPING, "put this before all names" },
+    { "strip-prefix", "TEXT", 0, TEXT, FIELD(strip_prefix), SHAPING | BIT(DIFF) | VIEWING, "take this off the names that begin with it" },
+    { "rename", "s/RE/NEW/|'GLOB -> GLOB'", 0, LIST, FIELD(renames), SHAPING | BIT(DIFF) | VIEWING, "change names; repeatable" },
+    { "add-prefix", "TEXT", 0, TEXT, FIELD(add_prefix), SHAPING | BIT(DIFF) | VIEWING, "put this before all names" },
     { "option", "NAME=VALUE", 'o', LIST, FIELD(format_options), SHAPING, "option of the target format; repeatable" },
     { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), SHAPING | BIT(DIFF),
       "family of the model, which relates names (detected; none: as they are)" },
@@ -111,10 +112,10 @@ static const struct row {
 const struct verb_info verb_table[VERB_COUNT] = {
     { "inspect", "PATH", "one screen about a checkpoint: format, layout, tensors, what is odd",
       "  reshard inspect step-1000\n  reshard inspect model.pt          # lists calls that the pickle would make; none is made\n", 1, 1 },
-    { "ls", "PATH", "a line for each tensor", "  reshard ls step-1000 --chunks\n  reshard ls step-1000 --tree --sort size --depth 2\n"
+    { "ls", "PATH [GLOB…]", "a line for each tensor", "  reshard ls step-1000 'model.layers.{0..3}.*'\n  reshard ls step-1000 --chunks\n  reshard ls step-1000 --tree --sort size --depth 2\n"
       "  reshard ls model.pt --items --json | jq '.items[].key'\n",
       1, 1 },
-    { "hash", "PATH", "a digest for each tensor, independent of format and layout",
+    { "hash", "PATH [GLOB…]", "a digest for each tensor, independent of format and layout",
       "  reshard hash step-1000\n  diff <(reshard hash a) <(reshard hash b)\n", 1, 1 },
     { "cat", "PATH KEY", "values of one tensor, or an item as JSON",
       "  reshard cat model.safetensors lm_head.weight --slice 0:2,:\n  reshard cat step-1000 w --as npy > w.npy\n", 2, 2 },
@@ -156,6 +157,11 @@ const struct verb_info verb_table[VERB_COUNT] = {
       1 },
     { "help", "[VERB]", "the verbs, or the options of one", "  reshard help convert\n", 0, 1 },
 };
+
+bool option_is_viewing(enum verb verb)
+{
+    return (1u << verb & VIEWING) != 0;
+}
 
 bool options_row(size_t index, struct option_row *out)
 {
@@ -445,8 +451,9 @@ static void take_paths(int argc, char **argv, struct options *out)
     char hint[128];
     for (; optind < argc; optind++) {
         snprintf(hint, sizeof(hint), "usage: reshard %s [options] %s", info->name, info->arguments);
-        if (out->path_count == info->paths_max && strstr(info->arguments, "GLOB") && out->globs.count < OPTION_LIST_MAX)
-            out->globs.values[out->globs.count++] = argv[optind];
+        bool is_glob = out->path_count == info->paths_max && strstr(info->arguments, "GLOB");
+        if (is_glob && out->include.count < OPTION_LIST_MAX) /* more of --include */
+            out->include.values[out->include.count++] = argv[optind];
         else if (out->path_count == info->paths_max)
             refuse(out, USAGE, hint, "unexpected argument '%s'", argv[optind]);
         else

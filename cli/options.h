@@ -42,7 +42,6 @@ struct options {
     enum verb verb;
     const char *paths[3];
     int path_count;
-    struct option_list globs; /* behind the path of verbs that list tensors */
     /* common */
     bool json, quiet, verbose, help, version;
     const char *progress, *color;
@@ -97,6 +96,8 @@ struct option_row {
     unsigned verbs; /* bit per verb */
     bool is_word;
 };
+/* Whether the verb shows what the options of names and selection leave. */
+bool option_is_viewing(enum verb verb);
 bool options_row(size_t index, struct option_row *out);
 
 /* The library's option structs for what was given. */

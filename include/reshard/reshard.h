@@ -93,6 +93,23 @@ typedef struct reshard_open_options {
 reshard_status reshard_open(const char *path, const reshard_open_options *options, reshard_checkpoint **out, reshard_error *err);
 void reshard_close(reshard_checkpoint *checkpoint);
 
+/* What of a checkpoint is seen, and under which names: those of reshard_convert_options, applied in the order of the members. */
+typedef struct reshard_view {
+    size_t struct_size;
+    const char *strip_prefix;                    /* NULL: none */
+    const char *const *renames;                  /* "s/RE/NEW/" or "GLOB -> GLOB"; NULL-terminated or NULL */
+    const char *add_prefix;
+    const char *const *include, *const *exclude; /* globs on the new keys, each of which matches some; NULL-terminated lists or NULL */
+} reshard_view;
+#define RESHARD_VIEW_INIT { sizeof(reshard_view), NULL, NULL, NULL, NULL, NULL }
+
+/*
+ * Shows no more than the view has, of tensors and items, to all calls that look and read: what they return counts from 0 again. Before any
+ * other call on the handle, and once. RESHARD_ERR_USAGE names a glob that matches nothing, or two keys that would become one, and the
+ * handle stays as it was. Conversions, plans, verify and diff want the checkpoint whole: for them it is RESHARD_ERR_USAGE.
+ */
+reshard_status reshard_checkpoint_view(reshard_checkpoint *checkpoint, const reshard_view *view, reshard_error *err);
+
 const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint);
 const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint);
 
@@ -645,8 +662,10 @@ typedef struct reshard_diff_options {
     int (*tensor)(const reshard_diff_tensor *tensor, void *context);
     void *context;
     int64_t explain; /* also look for the usual mistakes that explain a difference: findings of the kind "cause". Since 0.3 */
+    const char *strip_prefix, *add_prefix; /* of a's tensors behind the map, as in reshard_convert_options. NULL: none. Since 0.3 */
+    const char *const *renames;            /* between the two; NULL-terminated or NULL. Since 0.3 */
 } reshard_diff_options;
-#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0 }
+#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL }
 
 /* RESHARD_OK: same; RESHARD_DIFFERS: not, and the sink was told why. */
 reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,

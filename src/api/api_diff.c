@@ -59,6 +59,7 @@ static reshard_status diff_options_read(const reshard_diff_options *options, str
         .ignore_items = out->given.ignore_items != 0,
         .include = out->given.include,
         .exclude = out->given.exclude,
+        .naming = { .strip_prefix = out->given.strip_prefix, .renames = out->given.renames, .add_prefix = out->given.add_prefix },
         .absolute_tolerance = out->given.absolute_tolerance,
         .relative_tolerance = out->given.relative_tolerance,
         .map = &out->map.options,

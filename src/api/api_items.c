@@ -11,7 +11,7 @@
 
 API_EXPORT size_t reshard_item_count(const reshard_checkpoint *checkpoint)
 {
-    return checkpoint ? checkpoint_catalog(checkpoint)->item_count : 0;
+    return checkpoint ? checkpoint_item_count(checkpoint->opened) : 0;
 }
 
 /* The name of an object's class, "" if it is none; false without memory. Under the lock. */
@@ -35,8 +35,8 @@ API_EXPORT reshard_status reshard_item_at(const reshard_checkpoint *checkpoint, 
     if (!entry_begin(out, "reshard_item", index, reshard_item_count(checkpoint)))
         return RESHARD_ERR_USAGE;
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
-    const struct catalog_item *item = &checkpoint_catalog(handle)->items[index];
-    reshard_item made = { .key = public_str(item->key), .kind = "", .class_name = { "", 0 }, .bytes = item->bytes };
+    const struct catalog_item *item = &checkpoint_catalog(handle)->items[checkpoint_item_at(handle->opened, index)];
+    reshard_item made = { .key = public_str(checkpoint_item_name(handle->opened, index)), .kind = "", .class_name = { "", 0 }, .bytes = item->bytes };
     struct str class_name = STR("");
     bool is_made = true;
     if (item->kind == ITEM_FILE) {
@@ -57,6 +57,12 @@ API_EXPORT int64_t reshard_item_find(const reshard_checkpoint *checkpoint, const
 {
     if (!checkpoint || !key)
         return -1;
+    if (checkpoint->opened->view) {
+        for (uint32_t i = 0; i < checkpoint_item_count(checkpoint->opened); i++) /* items are few */
+            if (str_equal(checkpoint_item_name(checkpoint->opened, i), (struct str){ key, key_size }))
+                return i;
+        return -1;
+    }
     uint32_t item = catalog_find_item(checkpoint_catalog(checkpoint), (struct str){ key, key_size });
     return item == CATALOG_NONE ? -1 : (int64_t)item;
 }
@@ -123,7 +129,8 @@ static reshard_status json_give(reshard_status status, struct buffer *text, char
     return RESHARD_OK;
 }
 
-static reshard_status item_json(reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size, reshard_error *err)
+/* index: the catalog's. */
+static reshard_status item_json(reshard_checkpoint *checkpoint, uint32_t index, char **json, size_t *size, reshard_error *err)
 {
     const struct catalog_item *item = &checkpoint_catalog(checkpoint)->items[index];
     struct buffer text = { 0 };
@@ -132,7 +139,7 @@ static reshard_status item_json(reshard_checkpoint *checkpoint, size_t index, ch
     if (item->kind == ITEM_FILE) {
         status = side_file_json(checkpoint, item, &text, err);
     } else {
-        status = source_load_item(checkpoint_source(checkpoint), (uint32_t)index, err);
+        status = source_load_item(checkpoint_source(checkpoint), index, err);
         if (!status)
             status = value_json(checkpoint, checkpoint_catalog(checkpoint)->items[index].value, &text, err);
     }
@@ -142,10 +149,14 @@ static reshard_status item_json(reshard_checkpoint *checkpoint, size_t index, ch
     return status;
 }
 
-static reshard_status item_number(const reshard_checkpoint *checkpoint, size_t index, reshard_error *err)
+/* The catalog's number of an item that is seen. */
+static reshard_status item_number(const reshard_checkpoint *checkpoint, size_t index, uint32_t *out, reshard_error *err)
 {
     size_t count = reshard_item_count(checkpoint);
-    return index < count ? RESHARD_OK : error_set(err, RESHARD_ERR_USAGE, "item %zu of %zu", index, count);
+    if (index >= count)
+        return error_set(err, RESHARD_ERR_USAGE, "item %zu of %zu", index, count);
+    *out = checkpoint_item_at(checkpoint->opened, index);
+    return RESHARD_OK;
 }
 
 API_EXPORT reshard_status reshard_item_json(const reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size,
@@ -157,11 +168,12 @@ API_EXPORT reshard_status reshard_item_json(const reshard_checkpoint *checkpoint
     NEEDS(size, err);
     *size = 0;
     NEEDS(checkpoint, err);
-    reshard_status status = item_number(checkpoint, index, err);
+    uint32_t number;
+    reshard_status status = item_number(checkpoint, index, &number, err);
     if (status)
         return status;
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
-    status = item_json(handle, index, json, size, err);
+    status = item_json(handle, number, json, size, err);
     checkpoint_unlock(handle);
     return status;
 }
@@ -207,17 +219,17 @@ static bool list_member(void *context, struct str key, const struct value *value
     return listing->status == RESHARD_OK;
 }
 
-static reshard_status item_members(struct member_listing *listing, size_t index, reshard_error *err)
+static reshard_status item_members(struct member_listing *listing, uint32_t index, struct str name, reshard_error *err)
 {
     reshard_checkpoint *checkpoint = listing->checkpoint;
     struct source *source = checkpoint_source(checkpoint);
     if (source->catalog->items[index].kind == ITEM_FILE)
         return RESHARD_OK;
     api_items_look_at(checkpoint, &checkpoint->members_item, index);
-    reshard_status status = source_load_item(source, (uint32_t)index, err);
+    reshard_status status = source_load_item(source, index, err);
     const struct catalog_item *item = &source->catalog->items[index];
     if (!status && item->value)
-        status = value_members(item->value, item->key, source->limits.budget, list_member, listing, err);
+        status = value_members(item->value, name, source->limits.budget, list_member, listing, err);
     buffer_release(&listing->json);
     if (!status)
         status = listing->status;
@@ -232,13 +244,14 @@ API_EXPORT reshard_status reshard_item_members(const reshard_checkpoint *checkpo
     ERROR_SCOPE(err);
     NEEDS(checkpoint, err);
     NEEDS(visit, err);
-    reshard_status status = item_number(checkpoint, index, err);
+    uint32_t number;
+    reshard_status status = item_number(checkpoint, index, &number, err);
     if (status)
         return status;
     struct member_listing listing = { .visit = visit, .context = context, .err = err };
     listing.checkpoint = checkpoint_lock(checkpoint);
     listing.bytes_left = (size_t)checkpoint_source(checkpoint)->limits.shown_bytes;
-    status = item_members(&listing, index, err);
+    status = item_members(&listing, number, checkpoint_item_name(checkpoint->opened, index), err);
     checkpoint_unlock(listing.checkpoint);
     return status;
 }
@@ -264,18 +277,19 @@ API_EXPORT reshard_status reshard_item_value(const reshard_checkpoint *checkpoin
     NEEDS(out, err);
     *out = NULL;
     NEEDS(checkpoint, err);
-    reshard_status status = item_number(checkpoint, index, err);
+    uint32_t number;
+    reshard_status status = item_number(checkpoint, index, &number, err);
     if (status)
         return status;
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
     struct source *source = checkpoint_source(handle);
-    const struct str key = source->catalog->items[index].key;
-    if (source->catalog->items[index].kind == ITEM_FILE)
+    const struct str key = source->catalog->items[number].key;
+    if (source->catalog->items[number].kind == ITEM_FILE)
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "item '%.*s' is a file, which reshard_item_json() shows", STR_ARG(key));
     else
-        status = source_load_item(source, (uint32_t)index, err);
+        status = source_load_item(source, number, err);
     if (!status)
-        *out = public_value(source->catalog->items[index].value);
+        *out = public_value(source->catalog->items[number].value);
     checkpoint_unlock(handle);
     return status;
 }

@@ -216,15 +216,15 @@ API_EXPORT reshard_status reshard_items_copy(reshard_items *items, const reshard
     ERROR_SCOPE(err);
     NEEDS(items, err);
     NEEDS(checkpoint, err);
-    if (item >= checkpoint_catalog(checkpoint)->item_count)
+    if (item >= reshard_item_count(checkpoint))
         return error_set(err, RESHARD_ERR_USAGE, "there is no item %zu", item);
-    struct str own = checkpoint_catalog(checkpoint)->items[item].key;
+    struct str own = checkpoint_item_name(checkpoint->opened, item);
     key = key.data ? key : public_str(own);
     reshard_status status = holder_check(items, items->graph.root, key, err);
     if (status)
         return status;
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
-    status = copied_value(checkpoint_source(handle), (uint32_t)item, &items->graph, &made, err);
+    status = copied_value(checkpoint_source(handle), checkpoint_item_at(handle->opened, item), &items->graph, &made, err);
     checkpoint_unlock(handle);
     return status ? status : member_add(items, items->graph.root, (struct str){ key.data, key.size }, made, err);
 }

@@ -27,7 +27,7 @@ API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint
     const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, index)];
     places_hold(checkpoint);
     reshard_tensor made = {
-        .key = public_str(tensor->key),
+        .key = public_str(checkpoint_tensor_name(checkpoint->opened, index)),
         .dtype = dtype_info(tensor->dtype)->name,
         .rank = tensor->rank,
         .shape = catalog_vector_at(catalog, tensor->shape),
@@ -49,6 +49,11 @@ API_EXPORT int64_t reshard_tensor_find(const reshard_checkpoint *checkpoint, con
 {
     if (!checkpoint || !key)
         return -1;
+    const struct checkpoint_view *view = checkpoint->opened->view;
+    if (view) {
+        uint32_t number = name_map_find(&view->by_name, (struct str){ key, key_size });
+        return number == NAME_NONE ? -1 : (int64_t)view->tensors[number];
+    }
     uint32_t tensor = catalog_find(checkpoint_catalog(checkpoint), (struct str){ key, key_size });
     return tensor == CATALOG_NONE || checkpoint->public_index[tensor] == CATALOG_NONE ? -1 : (int64_t)checkpoint->public_index[tensor];
 }
@@ -103,10 +108,8 @@ API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint,
 static int api_look_compare_keys(const void *a, const void *b, void *context)
 {
     const reshard_checkpoint *checkpoint = context;
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
     size_t first = *(const size_t *)a, second = *(const size_t *)b;
-    int order = str_compare(catalog->tensors[checkpoint_listed(checkpoint, first)].key,
-                            catalog->tensors[checkpoint_listed(checkpoint, second)].key);
+    int order = str_compare(checkpoint_tensor_name(checkpoint->opened, first), checkpoint_tensor_name(checkpoint->opened, second));
     return order ? order : (first < second) - (first > second);
 }
 
@@ -152,7 +155,7 @@ static size_t api_look_item_path(const reshard_checkpoint *checkpoint, size_t in
     if (index >= reshard_item_count(checkpoint))
         return 0;
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    return catalog_item_path(catalog, &catalog->items[index], single, parts);
+    return catalog_item_path(catalog, &catalog->items[checkpoint_item_at(checkpoint->opened, index)], single, parts);
 }
 
 static reshard_status path_part_give(const struct path_part *parts, size_t count, size_t index, reshard_path_part *out)

@@ -26,6 +26,14 @@ static reshard_status locks_make(reshard_checkpoint *handle, reshard_error *err)
     return status;
 }
 
+static void index_public(reshard_checkpoint *handle)
+{
+    const struct checkpoint *opened = handle->opened;
+    memset(handle->public_index, 0xFF, ((size_t)opened->source->catalog->tensor_count + 1) * sizeof(*handle->public_index)); /* CATALOG_NONE */
+    for (uint32_t i = 0; i < opened->listed_count; i++)
+        handle->public_index[opened->listed[i]] = i;
+}
+
 reshard_status handle_make(struct checkpoint *opened, reshard_checkpoint **out, reshard_error *err)
 {
     const struct catalog *catalog = opened->source->catalog;
@@ -37,11 +45,9 @@ reshard_status handle_make(struct checkpoint *opened, reshard_checkpoint **out, 
         checkpoint_close(opened);
         return error_set_memory(err);
     }
-    memset(public_index, 0xFF, ((size_t)catalog->tensor_count + 1) * sizeof(*public_index)); /* CATALOG_NONE */
-    for (uint32_t i = 0; i < opened->listed_count; i++)
-        public_index[opened->listed[i]] = i;
     handle->opened = opened;
     handle->public_index = public_index;
+    index_public(handle);
     *out = handle;
     return RESHARD_OK;
 }
@@ -58,6 +64,27 @@ API_EXPORT reshard_status reshard_open(const char *path, const reshard_open_opti
     if (!status)
         status = checkpoint_open(path, &call.options, &opened, err);
     return status ? status : handle_make(opened, out, err);
+}
+
+API_EXPORT reshard_status reshard_checkpoint_view(reshard_checkpoint *checkpoint, const reshard_view *view, reshard_error *err)
+{
+    reshard_view given;
+    ERROR_SCOPE(err);
+    NEEDS(checkpoint, err);
+    reshard_status status = struct_take(&given, sizeof(given), view, "reshard_view", err);
+    if (status)
+        return status;
+    if (checkpoint->opened->view || checkpoint->order)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_checkpoint_view() comes before all that looks at the handle, and once");
+    const struct view_options options = {
+        .naming = { .strip_prefix = given.strip_prefix, .renames = given.renames, .add_prefix = given.add_prefix },
+        .include = given.include,
+        .exclude = given.exclude,
+    };
+    status = checkpoint_select(checkpoint->opened, &options, err);
+    if (!status)
+        index_public(checkpoint);
+    return status;
 }
 
 API_EXPORT void reshard_close(reshard_checkpoint *checkpoint)

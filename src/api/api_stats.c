@@ -131,7 +131,7 @@ static reshard_status stats_wanted(const reshard_checkpoint *checkpoint, const r
     for (size_t i = 0; i < reshard_tensor_count(checkpoint) && !status; i++) {
         const uint32_t tensor = checkpoint_listed(checkpoint, i);
         bool is_wanted;
-        status = key_filter_wants(&filter, catalog->tensors[tensor].key, &is_wanted, err);
+        status = key_filter_wants(&filter, checkpoint_tensor_name(checkpoint->opened, i), &is_wanted, err);
         if (!status && is_wanted && !(catalog->tensors[tensor].flags & TENSOR_NO_DATA))
             wanted[(*count)++] = tensor;
     }

@@ -10,7 +10,7 @@
 
 #include "api/versioned.h"
 #include "base/name_map.h"
-#include "convert/checkpoint.h"
+#include "convert/checkpoint_view.h"
 #include "parallel/shard_list.h"
 
 #include <pthread.h>

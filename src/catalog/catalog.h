@@ -286,6 +286,12 @@ static inline const struct catalog_tensor *catalog_written_tensor(const struct c
     return is_same ? tensor : NULL;
 }
 
+/* Files beside a checkpoint, and what belongs to its format: they have no names that could change, and are no keys. */
+static inline bool catalog_item_is_of_format(const struct catalog_item *item)
+{
+    return item->kind == ITEM_FILE || str_is(item->key, "__metadata__");
+}
+
 /* Bytes that the catalog itself takes. */
 uint64_t catalog_memory(const struct catalog *catalog);
 

@@ -171,7 +171,7 @@ static reshard_status against_checkpoint(struct checkpoint *checkpoint, const ch
     if (!status)
         status = checkpoint_relate_both(&checkpoint, &related, err);
     if (!status)
-        status = mapped_make(checkpoint, related, NULL, findings, &mapped, err);
+        status = mapped_make(checkpoint, related, NULL, NULL, findings, &mapped, err);
     if (!status) {
         const struct expected expected = { .catalog = related->source->catalog, .knows_shapes = true, .knows_types = true };
         status = compare_with_expected(mapped.catalog, &expected, findings, err);

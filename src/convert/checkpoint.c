@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "convert/checkpoint.h"
+#include "convert/checkpoint_view.h"
 #include "store/store_calls.h"
 
 #include <stdlib.h>
@@ -84,6 +84,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
     if (!checkpoint)
         return;
     checkpoint_close(checkpoint->related);
+    checkpoint_view_free(checkpoint->view);
     source_free(checkpoint->source);
     free(checkpoint->listed);
     free(checkpoint->path);

@@ -7,11 +7,13 @@
 #include "formats/driver.h"
 #include "formats/live.h"
 
+struct checkpoint_view;
 struct checkpoint {
     struct source *source;
     char *path;
     uint32_t *listed; /* catalog indices of the tensors that people see; hidden ones are payload of opaque items */
     uint32_t listed_count;
+    struct checkpoint_view *view; /* what of it is seen, and under which names (checkpoint_view.h); NULL: all */
     struct checkpoint *related; /* the same with optimizer state of parameters; made on first use, borrows the store */
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/conversion.h"
+#include "convert/checkpoint_view.h"
 
 #include "convert/conversion_second.h"
 #include "convert/fused_check.h"
@@ -226,7 +227,9 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
 {
     *out = (struct conversion){ .source = source, .options = options, .engine = *engine };
     out->engine.no_sync = options->no_sync;
-    reshard_status status = open_like(out, err);
+    reshard_status status = checkpoint_is_whole(source, err);
+    if (!status)
+        status = open_like(out, err);
     if (status)
         goto out;
     status = relate_optimizer(out, err);

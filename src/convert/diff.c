@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/diff.h"
+#include "convert/checkpoint_view.h"
 
 #include "convert/explain.h"
 #include "convert/lockstep.h"
@@ -240,7 +241,7 @@ static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++)
         tensors[i] = i < misfits ? diff->misfits[i].a : diff->pairs[i - misfits].a;
-    reshard_status status = diff->mapped.mapping.stage ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, count, err);
+    reshard_status status = diff->mapped.selection.wanted ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, count, err);
     for (uint32_t i = 0; i < count; i++)
         tensors[i] = i < misfits ? diff->misfits[i].b : diff->pairs[i - misfits].b;
     if (!status)
@@ -363,7 +364,7 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
 {
     struct engine_source source_a = checkpoint_engine_source(diff->a), source_b = checkpoint_engine_source(diff->b);
     const struct engine_made made = { diff->catalog_a, diff->mapped.selection.table.recipes, diff->mapped.selection.table.first };
-    const struct engine_made *maker = diff->mapped.mapping.stage ? &made : NULL;
+    const struct engine_made *maker = diff->mapped.selection.wanted ? &made : NULL;
     reshard_status status = match_tensors(diff, err);
     if (!status && diff->keys->status) {
         status = diff->keys->status;
@@ -391,7 +392,11 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
 reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct diff_options *options, const struct engine_options *engine,
                         struct finding_sink *findings, reshard_error *err)
 {
-    reshard_status status = checkpoint_relate_both(&a, &b, err);
+    reshard_status status = checkpoint_is_whole(a, err);
+    if (!status)
+        status = checkpoint_is_whole(b, err);
+    if (!status)
+        status = checkpoint_relate_both(&a, &b, err);
     if (status)
         return status;
     struct diff_keys keys = { 0 };
@@ -402,7 +407,7 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     work_renew(&b->source->work);
     status = key_filter_begin(&keys.filter, options->include, options->exclude, err);
     if (!status)
-        status = mapped_make(a, b, options->map, findings, &diff.mapped, err);
+        status = mapped_make(a, b, options->map, &options->naming, findings, &diff.mapped, err);
     diff.catalog_a = diff.mapped.catalog;
     if (!status)
         status = compare_tensors(&diff, engine, err);

@@ -5,6 +5,7 @@
 
 #include "convert/checkpoint.h"
 #include "convert/finding.h"
+#include "convert/naming.h"
 #include "names/mapping_make.h"
 
 /* What becomes of a tensor. */
@@ -32,6 +33,7 @@ struct diff_options {
     void (*tensor)(void *context, const struct diff_tensor *tensor); /* is told each tensor, in no order; may be NULL */
     void *tensor_context;
     const char *const *include, *const *exclude; /* globs on keys, NULL-terminated; or NULL */
+    struct naming_options naming;                /* of what comes out of a, behind the mapping */
     double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */
     const struct mapping_options *map;             /* what comes out of a is compared with b; NULL: defaults */
 };

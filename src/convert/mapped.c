@@ -2,15 +2,17 @@
 #include "convert/mapped.h"
 
 reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *b, const struct mapping_options *options,
-                           struct finding_sink *findings, struct mapped *out, reshard_error *err)
+                           const struct naming_options *naming, struct finding_sink *findings, struct mapped *out, reshard_error *err)
 {
     const struct mapping_request request = { .source = a->source, .other = b->source, .is_comparison = true, .options = options };
-    const struct selection_options tensors = { .drop_items = true };
+    const struct naming_options none = { 0 };
+    const struct selection_options tensors = { .drop_items = true, .naming = naming ? *naming : none };
+    bool is_renamed = tensors.naming.strip_prefix || tensors.naming.renames || tensors.naming.add_prefix;
     out->catalog = a->source->catalog;
     reshard_status status = mapping_make(&request, &out->mapping, err);
     if (!status && out->mapping.names)
         finding_report(findings, FINDING_NOTE, "names", STR(""), "compared under other %s", out->mapping.names);
-    if (status || !out->mapping.stage)
+    if (status || (!out->mapping.stage && !is_renamed))
         return status;
     status = selection_make(a->source->catalog, out->mapping.stage, "mapped", &tensors, NULL, &out->selection, err);
     if (!status)

@@ -16,7 +16,7 @@ struct mapped {
 
 /* a under b's names; options may be NULL. A note says which texts relate them. Release *out on failure too. */
 reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *b, const struct mapping_options *options,
-                           struct finding_sink *findings, struct mapped *out, reshard_error *err);
+                           const struct naming_options *naming, struct finding_sink *findings, struct mapped *out, reshard_error *err);
 void mapped_release(struct mapped *mapped);
 
 #endif

@@ -234,7 +234,7 @@ static reshard_status name_item(struct choice *choice, uint32_t index, struct st
     const struct catalog_item *item = &choice->catalog->items[index];
     *key = item->key;
     *wanted = !options->drop_items && !(options->lost_items && options->lost_items[index]);
-    if (!*wanted || item->kind == ITEM_FILE || str_is(item->key, "__metadata__"))
+    if (!*wanted || catalog_item_is_of_format(item))
         return RESHARD_OK;
     reshard_status status = naming_apply(&choice->naming, NAMING_ITEM, key, err);
     return status ? status : key_filter_wants(&choice->rules.filter, *key, wanted, err);

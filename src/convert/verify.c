@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/verify.h"
+#include "convert/checkpoint_view.h"
 
 #include "base/decimal_text.h"
 #include "base/hash.h"
@@ -205,7 +206,9 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
     const bool reads_values = options->is_deep || options->fail_on;
     uint64_t failures = findings->failures, bytes_read = 0;
     work_renew(&source->work);
-    reshard_status status = source_resolve(source, NULL, 0, err);
+    reshard_status status = checkpoint_is_whole(checkpoint, err);
+    if (!status)
+        status = source_resolve(source, NULL, 0, err);
     if (!status)
         status = source_verify(source, options->is_deep, err);
     if (status)

@@ -200,7 +200,16 @@ def two_that_differ_in_w(sh):
     return "a.safetensors", "b.safetensors"
 
 
+def seen(sh, verb, *words):
+    """The keys that a verb which looks shows."""
+    return [t["key"] for t in sh.json(verb, model(sh), *words)["tensors"]]
+
+
 def option_include(sh, verb):
+    if verb in ("ls", "hash"):
+        equal(sorted(seen(sh, verb, "n", "--include", "{v,x,w}")), ["n", "v", "w"])
+        assert "include 'vv' matches no key" in sh(verb, model(sh), "vv", status=2).stderr
+        return
     if verb == "diff":
         sh("diff", *two_that_differ_in_w(sh), "--include", "v")
         return
@@ -216,6 +225,9 @@ def option_include(sh, verb):
 
 
 def option_exclude(sh, verb):
+    if verb in ("ls", "hash"):
+        equal(seen(sh, verb, "--exclude", "[vw]"), ["n"])
+        return
     if verb == "diff":
         sh("diff", *two_that_differ_in_w(sh), "--exclude", "w")
         return
@@ -288,7 +300,20 @@ def option_missing(sh, verb):
     assert "nowhere" in sh(verb, "m.safetensors", *target, *like, "nowhere", status=3).stderr
 
 
+def names_agree(sh, *words):
+    """Two checkpoints that differ in names alone, but for the words' change."""
+    sh("convert", model(sh), "named", "--to", "safetensors", "--add-prefix", "a.")
+    sh("diff", "named", model(sh), "--items", "ignore", status=1)
+    sh("diff", "named", model(sh), "--items", "ignore", *words)
+
+
 def option_strip_prefix(sh, verb):
+    if verb == "diff":
+        return names_agree(sh, "--strip-prefix", "a.")
+    if verb in ("ls", "hash", "stats"):
+        sh("convert", model(sh), "named", "--to", "safetensors", "--add-prefix", "a.")
+        equal(sorted(t["key"] for t in sh.json(verb, "named", "--strip-prefix", "a.")["tensors"]), ["n", "v", "w"])
+        return
     safetensors(sh.work / "long.safetensors", {"glm.w": ("F32", [2], floats(2)), "w": ("F32", [2], floats(2))})
     target = ["bad"] if verb == "convert" else []
     assert "'glm.w' and 'w' would both be called 'w'" in sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "glm.", status=2).stderr
@@ -297,12 +322,24 @@ def option_strip_prefix(sh, verb):
 
 
 def option_rename(sh, verb):
+    if verb == "diff":
+        return names_agree(sh, "--rename", "a.* -> *")
+    if verb in ("ls", "hash", "stats"):
+        equal(sorted(seen(sh, verb, "--rename", "s/^(.)$/h.\\1/", "--rename", "h.w -> h.u")), ["h.n", "h.u", "h.v"])
+        return
     found, report = made(sh, verb, model(sh), "--to", "hf", "--rename", "s/^(.)$/layers.\\1/", "--include", "layers.*")
     equal(report["tensors"], 3)
     assert found is None or set(found) == {"layers.v", "layers.w", "layers.n"}, found
 
 
 def option_add_prefix(sh, verb):
+    if verb == "diff":
+        names_agree(sh, "--strip-prefix", "a.")
+        sh("diff", model(sh), "named", "--items", "ignore", "--add-prefix", "a.")
+        return
+    if verb in ("ls", "hash", "stats"):
+        equal(sorted(seen(sh, verb, "--add-prefix", "b.")), ["b.n", "b.v", "b.w"])
+        return
     found, report = made(sh, verb, model(sh), "--to", "hf", "--add-prefix", "a.", "--include", "a.*")
     equal(report["tensors"], 3)
     assert found is None or set(found) == {"a.v", "a.w", "a.n"}, found
