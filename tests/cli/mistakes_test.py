@@ -8,11 +8,16 @@ import argparse
 import json
 import math
 import pathlib
+import pickle
 import random
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import torch_stub  # noqa: E402
 
 CONFIG = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "num_key_value_heads": 2,
           "num_hidden_layers": 2, "vocab_size": 16, "tie_word_embeddings": False, "rms_norm_eps": 1e-5}
@@ -186,10 +191,28 @@ def case_against_index(work):
     assert file in said, said
 
 
+def case_threads(work):
+    """Pairs that are shared out among threads are compared each with its own."""
+    tensors = {f"t{i}": matrix(i + 1, 3, work.draw) for i in range(9)}
+    safetensors(work.folder / "a.safetensors", tensors)
+    work.run("convert", "a.safetensors", "b", "--to", "torch-dcp", "--layout", "ranks=3")
+    other = dict(tensors, t7=[[0.25] * 3 for _ in range(8)])
+    safetensors(work.folder / "c.safetensors", other)
+    for threads in (1, 4, 8, 64):
+        work.run("diff", "a.safetensors", "b", "--items", "ignore", "--threads", threads)
+        found = work.findings("diff", "b", "c.safetensors", "--items", "ignore", "--threads", threads)
+        assert [f["key"] for f in found if f["kind"] == "values"] == ["t7"], found
+
+
 def case_items_come_home(work):
     """Items survive a Hugging Face folder with their types."""
     value = {"betas": (0.9, 0.95), "none": None, "nan": math.nan, "inf": -math.inf, "bytes": b"\x00\xff", 3: ["a", True, 2**70], "lr": 1.0}
-    import pickle  # the stub of torch files is not needed: items of a paddle file are a pickle
+    numbers = {"betas": value["betas"], "list": [1, (2, 3)], "empty": ()}
+    torch_stub.write_zip(work.folder / "m.pt", {"w": torch_stub.tensor("FloatStorage", [2], bytes(8)), **numbers})
+    work.run("convert", "m.pt", "kept", "--to", "hf")
+    work.run("convert", "kept", "home.pt", "--to", "torch")
+    changed = [f["key"] for f in work.findings("diff", "m.pt", "home.pt") if f["severity"] == "failure"]
+    assert changed == ["__metadata__"], changed
     (work.folder / "m.pdopt").write_bytes(pickle.dumps({"state": value, "step": 7}, protocol=2))
     work.run("convert", "m.pdopt", "hf", "--to", "hf", status=0)
     work.run("convert", "hf", "home.pdopt", "--to", "paddle")
