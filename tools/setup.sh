@@ -6,11 +6,11 @@ set -eu
 build="gcc libc6-dev meson ninja-build pkg-config zlib1g-dev libzstd-dev libxxhash-dev libssl-dev libisal-dev libpcre2-dev liblz4-dev libblosc-dev libbz2-dev liblzma-dev"
 case "${1:-build}" in
     build) want="$build" ;;
-    test) want="$build libcmocka-dev scdoc python3 openmpi-bin libopenmpi-dev mpich libmpich-dev" ;;
+    test) want="$build libcmocka-dev scdoc python3 zsh fish openmpi-bin libopenmpi-dev mpich libmpich-dev" ;;
     fuzz) want="$build clang libclang-rt-14-dev" ;;
     fuzz-coverage) want="$build clang libclang-rt-14-dev llvm-14 libcmocka-dev python3" ;;
     docs) want="$build scdoc python3 mkdocs man-db bsdextrautils" ;;
-    deb) want="$build scdoc python3 debhelper dpkg-dev fakeroot lintian" ;;
+    deb) want="$build scdoc python3 debhelper dpkg-dev fakeroot lintian mmdebstrap" ;;
     bench) want="$build python3" ;;
     coverage) want="$build libcmocka-dev scdoc python3 gcovr" ;;
     *) echo "usage: $0 {build|test|fuzz|fuzz-coverage|docs|deb|bench|coverage}" >&2; exit 2 ;;
