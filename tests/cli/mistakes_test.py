@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The usual mistakes of those who cut, merge and convert checkpoints, planted in converted ones: diff and verify --against name them. Prints TAP.
+"""The usual mistakes of those who cut, merge and convert checkpoints, planted in converted ones: diff and verify --against name them.
+Prints TAP.
 
 usage: mistakes_test.py --bin RESHARD
 """
@@ -112,8 +113,10 @@ def case_causes(work):
         (w, [w[i] for i in order], "rows come in another order"),
         (w, w[12:] + w[:12], "in pieces of 12: the second has, as the first numbers them, 1, 0"),
         (w, [row[5:] + row[:5] for row in w], "columns come in another order, in pieces of 5"),
-        (fused([q, k, v], 1), fused([q, k, v], 4), "fused q, k and v are interleaved for 4 tensor-parallel ranks in the second, for 1"),
-        (fused([gate, up], 4), fused([gate, up], 1), "gate and up) are interleaved for 1 tensor-parallel ranks in the second, for 4"),
+        (fused([q, k, v], 1), fused([q, k, v], 4),
+         "fused q, k and v are interleaved for 4 tensor-parallel ranks in the second, for 1"),
+        (fused([gate, up], 4), fused([gate, up], 1),
+         "gate and up) are interleaved for 1 tensor-parallel ranks in the second, for 4"),
     ):
         said = cause_of(work, a, b)
         assert expected in said, f"{said!r} instead of {expected!r}"
