@@ -2,6 +2,7 @@
 #include "command_words.h"
 #include "commands.h"
 #include "mapping_input.h"
+#include "streams.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,7 +160,8 @@ static int run_plan(const struct options *options, const struct mapping_input *m
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "plan");
     reshard_report report = RESHARD_REPORT_INIT;
-    reshard_status status = reshard_estimate(source, options->path_count > 1 ? options->paths[1] : NULL, &convert, &run, &report, &err);
+    const char *target = options->path_count > 1 && strcmp(options->paths[1], "-") != 0 ? options->paths[1] : NULL;
+    reshard_status status = reshard_estimate(source, target, &convert, &run, &report, &err);
     progress_end(&progress);
     if (status)
         exit_status = mapping_input_error(mapping, status, &err);
@@ -188,6 +190,8 @@ static void convert_text(const struct options *options, const reshard_report *re
 {
     char size[32];
     print_notes(stderr, options, report, ": ");
+    if (options->is_stream)
+        return;
     print_text(stdout, options->paths[1], strlen(options->paths[1]));
     printf(": %llu tensors, %llu items, %s in %llu files\n", (unsigned long long)report->tensors, (unsigned long long)report->items,
            human_bytes(report->target_bytes, size), (unsigned long long)report->file_count);
@@ -283,16 +287,34 @@ static int run_convert(const struct options *options, const struct mapping_input
     return exit_status;
 }
 
-int command_convert(const struct options *options)
+static int convert_to(const struct options *options)
 {
     struct mapping_input mapping;
-    if (options->dry_run)
-        return command_plan(options);
     int exit_status = mapping_input_read(options, &mapping);
     if (exit_status < 0)
         exit_status = run_convert(options, &mapping);
     mapping_input_release(&mapping);
     return exit_status;
+}
+
+static int convert_to_stream(const struct options *options)
+{
+    static struct options inner;
+    int exit_status = 0;
+    char *path = stream_output_begin(options, &exit_status);
+    if (!path)
+        return exit_status;
+    inner = *options;
+    inner.paths[1] = path;
+    inner.is_stream = true;
+    return stream_output_end(options, path, convert_to(&inner));
+}
+
+int command_convert(const struct options *options)
+{
+    if (options->dry_run)
+        return command_plan(options);
+    return strcmp(options->paths[1], "-") == 0 ? convert_to_stream(options) : convert_to(options);
 }
 
 /* ---- commit ---- */

@@ -2,6 +2,7 @@
 #include "command_run.h"
 
 #include "commands.h"
+#include "streams.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -60,11 +61,18 @@ reshard_checkpoint *open_path(const struct options *options, int index, int *exi
     reshard_checkpoint *checkpoint = NULL;
     reshard_error err = { 0 };
     reshard_open_options open = options_open(options);
-    reshard_status status = reshard_open(options->paths[index], &open, &checkpoint, &err);
+    const char *path = options->paths[index];
+    char stream[STREAM_PATH_MAX];
+    if (strcmp(path, "-") == 0) {
+        if (!stream_input(options, stream, exit_status))
+            return NULL;
+        path = stream;
+    }
+    reshard_status status = reshard_open(path, &open, &checkpoint, &err);
     if (!status && option_is_viewing(options->verb))
         status = show_chosen(options, checkpoint, &err);
     if (status) {
-        hint_at_the_last_good(options->paths[index], status, &err);
+        hint_at_the_last_good(path, status, &err);
         *exit_status = print_error(options, status, &err);
         reshard_close(checkpoint);
         return NULL;

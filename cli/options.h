@@ -67,6 +67,7 @@ struct options {
     const char *part; /* I/N */
     const char *wrap, *missing, *strip_prefix, *add_prefix;
     struct option_list renames;
+    bool is_stream; /* the target goes to standard output afterwards */
     bool overwrite, resume, no_sync, no_space_check, verify, dry_run, strict_aoa, reverse;
     struct option_list include, exclude, dtypes, format_options, maps, statements, constants;
     reshard_limit_change limit_values[OPTION_LIST_MAX];
