@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plans a save of a model of 405B parameters over many simulated ranks, as one of them does in reshard_save: what all have described is
- * read, checked, spread and laid out as torch_dist. No values. bench_save [DP] with tp 8 and pp 16: DP 70 are 8,960 ranks. Prints seconds by
- * step.
+ * read, checked, spread and laid out as torch_dist. No values. bench_save [DP] with tp 8 and pp 16: DP 70 are 8,960 ranks. Prints seconds
+ * by step.
  */
 #include "convert/joint_save.h"
 #include "parallel/sharded_dict.h"
@@ -59,7 +59,8 @@ struct place {
 static void add(struct sharded_dict *dict, const char *key, const struct matrix *matrix, int64_t layer, const struct place *place,
                 int64_t begin, int64_t end)
 {
-    const int64_t local[] = { matrix->rows, matrix->columns }, replica[] = { 0, matrix->axis < 0 ? place->tp : 0, end < 0 ? place->dp : 0 };
+    const int64_t local[] = { matrix->rows, matrix->columns };
+    const int64_t replica[] = { 0, matrix->axis < 0 ? place->tp : 0, end < 0 ? place->dp : 0 };
     int prepended = layer >= 0;
     const struct rank_offset offsets[] = { { 0, layer, LAYERS }, { matrix->axis + prepended, place->tp, TP } };
     const struct sharded_tensor tensor = { .shard = { .key = str_of(key),
