@@ -207,7 +207,8 @@ class Bench:
         for line in subprocess.run([program, folder, "1"], capture_output=True, text=True, check=True).stdout.splitlines():
             found = re.match(r"(.*?): (\d+) MB: ([\d.]+x) of dd \((.*)\)", line)
             if found:
-                self.row(f"writer fed in pieces of 1 MiB, {found[1]}, {found[2]} MB, against dd, both synced", found[3], "0.8x", "1.0x", found[4])
+                what = f"writer fed in pieces of 1 MiB, {found[1]}, {found[2]} MB, against dd, both synced"
+                self.row(what, found[3], "0.8x", "1.0x", found[4])
         grown = re.match(r"resident memory: (\d+) MB", line)
         self.row("resident memory of it beyond the pieces", f"{grown[1]} MiB", "64 MiB", "16 MiB", "")
         shutil.rmtree(folder)

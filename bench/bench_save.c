@@ -162,7 +162,8 @@ static void plan_all(struct sharded_dict *dicts, const struct sharded_dict *cons
     must(joint_prepare(&save, &input, "/tmp/bench_save.target", &options, &engine, &err));
     double planned = now();
     printf("%zu shards of %" PRIu32 " ranks, %zu of them saved in %" PRIu32 " chunks: check %.3f s, spread %.3f s, "
-           "lay out and plan %.3f s\n", total, count, shard_count, save.feeding.conversion.target.catalog->chunk_count, checked - started, spread - checked,
+           "lay out and plan %.3f s\n",
+           total, count, shard_count, save.feeding.conversion.target.catalog->chunk_count, checked - started, spread - checked,
            planned - spread);
     joint_release(&save);
     free(shards);

@@ -112,7 +112,9 @@ static const struct row {
 const struct verb_info verb_table[VERB_COUNT] = {
     { "inspect", "PATH", "one screen about a checkpoint: format, layout, tensors, what is odd",
       "  reshard inspect step-1000\n  reshard inspect model.pt          # lists calls that the pickle would make; none is made\n", 1, 1 },
-    { "ls", "PATH [GLOB…]", "a line for each tensor", "  reshard ls step-1000 'model.layers.{0..3}.*'\n  reshard ls step-1000 --chunks\n  reshard ls step-1000 --tree --sort size --depth 2\n"
+    { "ls", "PATH [GLOB…]", "a line for each tensor",
+      "  reshard ls step-1000 'model.layers.{0..3}.*'\n  reshard ls step-1000 --chunks\n  reshard ls step-1000 --tree --sort size --depth "
+      "2\n"
       "  reshard ls model.pt --items --json | jq '.items[].key'\n",
       1, 1 },
     { "hash", "PATH [GLOB…]", "a digest for each tensor, independent of format and layout",
@@ -129,10 +131,12 @@ const struct verb_info verb_table[VERB_COUNT] = {
     { "plan", "SRC [DST]", "what convert would do; touches nothing", "  reshard plan step-1000 --to hf --dtype bf16\n", 1, 2 },
     { "verify", "PATH", "check structure, coverage, replicas and stored checksums",
       "  reshard verify step-1000 --deep --fail-on nan,inf\n  reshard verify hf --against config.json\n"
-      "  reshard verify --latest-good runs/a\n", 1, 1 },
+      "  reshard verify --latest-good runs/a\n",
+      1, 1 },
     { "diff", "A B", "compare two checkpoints of any format and layout",
       "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6 --max 20\n"
-      "  reshard diff step-1000 step-2000 --stat\n", 2, 2 },
+      "  reshard diff step-1000 step-2000 --stat\n",
+      2, 2 },
     { "stats", "PATH [GLOB…]", "what the values are like: range, moments, zeros, NaN, by tensor, layer and module",
       "  reshard stats step-1000\n  reshard stats step-1000 '*.mlp.*' --json | jq '.modules[]'\n", 1, 1 },
     { "salvage", "PATH DST", "write what is left of a damaged checkpoint, and list what is lost and what nobody can prove",

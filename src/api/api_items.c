@@ -36,7 +36,9 @@ API_EXPORT reshard_status reshard_item_at(const reshard_checkpoint *checkpoint, 
         return RESHARD_ERR_USAGE;
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
     const struct catalog_item *item = &checkpoint_catalog(handle)->items[checkpoint_item_at(handle->opened, index)];
-    reshard_item made = { .key = public_str(checkpoint_item_name(handle->opened, index)), .kind = "", .class_name = { "", 0 }, .bytes = item->bytes };
+    reshard_item made = {
+        .key = public_str(checkpoint_item_name(handle->opened, index)), .kind = "", .class_name = { "", 0 }, .bytes = item->bytes
+    };
     struct str class_name = STR("");
     bool is_made = true;
     if (item->kind == ITEM_FILE) {

@@ -29,7 +29,8 @@ static reshard_status locks_make(reshard_checkpoint *handle, reshard_error *err)
 static void index_public(reshard_checkpoint *handle)
 {
     const struct checkpoint *opened = handle->opened;
-    memset(handle->public_index, 0xFF, ((size_t)opened->source->catalog->tensor_count + 1) * sizeof(*handle->public_index)); /* CATALOG_NONE */
+    memset(handle->public_index, 0xFF,
+           ((size_t)opened->source->catalog->tensor_count + 1) * sizeof(*handle->public_index)); /* CATALOG_NONE */
     for (uint32_t i = 0; i < opened->listed_count; i++)
         handle->public_index[opened->listed[i]] = i;
 }

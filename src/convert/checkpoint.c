@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/checkpoint.h"
+
 #include "convert/checkpoint_view.h"
 #include "store/store_calls.h"
 

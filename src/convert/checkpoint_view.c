@@ -80,7 +80,7 @@ void checkpoint_view_free(struct checkpoint_view *view)
     free(view);
 }
 
-static struct checkpoint_view *view_new(size_t tensors, size_t items)
+static struct checkpoint_view *view_make(size_t tensors, size_t items)
 {
     struct checkpoint_view *view = calloc(1, sizeof(*view));
     if (!view)
@@ -99,7 +99,7 @@ reshard_status checkpoint_select(struct checkpoint *checkpoint, const struct vie
 {
     struct viewing viewing = { .checkpoint = checkpoint };
     viewing.listed = calloc((size_t)checkpoint->listed_count + 1, sizeof(*viewing.listed));
-    viewing.view = view_new(checkpoint->listed_count, checkpoint->source->catalog->item_count);
+    viewing.view = view_make(checkpoint->listed_count, checkpoint->source->catalog->item_count);
     reshard_status status = viewing.listed && viewing.view ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = naming_begin(&viewing.view->naming, &options->naming, err);
@@ -130,5 +130,6 @@ reshard_status checkpoint_is_whole(const struct checkpoint *checkpoint, reshard_
 {
     if (!checkpoint->view)
         return RESHARD_OK;
-    return error_set(err, RESHARD_ERR_USAGE, "the handle shows a part of its checkpoint (reshard_checkpoint_view), and this call wants all of it");
+    return error_set(err, RESHARD_ERR_USAGE,
+                     "the handle shows a part of its checkpoint (reshard_checkpoint_view), and this call wants all of it");
 }

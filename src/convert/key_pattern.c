@@ -246,8 +246,8 @@ static reshard_status glob_compile(struct str glob, bool keeps_stars, struct key
     if (!status && !buffer_append_byte(&expression, 0))
         status = error_set_memory(err);
     if (!status)
-        status = pattern_compile(glob, (struct str){ (char *)expression.data, expression.size - 1 }, PCRE2_ANCHORED | PCRE2_ENDANCHORED, out,
-                                 err);
+        status = pattern_compile(glob, (struct str){ (char *)expression.data, expression.size - 1 }, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
+                                 out, err);
     buffer_release(&expression);
     return status;
 }
@@ -301,7 +301,7 @@ static char *rename_part(const char **text, char separator)
     return (char *)part.data;
 }
 
-static reshard_status parse_expression(const char *text, struct key_rename *rename, reshard_error *err)
+static reshard_status rename_parse_expression(const char *text, struct key_rename *rename, reshard_error *err)
 {
     const char *at = text + 2;
     char *expression = rename_part(&at, text[1]);
@@ -317,7 +317,7 @@ static reshard_status parse_expression(const char *text, struct key_rename *rena
     return status;
 }
 
-static struct str trimmed(struct str text)
+static struct str rename_trimmed(struct str text)
 {
     while (text.size && (text.data[0] == ' ' || text.data[0] == '\t')) {
         text.data++;
@@ -336,9 +336,9 @@ static size_t count_stars(struct str glob)
     return stars;
 }
 
-static reshard_status parse_globs(const char *text, const char *arrow, struct key_rename *rename, reshard_error *err)
+static reshard_status rename_parse_globs(const char *text, const char *arrow, struct key_rename *rename, reshard_error *err)
 {
-    struct str from = trimmed((struct str){ text, (size_t)(arrow - text) }), to = trimmed(str_of(arrow + 2));
+    struct str from = rename_trimmed((struct str){ text, (size_t)(arrow - text) }), to = rename_trimmed(str_of(arrow + 2));
     if (!from.size || count_stars(to) > count_stars(from))
         return rename_wrong(text, "the second glob has more stars than the first", err);
     rename->is_glob = true;
@@ -352,9 +352,10 @@ reshard_status key_rename_parse(const char *text, struct key_rename **out, resha
     struct key_rename *rename = calloc(1, sizeof(*rename));
     if (!rename)
         return error_set_memory(err);
-    bool is_expression = text[0] == 's' && text[1] && !strchr("\\ abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.*", text[1]);
-    reshard_status status = is_expression ? parse_expression(text, rename, err)
-                            : arrow       ? parse_globs(text, arrow, rename, err)
+    bool is_expression =
+        text[0] == 's' && text[1] && !strchr("\\ abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.*", text[1]);
+    reshard_status status = is_expression ? rename_parse_expression(text, rename, err)
+                            : arrow       ? rename_parse_globs(text, arrow, rename, err)
                                           : rename_wrong(text, "it is neither s/EXPRESSION/NEW/ nor GLOB -> GLOB", err);
     if (status)
         key_rename_free(rename);

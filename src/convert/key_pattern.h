@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Patterns on keys: globs that select, and renames. Globs know *, ?, [set], {one,other} and {0..15}, numbers from 0 to 15, with zeros before
- * them if the bounds have some; * also stands for dots, and whatever else is not closed or not complete stands for itself. Renames are
- * s/RE/NEW/ with a Perl-compatible regular expression, or 'GLOB -> GLOB', where the stars of the second are those of the first in their
+ * Patterns on keys: globs that select, and renames. Globs know *, ?, [set], {one,other} and {0..15}, numbers from 0 to 15, with zeros
+ * before them if the bounds have some; * also stands for dots, and whatever else is not closed or not complete stands for itself. Renames
+ * are s/RE/NEW/ with a Perl-compatible regular expression, or 'GLOB -> GLOB', where the stars of the second are those of the first in their
  * order. Keys are bytes. A search that takes too many steps is RESHARD_ERR_LIMIT.
  */
 #ifndef CONVERT_KEY_PATTERN_H

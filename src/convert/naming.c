@@ -55,8 +55,8 @@ static reshard_status naming_take(struct naming *naming, struct str *key, reshar
     if (number == NAME_NONE || !ARRAY_ROOM(naming->from, number, naming->from_capacity))
         return error_set_memory(err);
     if (!is_new)
-        return error_set(err, RESHARD_ERR_USAGE, "'%.*s' and '%.*s' would both be called '%.*s'", STR_ARG(naming->from[number]), STR_ARG(*key),
-                         STR_ARG(buffer_str(&naming->other)));
+        return error_set(err, RESHARD_ERR_USAGE, "'%.*s' and '%.*s' would both be called '%.*s'", STR_ARG(naming->from[number]),
+                         STR_ARG(*key), STR_ARG(buffer_str(&naming->other)));
     naming->from[number] = *key;
     *key = name_map_at(&naming->made, number);
     return RESHARD_OK;

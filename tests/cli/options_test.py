@@ -316,7 +316,8 @@ def option_strip_prefix(sh, verb):
         return
     safetensors(sh.work / "long.safetensors", {"glm.w": ("F32", [2], floats(2)), "w": ("F32", [2], floats(2))})
     target = ["bad"] if verb == "convert" else []
-    assert "'glm.w' and 'w' would both be called 'w'" in sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "glm.", status=2).stderr
+    said = sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "glm.", status=2).stderr
+    assert "'glm.w' and 'w' would both be called 'w'" in said, said
     found, _ = made(sh, verb, "long.safetensors", "--to", "hf", "--exclude", "w", "--strip-prefix", "gl")
     assert found is None or set(found) == {"m.w"}, found
 

@@ -217,7 +217,8 @@ static reshard_status params_file_note_name(struct adding_file *adding, const st
         return RESHARD_OK;
     if (!ARRAY_RESERVE(adding->names, adding->name_count + 2, adding->name_capacity))
         return error_set_memory(err);
-    struct value *texts[2] = { value_new_str(graph, (struct str){ key.data + skip, key.size - skip }), value_new_str(graph, tensor->name) };
+    struct str rest = key.size > skip ? (struct str){ key.data + skip, key.size - skip } : STR("");
+    struct value *texts[2] = { value_new_str(graph, rest), value_new_str(graph, tensor->name) };
     if (!texts[0] || !texts[1])
         return work_error(adding->source->limits.budget, err);
     adding->names[adding->name_count++] = texts[0];
