@@ -3,7 +3,8 @@
  * Groups of ranks: how the processes or threads of a running job talk to each other while they save, load or reshard together.
  *
  * A reshard_comm is one rank's end of a group. The ranks of a group make the same collective calls in the same order, each with its own
- * handle; what they pass may differ. There are transports for threads of one process and for whatever a host program has (callbacks).
+ * handle; what they pass may differ. There are transports for threads of one process, processes of one
+ * machine, MPI (mpi.h), and what a host program has (callbacks).
  *
  * Threads. One thread at a time uses a handle; reshard_comm_rank, _size and _abort may be called by any thread meanwhile.
  *
@@ -62,6 +63,15 @@ reshard_status reshard_comm_new(const reshard_comm_callbacks *callbacks, const r
 
 /* Makes all ends of a group of threads: out has room for count handles, one for each thread. Free each. */
 reshard_status reshard_comm_threads(int64_t count, const reshard_comm_options *options, reshard_comm **out, reshard_error *err);
+
+/*
+ * Makes this process's end of a group of at most 256 processes of one machine and one user, over shared memory. Each calls it with the
+ * group's name (1 to 100 letters, digits, '.', '_', '-'), its rank and how many there are; it returns when all have come. From then on the
+ * name is free for another group, and when the last process ends, however it does, nothing is left. What an earlier group that crashed
+ * while it came together has left is removed by rank 0; memory of another user, or that others may open, is RESHARD_ERR_USAGE.
+ */
+reshard_status reshard_comm_processes(const char *name, int64_t rank, int64_t size, const reshard_comm_options *options,
+                                      reshard_comm **out, reshard_error *err);
 
 int64_t reshard_comm_rank(const reshard_comm *comm);
 int64_t reshard_comm_size(const reshard_comm *comm);

@@ -104,6 +104,23 @@ API_EXPORT reshard_status reshard_comm_threads(int64_t count, const reshard_comm
     return status;
 }
 
+API_EXPORT reshard_status reshard_comm_processes(const char *name, int64_t rank, int64_t size, const reshard_comm_options *options,
+                                                 reshard_comm **out, reshard_error *err)
+{
+    double timeout_seconds = 0;
+    struct comm *inner = NULL;
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = NULL;
+    NEEDS(name, err);
+    reshard_status status = place_check(rank, size, err);
+    if (!status)
+        status = options_of_comm(options, &timeout_seconds, err);
+    if (!status)
+        status = comm_processes_new(name, (uint32_t)rank, (uint32_t)size, timeout_seconds, &inner, err);
+    return status ? status : comm_handle(inner, out, err);
+}
+
 API_EXPORT int64_t reshard_comm_rank(const reshard_comm *comm)
 {
     return comm ? comm_rank(comm->inner) : 0;

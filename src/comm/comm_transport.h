@@ -10,6 +10,8 @@
 #define COMM_TIMEOUT_SECONDS 300.0
 #define COMM_REASON_MAX 1024
 #define COMM_THREADS_MAX 4096
+#define COMM_PROCESSES_MAX 256
+#define COMM_NAME_MAX 100
 
 struct comm_transport {
     /* *all is malloc'd; sizes has room for every rank. A total above COMM_GATHER_BYTES_MAX is refused. */
@@ -41,6 +43,12 @@ struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uin
 
 /* All ends of a group of threads. */
 reshard_status comm_threads_new(uint32_t count, double timeout_seconds, struct comm **out, reshard_error *err);
+
+/* ---- comm_processes.c ---- */
+
+/* This process's end, when all ranks are there. */
+reshard_status comm_processes_new(const char *name, uint32_t rank, uint32_t size, double timeout_seconds, struct comm **out,
+                                  reshard_error *err);
 
 /* ---- comm_callbacks.c ---- */
 

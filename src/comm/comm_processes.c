@@ -1,0 +1,604 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Processes of one machine, over a segment of shared memory with a ring of bytes from each rank to each. Who writes a ring is one process,
+ * and who reads it another, so that there is no lock that a dead one could hold. Every byte goes through a ring, in frames of a kind, a
+ * size and that many bytes; memory that sizes ask for is bounded, and positions in a ring are checked: a rank may go astray.
+ *
+ * A process holds a lock of the kernel's on byte number `rank` of the segment (open file description locks): it goes when the process does,
+ * however it ends, so that the others see it. Rank 0 makes the segment (mode 0600, of this user or refused) and takes its name away as soon
+ * as all ranks have it: nothing is left of it when the last process ends. A name whose rank 0 is no more is what a crash left, and removed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/checked.h"
+#include "comm/comm_transport.h"
+
+#define SEGMENT_MAGIC UINT64_C(0x31304d4853524853)
+#define SEGMENT_BYTES (UINT64_C(64) << 20) /* of all rings, about: memory is taken as it is written */
+#define RING_BYTES_MAX (UINT64_C(1) << 20)
+#define RING_BYTES_MIN (UINT64_C(4) << 10)
+#define LOOK_SECONDS 0.05 /* how often an idle rank looks whether the others live */
+
+enum frame_kind { FRAME_GATHER = 1, FRAME_MESSAGE = 2 };
+
+/* One writes `written`, the other `read`: bytes since the beginning. */
+struct ring {
+    _Alignas(64) _Atomic uint64_t written;
+    _Alignas(64) _Atomic uint64_t read;
+};
+
+struct segment_rank {
+    _Alignas(64) _Atomic uint32_t is_there, has_left;
+};
+
+struct segment {
+    _Atomic uint64_t magic; /* set last */
+    uint32_t size;
+    _Atomic uint32_t over;  /* 1: a reason is being written, 2: it is there */
+    char reason[COMM_REASON_MAX];
+};
+
+struct frame {
+    uint32_t kind, reserved;
+    uint64_t size;
+};
+
+/* A frame on its way to a peer or from one. */
+struct flow {
+    uint32_t peer;
+    bool is_send, is_done, is_open; /* open: its size is what the other says, and memory is made for it */
+    struct frame frame;
+    uint64_t done;                  /* bytes, of the frame's header too */
+    uint8_t *bytes;
+};
+
+struct process_end {
+    int fd;
+    uint8_t *memory;
+    uint64_t bytes, ring_bytes;
+    struct flow *flows;
+    size_t flow_count, flow_capacity;
+    uint8_t *is_busy; /* by peer and direction, in a pass */
+    char name[160];   /* "" once it is taken away */
+};
+
+static struct process_end *process_of(struct comm *comm)
+{
+    return comm->state;
+}
+
+/* ---- the segment ---- */
+
+static struct segment *segment_of(const struct process_end *end)
+{
+    return (struct segment *)(void *)end->memory;
+}
+
+static struct segment_rank *segment_rank_of(const struct process_end *end, uint32_t rank)
+{
+    return (struct segment_rank *)(void *)(end->memory + 4096) + rank;
+}
+
+static uint64_t rings_begin(uint32_t size)
+{
+    return 4096 + ((uint64_t)size * sizeof(struct segment_rank) + 4095) / 4096 * 4096;
+}
+
+static struct ring *ring_between(const struct process_end *end, uint32_t size, uint32_t from, uint32_t to)
+{
+    uint64_t number = (uint64_t)from * size + to;
+    return (struct ring *)(void *)(end->memory + rings_begin(size) + number * (sizeof(struct ring) + end->ring_bytes));
+}
+
+static void segment_measure(struct process_end *end, uint32_t size)
+{
+    uint64_t share = SEGMENT_BYTES / size / size / 4096 * 4096;
+    end->ring_bytes = share < RING_BYTES_MIN ? RING_BYTES_MIN : share > RING_BYTES_MAX ? RING_BYTES_MAX : share;
+    end->bytes = rings_begin(size) + (uint64_t)size * size * (sizeof(struct ring) + end->ring_bytes);
+}
+
+static bool rank_lock(int fd, uint32_t rank)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1 };
+    return fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+static bool rank_is_alive(int fd, uint32_t rank)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1 };
+    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+/* ---- the end of it all ---- */
+
+static void segment_end(struct process_end *end, const char *reason)
+{
+    struct segment *segment = segment_of(end);
+    uint32_t not_over = 0;
+    if (!atomic_compare_exchange_strong(&segment->over, &not_over, 1))
+        return;
+    snprintf(segment->reason, sizeof(segment->reason), "%s", reason);
+    atomic_store(&segment->over, 2);
+}
+
+static reshard_status segment_error(const struct process_end *end, reshard_error *err)
+{
+    const struct segment *segment = segment_of(end);
+    if (atomic_load(&segment->over) != 2) /* who writes it may have died */
+        return error_set(err, RESHARD_ERR_IO, "another rank has given up");
+    return error_set(err, RESHARD_ERR_IO, "%.*s", (int)strnlen(segment->reason, COMM_REASON_MAX), segment->reason);
+}
+
+static reshard_status segment_fail(struct process_end *end, reshard_error *err)
+{
+    segment_end(end, err->message);
+    return segment_error(end, err);
+}
+
+static double seconds_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
+/* How long a rank has been idle. */
+struct idling {
+    double begin, looked;
+    unsigned passes;
+    bool is_gone; /* the other was, at the last look */
+};
+
+/* Lets others run; an error if the group is over, `late` is dead or has left, or the time is. */
+static reshard_status idle(struct comm *comm, struct idling *idling, uint32_t late, reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    if (atomic_load(&segment_of(end)->over))
+        return segment_error(end, err);
+    if (++idling->passes < 200) {
+        sched_yield();
+        return RESHARD_OK;
+    }
+    double now = seconds_now();
+    if (idling->begin == 0)
+        idling->begin = idling->looked = now;
+    if (now - idling->looked > LOOK_SECONDS) {
+        idling->looked = now;
+        const struct segment_rank *other = segment_rank_of(end, late);
+        bool has_left = atomic_load(&other->has_left), is_there = atomic_load(&other->is_there);
+        bool is_gone = has_left || (is_there && !rank_is_alive(end->fd, late));
+        if (is_gone && idling->is_gone) /* what it wrote before it went has been looked for since */
+            return error_set(err, RESHARD_ERR_IO, "%s: rank %u %s", comm->call, late, has_left ? "has left" : "has died");
+        idling->is_gone = is_gone;
+    }
+    if (now - idling->begin > comm->timeout_seconds)
+        return error_set(err, RESHARD_ERR_IO, "%s: rank %u did not come within %g s", comm->call, late, comm->timeout_seconds);
+    nanosleep(&(struct timespec){ 0, idling->passes < 2000 ? 20000 : 500000 }, NULL);
+    return RESHARD_OK;
+}
+
+/* ---- rings ---- */
+
+/* Moves what fits between memory and the ring, and says how much; false: the ring's positions cannot be. */
+static bool ring_move(const struct process_end *end, struct ring *ring, bool is_send, uint8_t *bytes, uint64_t size, uint64_t *moved)
+{
+    uint64_t written = atomic_load_explicit(&ring->written, is_send ? memory_order_relaxed : memory_order_acquire);
+    uint64_t read = atomic_load_explicit(&ring->read, is_send ? memory_order_acquire : memory_order_relaxed);
+    uint64_t used = written - read, room = is_send ? end->ring_bytes - used : used;
+    uint64_t at = (is_send ? written : read) % end->ring_bytes;
+    uint8_t *data = (uint8_t *)(ring + 1);
+    if (used > end->ring_bytes)
+        return false;
+    *moved = size < room ? size : room;
+    uint64_t first = *moved < end->ring_bytes - at ? *moved : end->ring_bytes - at;
+    if (is_send) {
+        memcpy(data + at, bytes, first);
+        memcpy(data, bytes + first, *moved - first);
+        atomic_store_explicit(&ring->written, written + *moved, memory_order_release);
+    } else {
+        memcpy(bytes, data + at, first);
+        memcpy(bytes + first, data, *moved - first);
+        atomic_store_explicit(&ring->read, read + *moved, memory_order_release);
+    }
+    return true;
+}
+
+/* The other's header is there: is it what this rank waits for? */
+static reshard_status frame_check(const struct comm *comm, struct flow *flow, const struct frame *wanted, reshard_error *err)
+{
+    if (flow->frame.kind != wanted->kind)
+        return error_set(err, RESHARD_ERR_USAGE, "%s: rank %u is in another call than rank %u", comm->call, flow->peer, comm->rank);
+    if (!flow->is_open && flow->frame.size != wanted->size)
+        return error_set(err, RESHARD_ERR_IO, "%s: rank %u sends %" PRIu64 " bytes, rank %u expects %" PRIu64, comm->call, flow->peer,
+                         flow->frame.size, comm->rank, wanted->size);
+    if (!flow->is_open)
+        return RESHARD_OK;
+    if (flow->frame.size > COMM_GATHER_BYTES_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "%s: rank %u gathers %" PRIu64 " bytes", comm->call, flow->peer, flow->frame.size);
+    flow->bytes = malloc(flow->frame.size + 1);
+    return flow->bytes ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status flow_move(struct comm *comm, struct flow *flow, bool *has_moved, reshard_error *err)
+{
+    const struct process_end *end = process_of(comm);
+    struct ring *ring = flow->is_send ? ring_between(end, comm->size, comm->rank, flow->peer)
+                                      : ring_between(end, comm->size, flow->peer, comm->rank);
+    const uint64_t head = sizeof(flow->frame);
+    for (uint64_t moved = 1; moved && !flow->is_done;) {
+        const struct frame wanted = flow->frame;
+        bool is_head = flow->done < head;
+        uint8_t *at = is_head ? (uint8_t *)&flow->frame + flow->done : flow->bytes + (flow->done - head);
+        uint64_t size = is_head ? head - flow->done : flow->frame.size - (flow->done - head);
+        if (is_head && !flow->is_send && flow->done == 0) { /* a header comes as a whole */
+            uint64_t there = atomic_load_explicit(&ring->written, memory_order_acquire) - atomic_load(&ring->read);
+            if (there < head)
+                return RESHARD_OK;
+        }
+        if (!ring_move(end, ring, flow->is_send, at, size, &moved))
+            return error_set(err, RESHARD_ERR_IO, "%s: the shared memory between rank %u and rank %u is damaged", comm->call, comm->rank,
+                             flow->peer);
+        flow->done += moved;
+        *has_moved |= moved > 0;
+        reshard_status status = is_head && !flow->is_send && flow->done == head ? frame_check(comm, flow, &wanted, err) : RESHARD_OK;
+        if (status)
+            return status;
+        flow->is_done = flow->done >= head && flow->done - head == flow->frame.size;
+    }
+    return RESHARD_OK;
+}
+
+/* One pass over what is not done: between two ranks in order. *late is one that something is waited for from. */
+static reshard_status flows_pass(struct comm *comm, bool *has_moved, bool *is_done, uint32_t *late, reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    *has_moved = false;
+    *is_done = true;
+    memset(end->is_busy, 0, (size_t)comm->size * 2);
+    for (size_t i = 0; i < end->flow_count; i++) {
+        struct flow *flow = &end->flows[i];
+        uint8_t *is_busy = &end->is_busy[flow->peer * 2 + flow->is_send];
+        if (flow->is_done || *is_busy)
+            continue;
+        reshard_status status = flow_move(comm, flow, has_moved, err);
+        if (status)
+            return status;
+        if (flow->is_done)
+            continue;
+        *is_busy = 1;
+        *late = flow->peer;
+        *is_done = false;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status flows_run(struct comm *comm, reshard_error *err)
+{
+    struct idling idling = { 0 };
+    bool has_moved, is_done = false;
+    uint32_t late = comm->rank;
+    if (atomic_load(&segment_of(process_of(comm))->over)) /* also where all that is waited for is there */
+        return segment_error(process_of(comm), err);
+    while (!is_done) {
+        reshard_status status = flows_pass(comm, &has_moved, &is_done, &late, err);
+        if (!status && has_moved)
+            idling = (struct idling){ 0 };
+        else if (!status && !is_done)
+            status = idle(comm, &idling, late, err);
+        if (status)
+            return segment_fail(process_of(comm), err);
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status flow_add(struct comm *comm, const struct flow *flow, reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    if (!ARRAY_ROOM(end->flows, end->flow_count, end->flow_capacity))
+        return error_set_memory(err);
+    end->flows[end->flow_count++] = *flow;
+    return RESHARD_OK;
+}
+
+/* ---- what the transport does ---- */
+
+static reshard_status processes_submit_send(struct comm *comm, uint32_t to, const void *bytes, size_t size, reshard_error *err)
+{
+    const struct flow flow = {
+        .peer = to, .is_send = true, .frame = { FRAME_MESSAGE, 0, size }, .bytes = (uint8_t *)(uintptr_t)bytes
+    };
+    return flow_add(comm, &flow, err);
+}
+
+static reshard_status processes_submit_recv(struct comm *comm, uint32_t from, void *bytes, size_t size, reshard_error *err)
+{
+    const struct flow flow = { .peer = from, .frame = { FRAME_MESSAGE, 0, size }, .bytes = bytes };
+    return flow_add(comm, &flow, err);
+}
+
+static reshard_status processes_run(struct comm *comm, reshard_error *err)
+{
+    reshard_status status = flows_run(comm, err);
+    process_of(comm)->flow_count = 0;
+    return status;
+}
+
+/* Puts together what came, and this rank's own bytes. */
+static reshard_status gather_join(struct comm *comm, const void *bytes, size_t size, void **all, uint64_t *sizes, reshard_error *err)
+{
+    const struct process_end *end = process_of(comm);
+    uint64_t total = 0;
+    for (size_t i = 0; i < end->flow_count; i++)
+        if (!end->flows[i].is_send)
+            sizes[end->flows[i].peer] = end->flows[i].frame.size;
+    sizes[comm->rank] = size;
+    for (uint32_t rank = 0; rank < comm->size; rank++)
+        total = capped_add_u64(total, sizes[rank]);
+    *all = total <= COMM_GATHER_BYTES_MAX ? malloc(total + 1) : NULL;
+    if (!*all)
+        return error_set_memory(err);
+    uint8_t *at = *all;
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        const void *from = bytes;
+        for (size_t i = 0; i < end->flow_count && rank != comm->rank; i++)
+            if (!end->flows[i].is_send && end->flows[i].peer == rank)
+                from = end->flows[i].bytes;
+        if (sizes[rank])
+            memcpy(at, from, sizes[rank]);
+        at += sizes[rank];
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status processes_all_gather(struct comm *comm, const void *bytes, size_t size, void **all, uint64_t *sizes,
+                                           reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t distance = 1; distance < comm->size && !status; distance++) {
+        const uint32_t peer = (comm->rank + distance) % comm->size;
+        const struct flow out = {
+            .peer = peer, .is_send = true, .frame = { FRAME_GATHER, 0, size }, .bytes = (uint8_t *)(uintptr_t)bytes
+        };
+        const struct flow in = { .peer = peer, .is_open = true, .frame = { FRAME_GATHER, 0, 0 } };
+        status = flow_add(comm, &out, err);
+        if (!status)
+            status = flow_add(comm, &in, err);
+    }
+    if (!status)
+        status = flows_run(comm, err);
+    if (!status)
+        status = gather_join(comm, bytes, size, all, sizes, err);
+    for (size_t i = 0; i < end->flow_count; i++)
+        if (end->flows[i].is_open)
+            free(end->flows[i].bytes);
+    end->flow_count = 0;
+    return status;
+}
+
+static void processes_abort(struct comm *comm, const char *reason)
+{
+    segment_end(process_of(comm), reason);
+}
+
+static void processes_release(struct comm *comm)
+{
+    struct process_end *end = process_of(comm);
+    if (end->memory) {
+        atomic_store(&segment_rank_of(end, comm->rank)->has_left, 1);
+        munmap(end->memory, end->bytes);
+    }
+    if (end->name[0])
+        shm_unlink(end->name);
+    if (end->fd >= 0)
+        close(end->fd);
+    free(end->flows);
+    free(end->is_busy);
+    free(end);
+}
+
+static const struct comm_transport transport_processes = {
+    .all_gather = processes_all_gather,
+    .submit_send = processes_submit_send,
+    .submit_recv = processes_submit_recv,
+    .run = processes_run,
+    .abort = processes_abort,
+    .release = processes_release,
+};
+
+/* ---- coming together ---- */
+
+static reshard_status owner_check(int fd, const char *name, bool *is_gone, reshard_error *err)
+{
+    struct stat found;
+    *is_gone = false;
+    if (fstat(fd, &found) != 0)
+        return error_set_errno(err, "shared memory '%s'", name);
+    *is_gone = found.st_nlink == 0;
+    if (found.st_uid != geteuid() || found.st_mode & 077)
+        return error_set(err, RESHARD_ERR_USAGE, "shared memory '%s' is of user %u with mode %o: it is taken of this user with mode 600 only",
+                         name, (unsigned)found.st_uid, (unsigned)found.st_mode & 0777);
+    return RESHARD_OK;
+}
+
+/* Rank 0: what a crash left under the name is removed; what lives is not touched. */
+static reshard_status segment_clear(const char *name, reshard_error *err)
+{
+    bool is_gone;
+    int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return errno == ENOENT ? RESHARD_OK : error_set_errno(err, "shared memory '%s'", name);
+    reshard_status status = owner_check(fd, name, &is_gone, err);
+    if (!status && rank_is_alive(fd, 0))
+        status = error_set(err, RESHARD_ERR_USAGE, "shared memory '%s' belongs to another group, which is coming together", name);
+    if (!status)
+        shm_unlink(name);
+    close(fd);
+    return status;
+}
+
+static reshard_status segment_map(struct comm *comm, reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    void *memory = mmap(NULL, end->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, end->fd, 0);
+    if (memory == MAP_FAILED)
+        return error_set_errno(err, "shared memory of %" PRIu64 " bytes", end->bytes);
+    end->memory = memory;
+    return RESHARD_OK;
+}
+
+static reshard_status segment_make(struct comm *comm, reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    reshard_status status = segment_clear(end->name, err);
+    if (status) {
+        end->name[0] = '\0';
+        return status;
+    }
+    end->fd = shm_open(end->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (end->fd < 0 || !rank_lock(end->fd, 0) || ftruncate(end->fd, (off_t)end->bytes) != 0)
+        return error_set_errno(err, "shared memory '%s'", end->name);
+    status = segment_map(comm, err);
+    if (status)
+        return status;
+    segment_of(end)->size = comm->size;
+    atomic_store(&segment_of(end)->magic, SEGMENT_MAGIC);
+    return RESHARD_OK;
+}
+
+/* Opens what rank 0 has made; *is_there false: it is not, or not yet, or of another time. */
+static reshard_status segment_try(struct comm *comm, const char *name, bool *is_there, reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    struct stat found;
+    bool is_gone;
+    *is_there = false;
+    end->fd = shm_open(name, O_RDWR | O_CLOEXEC, 0600);
+    if (end->fd < 0)
+        return errno == ENOENT ? RESHARD_OK : error_set_errno(err, "shared memory '%s'", name);
+    reshard_status status = owner_check(end->fd, name, &is_gone, err);
+    if (status || is_gone || !rank_is_alive(end->fd, 0) || fstat(end->fd, &found) != 0 || found.st_size == 0)
+        return status;
+    if ((uint64_t)found.st_size != end->bytes)
+        return error_set(err, RESHARD_ERR_USAGE, "rank 0 has made shared memory for another number of ranks than the %u of rank %u",
+                         comm->size, comm->rank);
+    status = segment_map(comm, err);
+    if (status || atomic_load(&segment_of(end)->magic) != SEGMENT_MAGIC)
+        return status;
+    if (segment_of(end)->size != comm->size)
+        return error_set(err, RESHARD_ERR_USAGE, "rank 0 is of a group of %u, rank %u of %u", segment_of(end)->size, comm->rank, comm->size);
+    if (!rank_lock(end->fd, comm->rank))
+        return error_set(err, RESHARD_ERR_USAGE, "rank %u is there already", comm->rank);
+    *is_there = true;
+    return RESHARD_OK;
+}
+
+static void segment_close(struct process_end *end)
+{
+    if (end->memory)
+        munmap(end->memory, end->bytes);
+    if (end->fd >= 0)
+        close(end->fd);
+    end->memory = NULL;
+    end->fd = -1;
+}
+
+static reshard_status segment_join(struct comm *comm, const char *name, reshard_error *err)
+{
+    double begin = seconds_now();
+    bool is_there = false;
+    while (!is_there) {
+        reshard_status status = segment_try(comm, name, &is_there, err);
+        if (status || !is_there)
+            segment_close(process_of(comm));
+        if (status)
+            return status;
+        if (!is_there && seconds_now() - begin > comm->timeout_seconds)
+            return error_set(err, RESHARD_ERR_IO, "%s: rank 0 did not come within %g s", comm->call, comm->timeout_seconds);
+        if (!is_there)
+            nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    }
+    return RESHARD_OK;
+}
+
+/* Returns when all ranks have the segment; then it needs no name. */
+static reshard_status segment_await(struct comm *comm, reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    struct idling idling = { 0 };
+    atomic_store(&segment_rank_of(end, comm->rank)->is_there, 1);
+    for (uint32_t rank = 0; rank < comm->size; rank++) {
+        while (!atomic_load(&segment_rank_of(end, rank)->is_there)) {
+            if (idle(comm, &idling, rank, err))
+                return segment_fail(end, err);
+        }
+    }
+    if (end->name[0])
+        shm_unlink(end->name);
+    end->name[0] = '\0';
+    return RESHARD_OK;
+}
+
+static bool process_name_is_good(const char *name)
+{
+    size_t size = strlen(name);
+    return size > 0 && size <= COMM_NAME_MAX &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == size;
+}
+
+static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t size, double timeout_seconds)
+{
+    struct comm *comm = comm_new(&transport_processes, rank, size, timeout_seconds);
+    struct process_end *end = calloc(1, sizeof(*end));
+    uint8_t *is_busy = calloc((size_t)size * 2, 1);
+    if (!comm || !end || !is_busy) {
+        free(comm);
+        free(end);
+        free(is_busy);
+        return NULL;
+    }
+    end->fd = -1;
+    end->is_busy = is_busy;
+    segment_measure(end, size);
+    if (rank == 0)
+        snprintf(end->name, sizeof(end->name), "%s", name);
+    comm->state = end;
+    comm->call = "reshard_comm_processes";
+    return comm;
+}
+
+reshard_status comm_processes_new(const char *name, uint32_t rank, uint32_t size, double timeout_seconds, struct comm **out,
+                                  reshard_error *err)
+{
+    char full[160];
+    reshard_error why = RESHARD_ERROR_INIT;
+    *out = NULL;
+    if (!process_name_is_good(name))
+        return error_set(err, RESHARD_ERR_USAGE, "'%s' is no name of a group: 1 to %d letters, digits, '.', '_', '-'", name,
+                         COMM_NAME_MAX);
+    if (size > COMM_PROCESSES_MAX)
+        return error_set(err, RESHARD_ERR_USAGE, "a group of %u processes: there are 1 to %d", size, COMM_PROCESSES_MAX);
+    snprintf(full, sizeof(full), "/reshard-%u-%s", (unsigned)geteuid(), name);
+    struct comm *comm = process_end_new(full, rank, size, timeout_seconds);
+    if (!comm)
+        return error_set_memory(err);
+    reshard_status status = rank == 0 ? segment_make(comm, &why) : segment_join(comm, full, &why);
+    if (!status)
+        status = segment_await(comm, &why);
+    if (status) {
+        comm_free(comm);
+        return error_pass(err, status, &why);
+    }
+    *out = comm;
+    return RESHARD_OK;
+}
