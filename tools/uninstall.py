@@ -22,7 +22,8 @@ def main():
     gone, folders = 0, set()
     for source, path in plan.items():
         path = pathlib.Path(destination + path)
-        links = [path.parent / name for name in ("libreshard.so", "libreshard.so.0")] if path.name.startswith("libreshard.so") else []
+        library = path.name.split(".so.")[0] if ".so." in path.name else None
+        links = [path.parent / f"{library}.so", path.parent / f"{library}.so.0"] if library else []
         for file in (files_below(source, path) if os.path.isdir(source) else [path, *links]):
             if file.is_file() or file.is_symlink():
                 file.unlink()

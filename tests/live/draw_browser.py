@@ -141,7 +141,7 @@ def test_overlap(pages):
     page.locator("tr.row", has=page.locator("span.gap")).get_by_role("button").click()
     assert page.locator("svg.tiles path.overlap").count() >= 1
     accessible(page)
-    for words in (["cat", "w"], ["hash"]):
+    for words in (["cat", "w"], ["hash"], ["draw", "--to", "torch-dcp"]):
         pages.reshard(words[0], pages.fixtures / "torch-dcp/bad-dcp-overlap/ckpt", *words[1:], status=4)
 
 
