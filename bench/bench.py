@@ -213,6 +213,19 @@ class Bench:
         self.row("resident memory of it beyond the pieces", f"{grown[1]} MiB", "64 MiB", "16 MiB", "")
         shutil.rmtree(folder)
 
+    def background(self):
+        """How long a save in the background holds up the job, against one memcpy of the same bytes."""
+        program, folder = self.program("bench_async"), self.out + "-background"
+        if not os.path.exists(program):
+            return
+        environment = {**os.environ, "RESHARD_SAVER_PROGRAM": os.path.join(os.path.dirname(self.args.reshard), "cli", "reshard-saver")}
+        output = subprocess.run([program, folder, "1024"], capture_output=True, text=True, check=True, env=environment).stdout
+        for line in output.splitlines():
+            found = re.match(r"(\w+): ([\d.]+) ms a save, ([\d.]+) ms a memcpy of (\d+) MiB, ratio ([\d.]+)", line)
+            self.row(f"stall of a save in the background ({found[1]}), warm, {found[4]} MiB, against one memcpy", found[5] + "x", "1.5x", "1.1x",
+                     f"{found[2]} ms, memcpy {found[3]} ms")
+        shutil.rmtree(folder)
+
     def mapping(self):
         """50 statements over a million keys; Paddle's own engine over a part of them, where PADDLE_PYTHON names a Python that has it."""
         program = self.program("bench_mapping")
@@ -383,6 +396,8 @@ def main():
             bench.reading()
         if bench.wants("writing"):
             bench.writing()
+        if bench.wants("background"):
+            bench.background()
         if bench.wants("mapping"):
             bench.mapping()
         if bench.wants("megatron"):
