@@ -426,7 +426,7 @@ static reshard_status owner_check(int fd, const char *name, bool *is_gone, resha
         return error_set_errno(err, "shared memory '%s'", name);
     *is_gone = found.st_nlink == 0;
     if (found.st_uid != geteuid() || found.st_mode & 077)
-        return error_set(err, RESHARD_ERR_USAGE, "shared memory '%s' is of user %u with mode %o: it is taken of this user with mode 600 only",
+        return error_set(err, RESHARD_ERR_USAGE, "shared memory '%s' is of user %u with mode %o, and has to be this user's with mode 600",
                          name, (unsigned)found.st_uid, (unsigned)found.st_mode & 0777);
     return RESHARD_OK;
 }
@@ -496,7 +496,8 @@ static reshard_status segment_try(struct comm *comm, const char *name, bool *is_
     if (status || atomic_load(&segment_of(end)->magic) != SEGMENT_MAGIC)
         return status;
     if (segment_of(end)->size != comm->size)
-        return error_set(err, RESHARD_ERR_USAGE, "rank 0 is of a group of %u, rank %u of %u", segment_of(end)->size, comm->rank, comm->size);
+        return error_set(err, RESHARD_ERR_USAGE, "rank 0 is of a group of %u, rank %u of %u", segment_of(end)->size, comm->rank,
+                         comm->size);
     if (!rank_lock(end->fd, comm->rank))
         return error_set(err, RESHARD_ERR_USAGE, "rank %u is there already", comm->rank);
     *is_there = true;
