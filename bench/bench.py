@@ -222,8 +222,8 @@ class Bench:
         output = subprocess.run([program, folder, "1024"], capture_output=True, text=True, check=True, env=environment).stdout
         for line in output.splitlines():
             found = re.match(r"(\w+): ([\d.]+) ms a save, ([\d.]+) ms a memcpy of (\d+) MiB, ratio ([\d.]+)", line)
-            self.row(f"stall of a save in the background ({found[1]}), warm, {found[4]} MiB, against one memcpy", found[5] + "x", "1.5x", "1.1x",
-                     f"{found[2]} ms, memcpy {found[3]} ms")
+            what = f"stall of a save in the background ({found[1]}), warm, {found[4]} MiB, against one memcpy"
+            self.row(what, found[5] + "x", "1.5x", "1.1x", f"{found[2]} ms, memcpy {found[3]} ms")
         shutil.rmtree(folder)
 
     def mapping(self):
