@@ -138,7 +138,8 @@ def case_stale_shard(work):
     shutil.copytree(work.folder / "new", work.folder / "mixed")
     shutil.copy(work.folder / "old/__2_0.distcp", work.folder / "mixed")
     causes = [f["text"] for f in work.findings("diff", "new", "mixed", "--items", "ignore") if f["kind"] == "cause"]
-    assert len(causes) == 1 and "begins and ends with shards of the first, 1 of 4: rank 2, [16:24,0:6] in '__2_0.distcp'" in causes[0], causes
+    where = "begins and ends with shards of the first, 1 of 4: rank 2, [16:24,0:6] in '__2_0.distcp'"
+    assert len(causes) == 1 and where in causes[0], causes
 
 
 def case_wrong_ranks(work):
