@@ -624,7 +624,9 @@ TEST(pieces_that_do_not_fit_are_refused)
     char path[128];
     reshard_writer *writer = simple_open(path, sizeof(path));
     reshard_piece piece = RESHARD_PIECE_INIT;
-    assert_int_equal(put_box(writer, TENSORS, NULL, NULL), RESHARD_ERR_USAGE);
+    piece.tensor = TENSORS;
+    assert_int_equal(reshard_writer_put(writer, &piece, &err), RESHARD_ERR_USAGE);
+    piece.tensor = 0;
     assert_int_equal(put_box(writer, 0, start, extent), RESHARD_ERR_USAGE);
     assert_int_equal(put_box(writer, 0, start, NULL), RESHARD_ERR_USAGE);
     piece.start = start;
