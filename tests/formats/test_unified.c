@@ -3,6 +3,7 @@
 
 #include "fail_malloc.h"
 #include "formats/paddle/unified.h"
+#include "parallel/expert_keys.h"
 
 static reshard_error err;
 
@@ -46,16 +47,16 @@ TEST(numbers_of_experts_are_found)
 {
     size_t begin, end;
     uint64_t number;
-    assert_true(uc_expert_find(STR("m.experts.12.up"), &begin, &end, &number));
+    assert_true(expert_number_find(STR("m.experts.12.up"), &begin, &end, &number));
     assert_int_equal(number, 12);
     assert_int_equal(begin, 10);
     assert_int_equal(end, 12);
-    assert_true(uc_expert_find(STR("a.experts.x.experts.3"), &begin, &end, &number));
+    assert_true(expert_number_find(STR("a.experts.x.experts.3"), &begin, &end, &number));
     assert_int_equal(number, 3);
-    assert_false(uc_expert_find(STR("m.experts.up"), &begin, &end, &number));
-    assert_false(uc_expert_find(STR("m.experts."), &begin, &end, &number));
-    assert_false(uc_expert_find(STR("m.experts.99999999999999999999.up"), &begin, &end, &number));
-    assert_false(uc_expert_find(STR("x"), &begin, &end, &number));
+    assert_false(expert_number_find(STR("m.experts.up"), &begin, &end, &number));
+    assert_false(expert_number_find(STR("m.experts."), &begin, &end, &number));
+    assert_false(expert_number_find(STR("m.experts.99999999999999999999.up"), &begin, &end, &number));
+    assert_false(expert_number_find(STR("x"), &begin, &end, &number));
 }
 
 TEST(names_of_files_tell_their_family)
