@@ -167,8 +167,8 @@ static reshard_status call_value_info(void *given)
 
 static const int64_t four[] = { 4 }, zero[] = { 0 };
 static float numbers[4], others[4];
-static const reshard_shard shard_init = { sizeof(shard_init), { "w", 1 }, "F32", 1, four, zero, four, 1, 0, 4, numbers };
-static const reshard_shard other_init = { sizeof(other_init), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, others };
+static const reshard_shard shard_init = { sizeof(shard_init), { "w", 1 }, "F32", 1, four, zero, four, 1, 0, 4, numbers, NULL };
+static const reshard_shard other_init = { sizeof(other_init), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, others, NULL };
 static const reshard_slice_operation operation_member = { "F32", NULL };
 static const reshard_slice_copy slice_init = { sizeof(slice_init), &shard_init, &shard_init, &other_init, &other_init,
                                                &operation_member,  sizeof(operation_member),  1 };
@@ -214,7 +214,7 @@ static const reshard_limit_change limit_member = { "json_depth", 100 };
 static const reshard_map_constant constant_member = { "n", 1 };
 
 static const reshard_open_options open_init = {
-    sizeof(open_init), NULL, 0, 0, 1, 1, 1, &limit_member, sizeof(limit_member), 1, go_on, NULL
+    sizeof(open_init), NULL, 0, 0, 1, 1, 1, &limit_member, sizeof(limit_member), 1, go_on, NULL, 0
 };
 static const reshard_box_list boxes_init = { sizeof(boxes_init), NULL, sizeof(reshard_box), 0, NULL };
 static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buffered", go_on, NULL };
