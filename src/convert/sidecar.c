@@ -374,6 +374,65 @@ static bool is_any_made(const struct conversion *conversion)
     return is_made;
 }
 
+/* ---- rows of padding ---- */
+
+static reshard_status rows_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                reshard_error *err)
+{
+    (void)tensor, (void)offset, (void)is_last, (void)err;
+    digest_update(context, bytes, size);
+    return RESHARD_OK;
+}
+
+/* Digest of the first rows of a tensor. */
+static reshard_status digest_rows(struct source *source, uint32_t tensor, int64_t rows, const struct engine_options *options,
+                                  char hex[DIGEST_HEX_MAX], reshard_error *err)
+{
+    static const int64_t origin[RANK_MAX];
+    const struct engine_source from = { .store = source->store, .catalog = source->catalog, .limits = &source->limits };
+    const struct catalog_tensor *of = &source->catalog->tensors[tensor];
+    struct engine_options run = *options;
+    int64_t extent[RANK_MAX];
+    struct digest *digest = digest_new(DIGEST_XXH3);
+    memcpy(extent, catalog_vector_at(source->catalog, of->shape), (size_t)of->rank * sizeof(*extent));
+    extent[0] = rows;
+    run.threads = 1;
+    reshard_status status = digest ? source_resolve(source, &tensor, 1, err) : error_set_memory(err);
+    if (!status)
+        status = engine_stream(&from, &tensor, 1, origin, extent, &run, rows_sink, digest, err);
+    if (!status)
+        digest_hex(digest, hex);
+    digest_free(digest);
+    return status;
+}
+
+/*
+ * A vocabulary's rows of padding come and go with the number of ranks: then the rows that both sides have are compared. expected: digest of
+ * the whole as it was wanted. *is_same: set where the numbers of rows differ, and nothing else does.
+ */
+static reshard_status sidecar_compare_rows(const struct conversion *conversion, uint32_t wanted, struct checkpoint *written, uint32_t found,
+                                   const char *expected, bool *is_same, reshard_error *err)
+{
+    const struct catalog *was = conversion->target.catalog, *is = written->source->catalog;
+    const struct catalog_tensor *x = &was->tensors[wanted], *y = &is->tensors[found];
+    const int64_t *old = catalog_vector_at(was, x->shape), *now = catalog_vector_at(is, y->shape);
+    uint32_t from = conversion->selection.wanted_source[wanted];
+    char first[DIGEST_HEX_MAX], second[DIGEST_HEX_MAX];
+    *is_same = false;
+    if (x->rank == 0 || old[0] == now[0] || !shape_equal(x->rank - 1, old + 1, y->rank - 1, now + 1))
+        return RESHARD_OK;
+    bool is_shorter = now[0] < old[0], is_plain = from != CATALOG_NONE && !conversion->mapping.stage &&
+                                                  conversion->source->source->catalog->tensors[from].dtype == y->dtype;
+    if (is_shorter && !is_plain)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "tensor '%.*s' lost rows of padding on a way that changes it: 'reshard diff' compares it", STR_ARG(x->key));
+    reshard_status status = digest_rows(written->source, found, is_shorter ? now[0] : old[0], &conversion->engine, second, err);
+    if (!status && is_shorter)
+        status = digest_rows(conversion->source->source, from, now[0], &conversion->engine, first, err);
+    *is_same = !status && strcmp(second, is_shorter ? first : expected) == 0;
+    return status;
+}
+
 reshard_status sidecar_compare_conversion(const struct conversion *conversion, struct checkpoint *written, reshard_error *err)
 {
     const struct catalog *target = written->source->catalog, *wanted = conversion->target.catalog;
@@ -396,7 +455,10 @@ reshard_status sidecar_compare_conversion(const struct conversion *conversion, s
         const char *expected = hex_source[tensors[i]];
         if (found == CATALOG_NONE)
             status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s' is missing", STR_ARG(key));
-        else if (strcmp(hex_target[found], expected) != 0)
+        bool is_same = found != CATALOG_NONE && strcmp(hex_target[found], expected) == 0;
+        if (!status && !is_same)
+            status = sidecar_compare_rows(conversion, tensors[i], written, found, expected, &is_same, err);
+        if (!status && !is_same)
             status =
                 error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(key), hex_target[found], expected);
     }

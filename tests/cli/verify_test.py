@@ -236,6 +236,16 @@ def differing_replicas(shell, fixtures):
         assert f"'{original}' and '{copy['file']}' differ: 1 elements" in told[0]["text"], told
 
 
+def padding_of_a_vocabulary(shell, fixtures):
+    """convert --verify compares the rows that both sides have, where a vocabulary gains or loses rows of padding."""
+    source = fixture(fixtures, "megatron/megatron-dense-legacy-pp2")
+    for path, rows, target in (source, 512, "more"), ("more", 256, "fewer"):
+        words = ("--to", "megatron", "--layout", "tp=2", "-o", f"padded-vocab={rows}", "--verify", "--quiet")
+        shell("convert", path, target, *words)
+        found = {t["key"]: t["shape"] for t in json.loads(shell("ls", "--json", target))["tensors"]}
+        assert found["embedding.word_embeddings.weight"][0] == rows, found
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -243,7 +253,7 @@ def main():
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
-             records_of_items, differing_replicas)
+             records_of_items, differing_replicas, padding_of_a_vocabulary)
     raise SystemExit(small_models.run(args.bin,
                                       [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]))
 
