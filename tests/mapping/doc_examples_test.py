@@ -5,25 +5,50 @@ blocks without a name that begin with `$ `.
 
 usage: doc_examples_test.py --bin RESHARD [--root DIR] [--update] PAGE
 Every `$ reshard …` must print exactly what stands below it. --update writes what it prints into the page instead. Commands run in a folder
-with the files of the page; with --root in DIR, as a reader of the README types them, only that /tmp is a folder of the test.
+with the files of the page; with --root in DIR, as a reader of the README types them on a terminal, only that
+/tmp is a folder of the test.
 """
 import argparse
+import fcntl
 import os
 import pathlib
+import pty
 import re
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+
+
+def on_terminal(command, folder, environment):
+    """What a command prints on a terminal without colours, and what it says on standard error."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+    process = subprocess.Popen(command, shell=True, cwd=folder, env=environment | {"NO_COLOR": "1"}, stdout=its, stderr=subprocess.PIPE)
+    os.close(its)
+    printed = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # all who could write are gone
+            part = b""
+        if not part:
+            break
+        printed += part
+    os.close(ours)
+    said = process.communicate(timeout=60)[1]
+    return printed.decode().replace("\r\n", "\n"), said.decode()
 
 
 def run(binary, command, folder, root):
-    path = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
-    typed = command.replace("/tmp/", f"{folder}/tmp/") if root else command
-    done = subprocess.run(typed, shell=True, cwd=root or folder, env=path, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE if root else subprocess.STDOUT, text=True, timeout=60)
+    environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    if not root:
+        return subprocess.run(command, shell=True, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=60).stdout
     # A README shows what is asked for; what is noted beside it, on standard error, only where there is nothing else.
-    printed = done.stdout or done.stderr if root else done.stdout
-    return printed.replace(f"{folder}/tmp/", "/tmp/") if root else printed
+    printed, said = on_terminal(command.replace("/tmp/", f"{folder}/tmp/"), root, environment)
+    return (printed or said).replace(f"{folder}/tmp/", "/tmp/")
 
 
 def commands_of(block):
