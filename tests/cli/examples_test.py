@@ -13,13 +13,25 @@ LINES = 60
 LANGUAGES = [["cc", "-std=gnu17", "-xc"], ["c++", "-std=c++17", "-xc++"]]
 
 
+def mpi_flags(path):
+    """Where MPI's header lies, for those that use it; None: there is no MPI."""
+    if "<reshard/mpi.h>" not in path.read_text():
+        return []
+    for name in ("ompi-c", "mpich"):
+        found = subprocess.run(["pkg-config", "--cflags", name], capture_output=True, text=True)
+        if found.returncode == 0:
+            return [flag.replace("-I", "-isystem", 1) for flag in found.stdout.split()]
+    return None
+
+
 def problems(root, path):
     lines = path.read_text().count("\n")
     if lines > LINES:
         yield f"{lines} lines, more than {LINES}"
-    for language in LANGUAGES:
+    flags = mpi_flags(path)
+    for language in LANGUAGES if flags is not None else []:
         if shutil.which(language[0]):
-            command = [*language, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{root / 'include'}", path]
+            command = [*language, *flags, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{root / 'include'}", path]
             yield from subprocess.run(command, capture_output=True, text=True).stderr.splitlines()[:3]
 
 

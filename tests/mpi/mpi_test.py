@@ -45,6 +45,11 @@ class Tests:
         found = {p.relative_to(folder / "many"): p.read_bytes() for p in (folder / "many").rglob("*") if p.is_file()}
         return None if files == found else f"{sorted(map(str, files))} and {sorted(map(str, found))} differ"
 
+    def example(self, _folder):
+        run = self.mpirun(4, self.args.example)
+        is_good = run.returncode == 0 and run.stdout == "0 wrong, 6144 bytes moved\n"
+        return None if is_good else f"exit {run.returncode}: {run.stdout}{run.stderr}"
+
     def failure(self, folder):
         run = self.mpirun(2, self.args.command, "convert", "--quiet", folder / "nothing", folder / "none", "--to", "torch-dcp")
         if run.returncode == 0 or "of 2 failed" not in run.stderr or (folder / "none").exists():
@@ -65,10 +70,10 @@ def make_checkpoint(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("mpirun", "ranks", "command", "bin", "fixtures"):
+    for name in ("mpirun", "ranks", "command", "example", "bin", "fixtures"):
         parser.add_argument("--" + name)
     tests = Tests(parser.parse_args())
-    cases = [tests.random_layouts, tests.late_rank, tests.conversion, tests.failure]
+    cases = [tests.random_layouts, tests.late_rank, tests.conversion, tests.example, tests.failure]
     print(f"1..{len(cases)}")
     failed = 0
     for number, case in enumerate(cases, 1):
