@@ -162,11 +162,12 @@ reshard_status kept_items_append(struct buffer *text, const struct catalog *cata
         kept_path(&made, parts, count);
     buffer_append_text(&made, ",\"value\":");
     *is_kept = is_named && item->value && kept_value(&made, item->value);
-    bool failed = made.failed;
-    if (*is_kept && !(buffer_append_byte(&made, '}') && buffer_append(text, made.data, made.size)))
-        failed = true;
+    /* Items that share their parts are made one by one, and given up one by one. */
+    reshard_status status = made.failed ? error_set_memory(err) : work_spend(catalog->limits.budget, made.size, err);
+    if (!status && *is_kept && !(buffer_append_byte(&made, '}') && buffer_append(text, made.data, made.size)))
+        status = error_set_memory(err);
     buffer_release(&made);
-    return failed ? error_set_memory(err) : RESHARD_OK;
+    return status;
 }
 
 reshard_status kept_items_end(struct buffer *text, reshard_error *err)
