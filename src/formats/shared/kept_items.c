@@ -162,8 +162,9 @@ reshard_status kept_items_append(struct buffer *text, const struct catalog *cata
         kept_path(&made, parts, count);
     buffer_append_text(&made, ",\"value\":");
     *is_kept = is_named && item->value && kept_value(&made, item->value);
-    /* Items that share their parts are made one by one, and given up one by one. */
-    reshard_status status = made.failed ? error_set_memory(err) : work_spend(catalog->limits.budget, made.size, err);
+    /* Items that share their parts are made one by one, and given up one by one: what is made in vain costs more. */
+    reshard_status status =
+        made.failed ? error_set_memory(err) : work_spend(catalog->limits.budget, made.size * (*is_kept ? 1 : WORK_STEP), err);
     if (!status && *is_kept && !(buffer_append_byte(&made, '}') && buffer_append(text, made.data, made.size)))
         status = error_set_memory(err);
     buffer_release(&made);
