@@ -328,18 +328,20 @@ def sidecars():
 
 
 def sharded_states():
-    """What ranks send each other (src/parallel/sharded_pack.c): grids, a flat range, strides, objects, values; and what is wrong."""
+    """What ranks send each other (src/parallel/shard_pack.c, sharded_pack.c): grids, a flat range, strides, objects, values; and what is
+    wrong."""
     def text(value):
         return struct.pack("<I", len(value)) + value.encode()
 
     def numbers(*values):
         return struct.pack(f"<{len(values)}q", *values)
 
-    def tensor(key, shape, start, extent, fragments=None, flat=None, strides=None, prepended=0, replica=(0,), dtype="F32", flags=16):
-        flags |= (flat is not None) | (fragments is not None) << 1 | (strides is not None) << 3
-        vectors = numbers(*shape, *start, *extent, *(fragments or ()), *(strides or ()), *(flat or ()))
-        head = text(key) + text(dtype) + bytes([flags, len(shape), prepended])
-        return head + vectors + struct.pack("<I", len(replica)) + numbers(*replica)
+    def tensor(key, shape, start, extent, fragments=None, flat=None, strides=None, prepended=0, replica=(0,), dtype="F32", flags=4):
+        flags |= (flat is not None) | (strides is not None) << 1
+        vectors = numbers(*shape, *start, *extent, *(flat or ()), *(strides or ()), 0)
+        shard = text(key) + text(dtype) + bytes([flags, len(shape)]) + vectors
+        more = bytes([fragments is not None, prepended]) + numbers(*(fragments or ()))
+        return shard + more + struct.pack("<I", len(replica)) + numbers(*replica)
 
     def item(key, shape, offset, json="[1]", data=None):
         return (text(key) + bytes([len(shape)]) + numbers(*shape, *offset) + struct.pack("<I", 1) + numbers(0) + bytes([data is not None])
