@@ -216,8 +216,11 @@ static reshard_status relate_optimizer(struct conversion *conversion, reshard_er
 static reshard_status space_note(struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     reshard_error found = { 0 };
-    if (!target_check_space(conversion, target_path, &found))
+    reshard_status status = target_check_space(conversion, target_path, &found);
+    if (!status)
         return RESHARD_OK;
+    if (status == RESHARD_ERR_MEMORY)
+        return error_set_memory(err);
     return note_add(&conversion->warnings, &conversion->notes, NOTE_SPACE, STR(""), err, "%s", found.message);
 }
 

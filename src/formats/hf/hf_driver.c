@@ -2,6 +2,7 @@
 #include "formats/hf/hf.h"
 
 #include "formats/hf/hf_folder.h"
+#include "formats/shared/kept_items.h"
 #include "formats/shared/safetensors_target.h"
 
 /* A folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong. */
@@ -31,7 +32,8 @@ static const struct format_option hf_options[] = {
     { 0 },
 };
 
-static const char *const folder_entries[] = { "*.safetensors", "*.safetensors.index*.json", "model.*.index.json", "sharded/", NULL };
+static const char *const folder_entries[] = { "*.safetensors", "*.safetensors.index*.json", "model.*.index.json", KEPT_ITEMS_NAME,
+                                              "sharded/", NULL };
 
 const struct format_driver format_hf = {
     .name = "hf",

@@ -178,9 +178,16 @@ reshard_status kept_items_end(struct buffer *text, reshard_error *err)
 
 /* ---- reading ---- */
 
-static bool hex_bytes(struct arena *arena, struct str hex, struct str *out)
+/* Where values of JSON become others again. */
+struct restoring {
+    struct arena *arena;
+    bool no_memory;
+};
+
+static bool hex_bytes(struct restoring *restoring, struct str hex, struct str *out)
 {
-    char *bytes = hex.size % 2 == 0 ? arena_alloc(arena, hex.size / 2 + 1) : NULL;
+    char *bytes = hex.size % 2 == 0 ? arena_alloc(restoring->arena, hex.size / 2 + 1) : NULL;
+    restoring->no_memory |= hex.size % 2 == 0 && !bytes;
     for (size_t i = 0; bytes && i < hex.size; i++) {
         const char c = hex.data[i];
         const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
@@ -193,9 +200,10 @@ static bool hex_bytes(struct arena *arena, struct str hex, struct str *out)
 }
 
 /* [[key, value], …] becomes a dict. */
-static bool pairs_to_dict(struct arena *arena, struct value *value, const struct value *list)
+static bool pairs_to_dict(struct restoring *restoring, struct value *value, const struct value *list)
 {
-    struct value **items = arena_array(arena, list->list.count * 2 + 1, sizeof(*items));
+    struct value **items = arena_array(restoring->arena, list->list.count * 2 + 1, sizeof(*items));
+    restoring->no_memory |= !items;
     for (size_t i = 0; items && i < list->list.count; i++) {
         const struct value *pair = list->list.items[i];
         if (pair->kind != VALUE_LIST || pair->list.count != 2)
@@ -209,7 +217,7 @@ static bool pairs_to_dict(struct arena *arena, struct value *value, const struct
 }
 
 /* An object of one member that stands for something else becomes that. false: it does not fit. */
-static bool restore_node(struct arena *arena, struct value *value)
+static bool restore_node(struct restoring *restoring, struct value *value)
 {
     struct str word;
     if (value->kind != VALUE_DICT || value->list.count != 2 || !value_as_str(value->list.items[0], &word) || !str_starts_with(word, "__"))
@@ -221,13 +229,13 @@ static bool restore_node(struct arena *arena, struct value *value)
         return true;
     }
     if (str_is(word, "__dict__") && member->kind == VALUE_LIST)
-        return pairs_to_dict(arena, value, member);
+        return pairs_to_dict(restoring, value, member);
     if (member->kind != VALUE_STR)
         return false;
     if (str_is(word, "__bytes__")) {
         struct str bytes;
         value->kind = VALUE_BYTES;
-        bool is_hex = hex_bytes(arena, member->text, &bytes);
+        bool is_hex = hex_bytes(restoring, member->text, &bytes);
         value->text = bytes;
         return is_hex;
     }
@@ -240,7 +248,7 @@ static bool restore_node(struct arena *arena, struct value *value)
 }
 
 /* All nodes below root, from the leaves up; JSON is a tree, and not deeper than its limit. */
-static bool restore_values(struct arena *arena, struct value *root, uint64_t depth_max)
+static bool restore_values(struct restoring *restoring, struct value *root, uint64_t depth_max)
 {
     struct restore_frame {
         struct value *value;
@@ -248,6 +256,7 @@ static bool restore_values(struct arena *arena, struct value *root, uint64_t dep
     } *frames = calloc(depth_max + 2, sizeof(*frames));
     bool fits = frames != NULL;
     size_t depth = 0;
+    restoring->no_memory = !fits;
     if (fits)
         frames[depth++].value = root;
     while (fits && depth) {
@@ -257,7 +266,7 @@ static bool restore_values(struct arena *arena, struct value *root, uint64_t dep
             frames[depth] = (struct restore_frame){ .value = frame->value->list.items[frame->next++] };
             fits = depth++ <= depth_max;
         } else {
-            fits = restore_node(arena, frame->value);
+            fits = restore_node(restoring, frame->value);
             depth--;
         }
     }
@@ -300,8 +309,10 @@ static reshard_status add_kept(struct catalog *catalog, struct value_graph *grap
     struct catalog_item item = { .kind = ITEM_VALUE, .graph = graph };
     if (!value || !value_as_str(key, &item.key) || !kept_read_path(value_dict_get(entry, "path"), parts, &count))
         return error_set(err, RESHARD_ERR_FORMAT, "item %zu: expected {\"key\", \"path\", \"value\"}", index);
-    if (!restore_values(&graph->arena, value, catalog->limits.json_depth))
-        return error_set(err, RESHARD_ERR_FORMAT, "item '%.*s': its value does not fit", STR_ARG(item.key));
+    struct restoring restoring = { .arena = &graph->arena };
+    if (!restore_values(&restoring, value, catalog->limits.json_depth))
+        return restoring.no_memory ? work_error(catalog->limits.budget, err)
+                                   : error_set(err, RESHARD_ERR_FORMAT, "item '%.*s': its value does not fit", STR_ARG(item.key));
     item.value = value;
     return catalog_add_item(catalog, &item, count ? parts : NULL, count, NULL, err);
 }
