@@ -170,6 +170,8 @@ static reshard_status gather_wait(struct comm *comm, uint64_t gather, reshard_er
     struct team *team = end_of(comm)->team;
     const struct timespec deadline = deadline_in(comm->timeout_seconds);
     while (team->gathered < gather) {
+        if (team->is_over) /* those who have given up took their bytes with them */
+            return error_set(err, RESHARD_ERR_IO, "%s", team->reason);
         uint32_t missing = team_missing(team, gather);
         reshard_error why = RESHARD_ERROR_INIT;
         reshard_status status = missing < team->size ? team_wait(comm, missing, &deadline, err) : team_gather(team, &why);
