@@ -90,7 +90,10 @@ static reshard_status live_item_graph(struct source *source, const struct live_i
     }
     if (!arena_str(&source->catalog->arena, given->json, &json))
         return error_set_memory(err);
-    return json_parse(json.data, json.size, &source->limits, out, err);
+    reshard_status status = json_parse(json.data, json.size, &source->limits, out, err);
+    if (status)
+        value_graph_release(out);
+    return status;
 }
 
 static reshard_status live_add_item(struct source *source, const struct live_item *given, reshard_error *err)

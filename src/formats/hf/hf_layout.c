@@ -155,9 +155,9 @@ static reshard_status hf_layout_add_side_files(struct hf_target *hf, reshard_err
             status = st_target_add_copy(hf->target, name, request->source,
                                         layout_item_stored(request, index)->object, err);
     }
-    if (!status && hf->items.kept.size) {
-        status = st_target_add_text(hf->target, STR(KEPT_ITEMS_NAME), &hf->items.kept, err);
-        hf->items.kept = (struct buffer){ 0 }; /* taken over */
+    if (!status && hf->items.kept.text.size) {
+        status = st_target_add_text(hf->target, STR(KEPT_ITEMS_NAME), &hf->items.kept.text, err);
+        hf->items.kept.text = (struct buffer){ 0 }; /* taken over */
     }
     return status;
 }

@@ -145,12 +145,15 @@ static void kept_path(struct buffer *out, const struct path_part *parts, size_t 
     buffer_append_byte(out, ']');
 }
 
-reshard_status kept_items_append(struct buffer *text, const struct catalog *catalog, const struct catalog_item *item, bool *is_kept,
+reshard_status kept_items_append(struct kept_items *items, const struct catalog *catalog, const struct catalog_item *item, bool *is_kept,
                                  reshard_error *err)
 {
-    struct buffer made = { 0 };
+    struct buffer made = { 0 }, *text = &items->text;
     struct path_part single;
     const struct path_part *parts;
+    *is_kept = false;
+    if (items->in_vain > KEPT_IN_VAIN_MAX)
+        return RESHARD_OK;
     const size_t count = catalog_item_path(catalog, item, &single, &parts);
     bool is_named = str_is_utf8(item->key, false, NULL) && count <= PATH_MAX_PARTS;
     for (size_t i = 0; i < count && is_named; i++)
@@ -162,9 +165,9 @@ reshard_status kept_items_append(struct buffer *text, const struct catalog *cata
         kept_path(&made, parts, count);
     buffer_append_text(&made, ",\"value\":");
     *is_kept = is_named && item->value && kept_value(&made, item->value);
-    /* Items that share their parts are made one by one, and given up one by one: what is made in vain costs more. */
-    reshard_status status =
-        made.failed ? error_set_memory(err) : work_spend(catalog->limits.budget, made.size * (*is_kept ? 1 : WORK_STEP), err);
+    /* Items that share their parts are made one by one, and given up one by one. */
+    reshard_status status = made.failed ? error_set_memory(err) : work_spend(catalog->limits.budget, made.size, err);
+    items->in_vain += *is_kept ? 0 : made.size;
     if (!status && *is_kept && !(buffer_append_byte(&made, '}') && buffer_append(text, made.data, made.size)))
         status = error_set_memory(err);
     buffer_release(&made);

@@ -16,8 +16,15 @@
 
 #define KEPT_ITEMS_NAME "reshard_items.json"
 
-/* Appends an item to the file's text, which begins empty. *is_kept false: not all of its value can be written, and nothing was appended. */
-reshard_status kept_items_append(struct buffer *text, const struct catalog *catalog, const struct catalog_item *item, bool *is_kept,
+/* The file's text; empty: no item is kept. A zeroed one is empty; release text. */
+struct kept_items {
+    struct buffer text;
+    uint64_t in_vain; /* bytes of items that were given up: after KEPT_IN_VAIN_MAX of them no other is tried */
+};
+#define KEPT_IN_VAIN_MAX ((uint64_t)64 << 20)
+
+/* Appends an item. *is_kept false: not all of its value can be written, and nothing was appended. */
+reshard_status kept_items_append(struct kept_items *items, const struct catalog *catalog, const struct catalog_item *item, bool *is_kept,
                                  reshard_error *err);
 
 /* Ends the text of at least one item. */

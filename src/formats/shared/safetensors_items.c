@@ -34,7 +34,7 @@ void st_items_release(struct st_items *items)
 {
     st_metadata_release(&items->metadata);
     free(items->files);
-    buffer_release(&items->kept);
+    buffer_release(&items->kept.text);
     *items = (struct st_items){ 0 };
 }
 
@@ -160,7 +160,7 @@ reshard_status st_items_take(const struct layout_request *request, struct target
         else
             status = safetensors_items_note_item(target, item, err);
     }
-    return status || !out->kept.size ? status : kept_items_end(&out->kept, err);
+    return status || !out->kept.text.size ? status : kept_items_end(&out->kept.text, err);
 }
 
 reshard_status st_items_merge_index(struct st_items *items, struct target *target, reshard_error *err)

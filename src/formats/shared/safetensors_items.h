@@ -5,6 +5,7 @@
 
 #include "formats/driver.h"
 #include "encoding/safetensors_header.h"
+#include "formats/shared/kept_items.h"
 #include "formats/shared/safetensors_pieces.h"
 
 /* Item of a Hugging Face folder: the metadata of its index file, without what is counted from the tensors. */
@@ -19,7 +20,7 @@ struct st_items {
     const struct value *index;   /* __index_metadata__, a dict; or NULL */
     uint32_t *files;             /* wanted items that are side files */
     uint32_t file_count;
-    struct buffer kept;          /* text of reshard_items.json, for the others; empty: there are none */
+    struct kept_items kept;      /* reshard_items.json, for the others */
 };
 
 /* Whether an item is the text of a config.json that is not one of the source's files. */
