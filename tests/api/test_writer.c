@@ -885,7 +885,9 @@ int main(int argc, char **argv)
         IN_WORK(values_of_another_type_are_cast),
         IN_WORK(names_change_and_what_is_left_out_is_not_missed),
         IN_WORK(what_only_the_reference_has_is_filled),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which have memory of their own */
         IN_WORK(memory_does_not_grow_with_the_tensors),
+#endif
         IN_WORK(null_and_what_cannot_be_is_refused),
     };
     const struct CMUnitTest threads[] = { IN_WORK(threads_feed_one_writer) };
