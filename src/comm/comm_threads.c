@@ -192,15 +192,14 @@ static reshard_status threads_all_gather(struct comm *comm, const void *bytes, s
     own->bytes = bytes;
     own->size = size;
     own->arrived = first;
+    pthread_cond_broadcast(&team->changed); /* who waits looks again who is missing */
     reshard_status status = gather_wait(comm, first, err);
     if (!status)
         status = gathered_copy(team, all, sizes, err);
     if (!status) { /* a gather of nothing: all have their copies behind it */
         own->arrived++;
-        if (team_missing(team, first + 1) == team->size) {
-            team->gathered++;
-            pthread_cond_broadcast(&team->changed);
-        }
+        team->gathered += team_missing(team, first + 1) == team->size;
+        pthread_cond_broadcast(&team->changed);
         const struct timespec deadline = deadline_in(comm->timeout_seconds);
         while (!status && team->gathered < first + 1)
             status = team_wait(comm, team_missing(team, first + 1), &deadline, err);
