@@ -26,8 +26,10 @@ static bool path_tree_spell(struct path_tree *tree, uint32_t parent, const struc
     buffer_append_u32le(&tree->key, parent);
     buffer_append_byte(&tree->key, (uint8_t)part->kind);
     if (part->kind == PATH_KEY)
-        return buffer_append_str(&tree->key, part->key);
-    return buffer_append_u64le(&tree->key, (uint64_t)part->index);
+        buffer_append_str(&tree->key, part->key);
+    else
+        buffer_append_u64le(&tree->key, (uint64_t)part->index);
+    return !tree->key.failed; /* an append may succeed behind one that did not */
 }
 
 /* The child, made if need be. */
