@@ -275,7 +275,7 @@ static int run_diff(const struct options *options, const struct mapping_input *m
     diff.include = options->include.values;
     diff.exclude = options->exclude.values;
     diff.strip_prefix = options->strip_prefix;
-    diff.renames = options->renames.count ? options->renames.values : NULL;
+    diff.renames = options->renames.values;
     diff.add_prefix = options->add_prefix;
     diff.explain = 1;
     if (read_tolerance(options, &diff))

@@ -7,12 +7,11 @@ reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *
     const struct mapping_request request = { .source = a->source, .other = b->source, .is_comparison = true, .options = options };
     const struct naming_options none = { 0 };
     const struct selection_options tensors = { .drop_items = true, .naming = naming ? *naming : none };
-    bool is_renamed = tensors.naming.strip_prefix || tensors.naming.renames || tensors.naming.add_prefix;
     out->catalog = a->source->catalog;
     reshard_status status = mapping_make(&request, &out->mapping, err);
     if (!status && out->mapping.names)
         finding_report(findings, FINDING_NOTE, "names", STR(""), "compared under other %s", out->mapping.names);
-    if (status || (!out->mapping.stage && !is_renamed))
+    if (status || (!out->mapping.stage && !naming_is_asked(&tensors.naming)))
         return status;
     status = selection_make(a->source->catalog, out->mapping.stage, "mapped", &tensors, NULL, &out->selection, err);
     if (!status)

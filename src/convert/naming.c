@@ -5,13 +5,24 @@
 
 #include <stdlib.h>
 
-reshard_status naming_begin(struct naming *naming, const struct naming_options *options, reshard_error *err)
+static size_t count_renames(const struct naming_options *options)
 {
     size_t count = 0;
     while (options->renames && options->renames[count])
         count++;
+    return count;
+}
+
+bool naming_is_asked(const struct naming_options *options)
+{
+    return options->strip_prefix || options->add_prefix || options->rename || count_renames(options);
+}
+
+reshard_status naming_begin(struct naming *naming, const struct naming_options *options, reshard_error *err)
+{
+    size_t count = count_renames(options);
     *naming = (struct naming){ .options = options };
-    naming->is_active = options->strip_prefix || options->add_prefix || options->rename || count;
+    naming->is_active = naming_is_asked(options);
     naming->renames = calloc(count + 1, sizeof(*naming->renames));
     reshard_status status = naming->renames ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {

@@ -17,6 +17,9 @@ struct naming_options {
     void *context;
 };
 
+/* Whether the options change any name. */
+bool naming_is_asked(const struct naming_options *options);
+
 struct naming {
     const struct naming_options *options;
     struct key_rename **renames;
