@@ -327,19 +327,27 @@ def sidecars():
             yield f"made-{flags}-{place}", bytes([flags]) + place.to_bytes(2, "little") + b'"\n0[1]'[place // 40 % 6 :]
 
 
+def packed_text(value):
+    return struct.pack("<I", len(value)) + value.encode()
+
+
+def packed_shard(key, dtype, shape, start, extent, flat=None, strides=None):
+    """A shard with values, as src/parallel/shard_pack.c has it."""
+    flags = 4 | (flat is not None) | (strides is not None) << 1
+    vectors = [*shape, *start, *extent, *(flat or ()), *(strides or ()), 0]
+    return packed_text(key) + packed_text(dtype) + bytes([flags, len(shape)]) + struct.pack(f"<{len(vectors)}q", *vectors)
+
+
 def sharded_states():
     """What ranks send each other (src/parallel/shard_pack.c, sharded_pack.c): grids, a flat range, strides, objects, values; and what is
     wrong."""
-    def text(value):
-        return struct.pack("<I", len(value)) + value.encode()
+    text = packed_text
 
     def numbers(*values):
         return struct.pack(f"<{len(values)}q", *values)
 
-    def tensor(key, shape, start, extent, fragments=None, flat=None, strides=None, prepended=0, replica=(0,), dtype="F32", flags=4):
-        flags |= (flat is not None) | (strides is not None) << 1
-        vectors = numbers(*shape, *start, *extent, *(flat or ()), *(strides or ()), 0)
-        shard = text(key) + text(dtype) + bytes([flags, len(shape)]) + vectors
+    def tensor(key, shape, start, extent, fragments=None, flat=None, strides=None, prepended=0, replica=(0,), dtype="F32"):
+        shard = packed_shard(key, dtype, shape, start, extent, flat, strides)
         more = bytes([fragments is not None, prepended]) + numbers(*(fragments or ()))
         return shard + more + struct.pack("<I", len(replica)) + numbers(*replica)
 
@@ -378,8 +386,7 @@ def saver_requests():
         return struct.pack("<I", 2**32 - 1) if values is None else struct.pack("<I", len(values)) + b"".join(map(text, values))
 
     def shard(key, dtype, shape, start, extent, flat, offset):
-        vectors = struct.pack(f"<I{3 * len(shape)}q", len(shape), *shape, *start, *extent)
-        return text(key) + text(dtype) + vectors + struct.pack("<BqqQ", flat is not None, *(flat or (0, 0)), offset)
+        return packed_shard(key, dtype, shape, start, extent, flat) + struct.pack("<Q", offset)
 
     def request(shards, items, magic=b"RSHSAVE1", count=None, lists=None, end=b"", sharded=b"\0"):
         words = ["/nowhere/x", None, "job", "torch-dcp", "ranks=2", None, None, "a.", "b.", None]
@@ -407,6 +414,7 @@ def saver_requests():
     yield "hole", request([halves[1]], [])
     yield "list", request([whole], [], lists=[["a", None], None, None, None, None])
     yield "json", request([whole], [("step", "{1}")])
+    yield "json-late", request([whole], [("step", '["a text that is made", "and another"')])
     yield "end", request([whole], items, end=b"x")
     yield "sharded", request([], [], sharded=b"\1" + struct.pack("<Q", 16) + b"SDS1" + bytes(12))
     yield "sharded-cut", request([], [], sharded=b"\1" + struct.pack("<Q", 1 << 40))

@@ -7,8 +7,7 @@
 #include "api/handle.h"
 #include "api/sharded_handle.h"
 #include "base/checked.h"
-#include "base/cursor.h"
-#include "tensor/shard.h"
+#include "parallel/shard_pack.h"
 
 #define REQUEST_MAGIC UINT64_C(0x3145564153485352) /* RSHSAVE1 */
 #define TEXT_NONE UINT32_MAX
@@ -136,26 +135,6 @@ static reshard_status request_put_options(const struct saver_request *request, s
     return status;
 }
 
-static void request_put_vector(struct buffer *out, int rank, const int64_t *vector)
-{
-    for (int i = 0; i < rank; i++)
-        buffer_append_u64le(out, (uint64_t)vector[i]);
-}
-
-static void request_put_shard(struct buffer *out, const struct shard *shard, uint64_t offset)
-{
-    request_put_bytes(out, shard->key.data, shard->key.size);
-    request_put_text(out, dtype_info(shard->dtype)->name);
-    buffer_append_u32le(out, (uint32_t)shard->rank);
-    request_put_vector(out, shard->rank, shard->shape);
-    request_put_vector(out, shard->rank, shard->start);
-    request_put_vector(out, shard->rank, shard->extent);
-    buffer_append_byte(out, shard->is_flattened);
-    buffer_append_u64le(out, (uint64_t)shard->flat_begin);
-    buffer_append_u64le(out, (uint64_t)shard->flat_end);
-    buffer_append_u64le(out, offset);
-}
-
 static bool request_put_sharded(struct buffer *out, const struct sharded_dict *sharded, const uint64_t *offsets)
 {
     struct buffer packed = { 0 };
@@ -179,8 +158,10 @@ reshard_status saver_request_write(const struct saver_request *request, const ui
     if (request->sharded && !request_put_sharded(out, request->sharded, offsets))
         return buffer_error(out, err);
     buffer_append_u64le(out, request->shards ? request->shards->count : 0);
-    for (size_t i = 0; request->shards && i < request->shards->count; i++)
-        request_put_shard(out, &request->shards->shards[i], offsets[i]);
+    for (size_t i = 0; request->shards && i < request->shards->count; i++) {
+        shard_pack(&request->shards->shards[i], false, out);
+        buffer_append_u64le(out, offsets[i]);
+    }
     buffer_append_u64le(out, request->item_count);
     for (size_t i = 0; i < request->item_count; i++) {
         request_put_bytes(out, request->items[i].key.data, request->items[i].key.size);
@@ -273,22 +254,6 @@ static bool request_take_options(struct request_reading *reading)
            cursor_u64le(cursor, &reading->work->run.memory_bytes) && cursor_u64le(cursor, &reading->work->run.threads);
 }
 
-static bool request_take_vector(struct cursor *cursor, uint32_t rank, int64_t *out)
-{
-    uint64_t number;
-    for (uint32_t i = 0; i < rank; i++) {
-        if (!cursor_u64le(cursor, &number))
-            return false;
-        out[i] = (int64_t)number;
-    }
-    return true;
-}
-
-static bool request_take_number(struct cursor *cursor, int64_t *out)
-{
-    return request_take_vector(cursor, 1, out);
-}
-
 /* The copy of a shard's values is row-major. */
 static reshard_status request_place_values(const struct request_reading *reading, struct shard *shard, uint64_t offset, reshard_error *err)
 {
@@ -325,20 +290,12 @@ static reshard_status request_take_sharded(struct request_reading *reading, resh
 static reshard_status request_take_shard(struct request_reading *reading, reshard_error *err)
 {
     struct cursor *cursor = &reading->cursor;
-    int64_t shape[RANK_MAX], start[RANK_MAX], extent[RANK_MAX];
-    struct shard shard = { .shape = shape, .start = start, .extent = extent };
-    const char *dtype;
-    uint32_t rank;
+    struct shard_room room;
+    struct shard shard;
     uint64_t offset;
-    uint8_t flag;
-    if (!request_take_bytes(cursor, &shard.key) || !request_take_text(cursor, &dtype) || !dtype ||
-        !dtype_from_name(str_of(dtype), &shard.dtype) || !cursor_u32le(cursor, &rank) || rank > RANK_MAX ||
-        !request_take_vector(cursor, rank, shape) || !request_take_vector(cursor, rank, start) ||
-        !request_take_vector(cursor, rank, extent) || !cursor_u8(cursor, &flag) || !request_take_number(cursor, &shard.flat_begin) ||
-        !request_take_number(cursor, &shard.flat_end) || !cursor_u64le(cursor, &offset))
+    if (!shard_unpack(cursor, &room, &shard) || !cursor_u64le(cursor, &offset))
         return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
-    shard.rank = (int)rank;
-    shard.is_flattened = flag != 0;
+    shard.is_elsewhere = false;
     reshard_status status = shard_check(&shard, err);
     if (!status)
         status = request_place_values(reading, &shard, offset, err);

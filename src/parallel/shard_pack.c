@@ -5,6 +5,7 @@ enum packed_shard { PACKED_SHARD_FLAT = 1, PACKED_SHARD_STRIDED = 2, PACKED_SHAR
 
 void pack_text(struct buffer *out, struct str text)
 {
+    out->failed |= text.size > UINT32_MAX;
     buffer_append_u32le(out, (uint32_t)text.size);
     buffer_append_str(out, text);
 }
