@@ -3,51 +3,22 @@
  * How long a save in the background holds up the job, warm, against one memcpy of the same bytes in interleaved rounds:
  * bench_async FOLDER [MEGABYTES]. Prints the ratios of the medians, for a thread and for the program.
  */
+#include "bench.h"
 #include "reshard/async.h"
 
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define ROUNDS 7
 #define TENSOR_BYTES ((size_t)16 << 20)
 
 static reshard_error err;
 
-static void check(reshard_status status)
-{
-    if (status) {
-        fprintf(stderr, "bench_async: %s\n", err.message);
-        exit(1);
-    }
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
-static double median(double *times)
-{
-    qsort(times, ROUNDS, sizeof(*times), compare_doubles);
-    return times[ROUNDS / 2];
-}
-
 static reshard_shards *shards_new(uint8_t *memory, size_t count)
 {
     reshard_shards *shards;
     const int64_t shape[] = { 2048, 4096 }, start[] = { 0, 0 };
-    check(reshard_shards_new(&shards, &err));
+    must(reshard_shards_new(&shards, &err));
     for (size_t i = 0; i < count; i++) {
         char key[64];
         reshard_shard shard = RESHARD_SHARD_INIT;
@@ -58,7 +29,7 @@ static reshard_shards *shards_new(uint8_t *memory, size_t count)
         shard.global_shape = shard.extent = shape;
         shard.start = start;
         shard.data = memory + i * TENSOR_BYTES;
-        check(reshard_shards_add(shards, &shard, &err));
+        must(reshard_shards_add(shards, &shard, &err));
     }
     return shards;
 }
@@ -78,12 +49,12 @@ static void saver_time(int64_t kind, const char *folder, const reshard_shards *s
     request.state = &state;
     request.path = folder;
     request.options = &options;
-    check(reshard_saver_open(&how, &saver, &err));
+    must(reshard_saver_open(&how, &saver, &err));
     for (int round = -1; round < ROUNDS; round++) {
         double begin = now();
-        check(reshard_saver_save(saver, &request, NULL, &err));
+        must(reshard_saver_save(saver, &request, NULL, &err));
         double saved = now() - begin;
-        check(reshard_saver_wait(saver, -1, &err));
+        must(reshard_saver_wait(saver, -1, &err));
         begin = now();
         for (size_t i = 0; i < count; i++)
             memcpy(to + i * TENSOR_BYTES, from + i * TENSOR_BYTES, TENSOR_BYTES);
@@ -92,8 +63,8 @@ static void saver_time(int64_t kind, const char *folder, const reshard_shards *s
             copies[round] = now() - begin;
         }
     }
-    check(reshard_saver_close(saver, &err));
-    const double save = median(saves), copy = median(copies);
+    must(reshard_saver_close(saver, &err));
+    const double save = median(saves, ROUNDS), copy = median(copies, ROUNDS);
     printf("%s: %.1f ms a save, %.1f ms a memcpy of %zu MiB, ratio %.2f\n", kind ? "program" : "thread", 1e3 * save, 1e3 * copy,
            count * TENSOR_BYTES >> 20, save / copy);
 }

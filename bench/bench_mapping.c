@@ -3,22 +3,14 @@
  * Runs a mapping of 50 statements over a million keys and prints what each stage takes. usage: bench_mapping [LAYERS EXPERTS]
  * Every statement speaks of one kind of weight in every layer and expert: half rename, the others transpose, cast, join, split and stack.
  */
-#include <stdio.h>
-#include <stdlib.h>
+#include "bench.h"
+
 #include <string.h>
-#include <time.h>
 
 #include "mapping/map_engine.h"
 #include "mapping/map_expand.h"
 
 #define STATEMENTS 50
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static void die(const char *what)
 {

@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Decodes a `.metadata` file of torch.distributed.checkpoint, or with --flex of Paddle, five times and prints the median rate. usage:
  * bench_metadata [--flex] FILE */
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include "bench.h"
 
 #include "formats/dcp/metadata_decode.h"
 #include "formats/paddle/flex_metadata.h"
 
 #define ROUNDS 5
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static uint8_t *read_file(const char *path, size_t *size)
 {
@@ -77,8 +62,8 @@ int main(int argc, char **argv)
         }
         seconds[round] = now() - started;
     }
-    qsort(seconds, ROUNDS, sizeof(seconds[0]), compare);
-    printf("%.1f M chunks/s, %.2f GB/s\n", chunks / seconds[ROUNDS / 2] / 1e6, (double)size / seconds[ROUNDS / 2] / 1e9);
+    double typical = median(seconds, ROUNDS);
+    printf("%.1f M chunks/s, %.2f GB/s\n", chunks / typical / 1e6, (double)size / typical / 1e9);
     free(bytes);
     return 0;
 }

@@ -5,14 +5,12 @@
  * Boxes are rows, so that each is one run of bytes of one chunk; CHECKPOINT is of safetensors files, where chunks say at once where they
  * lie.
  */
+#include "bench.h"
 #include "reshard/reshard.h"
 
 #include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SMALL_BOXES 10000
@@ -43,13 +41,6 @@ static void die(const char *what)
 {
     fprintf(stderr, "bench_read: %s: %s\n", what, err.message);
     exit(1);
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
 static size_t file_of(reshard_str name)
@@ -155,12 +146,6 @@ static double time_pread(const struct boxes *boxes)
     return now() - began;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static void boxes_time(const char *what, int is_small)
 {
     struct boxes boxes = boxes_make(is_small);
@@ -170,10 +155,9 @@ static void boxes_time(const char *what, int is_small)
         ours[i] = time_ours(&boxes);
         theirs[i] = time_pread(&boxes);
     }
-    qsort(ours, ROUNDS, sizeof(*ours), compare_doubles);
-    qsort(theirs, ROUNDS, sizeof(*theirs), compare_doubles);
+    double our_time = median(ours, ROUNDS), their_time = median(theirs, ROUNDS);
     printf("%s: %zu boxes, %.0f MB: %.2fx of pread (%.2f GB/s)\n", what, boxes.count, (double)boxes.bytes / 1e6,
-           theirs[ROUNDS / 2] / ours[ROUNDS / 2], (double)boxes.bytes / 1e9 / ours[ROUNDS / 2]);
+           their_time / our_time, (double)boxes.bytes / 1e9 / our_time);
 }
 
 int main(int argc, char **argv)

@@ -4,13 +4,11 @@
  * read, checked, spread and laid out as torch_dist. No values. bench_save [DP] with tp 8 and pp 16: DP 70 are 8,960 ranks. Prints seconds
  * by step.
  */
+#include "bench.h"
 #include "convert/joint_save.h"
 #include "parallel/sharded_dict.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 #define TP 8
 #define PP 16
@@ -20,21 +18,6 @@
 #define VOCAB 128256
 
 static reshard_error err;
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-static void must(reshard_status status)
-{
-    if (status) {
-        fprintf(stderr, "bench_save: %s\n", err.message);
-        exit(1);
-    }
-}
 
 /* axis -1: every rank has all of it. Rows and columns are those of a tensor-parallel rank. */
 static const struct matrix {

@@ -4,13 +4,11 @@
  * memcpy, in interleaved rounds: bench_state [GIGABYTES]. Half of the matrices are cut by rows, half by columns. Prints the ratio of the
  * medians.
  */
+#include "bench.h"
 #include "reshard/state.h"
 
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define ROUNDS 7
 #define ROWS 4096
@@ -19,33 +17,12 @@
 
 static reshard_error err;
 
-static void check(reshard_status status)
-{
-    if (status) {
-        fprintf(stderr, "bench_state: %s\n", err.message);
-        exit(1);
-    }
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 /* The shards of all ranks; each has its own memory, as in a job. */
 static reshard_shards *layout_new(int count, int64_t ranks)
 {
     static const int64_t shape[] = { ROWS, COLUMNS };
     reshard_shards *shards;
-    check(reshard_shards_new(&shards, &err));
+    must(reshard_shards_new(&shards, &err));
     for (int i = 0; i < count; i++) {
         char key[64];
         snprintf(key, sizeof(key), "layers.%d.weight", i);
@@ -65,7 +42,7 @@ static reshard_shards *layout_new(int count, int64_t ranks)
             if (!shard.data)
                 exit(1);
             memset(shard.data, i + 1, MATRIX_BYTES / (size_t)ranks);
-            check(reshard_shards_add(shards, &shard, &err));
+            must(reshard_shards_add(shards, &shard, &err));
         }
     }
     return shards;
@@ -77,8 +54,8 @@ static double time_ours(const reshard_shards *source, const reshard_shards *targ
     reshard_checkpoint *checkpoint;
     double began = now();
     state.shards = source;
-    check(reshard_open_shards(&state, NULL, &checkpoint, &err));
-    check(reshard_load_shards(checkpoint, target, NULL, &err));
+    must(reshard_open_shards(&state, NULL, &checkpoint, &err));
+    must(reshard_load_shards(checkpoint, target, NULL, &err));
     reshard_close(checkpoint);
     return now() - began;
 }
@@ -90,8 +67,8 @@ static double time_memcpy(const reshard_shards *source, const reshard_shards *ta
     double began = now();
     for (size_t i = 0; i < from; i++) {
         reshard_shard a = RESHARD_SHARD_INIT, b = RESHARD_SHARD_INIT;
-        check(reshard_shards_at(source, i, &a));
-        check(reshard_shards_at(target, i % to, &b));
+        must(reshard_shards_at(source, i, &a));
+        must(reshard_shards_at(target, i % to, &b));
         memcpy(b.data, a.data, MATRIX_BYTES / 4);
     }
     return now() - began;
@@ -107,9 +84,8 @@ int main(int argc, char **argv)
         ours[i] = time_ours(source, target);
         theirs[i] = time_memcpy(source, target);
     }
-    qsort(ours, ROUNDS, sizeof(*ours), compare_doubles);
-    qsort(theirs, ROUNDS, sizeof(*theirs), compare_doubles);
+    double our_time = median(ours, ROUNDS), their_time = median(theirs, ROUNDS);
     printf("TP 4 to TP 2 in memory: %.1f GB: %.2fx of memcpy (%.1f GB/s)\n", (double)count * MATRIX_BYTES / 1e9,
-           theirs[ROUNDS / 2] / ours[ROUNDS / 2], (double)count * MATRIX_BYTES / 1e9 / ours[ROUNDS / 2]);
+           their_time / our_time, (double)count * MATRIX_BYTES / 1e9 / our_time);
     return 0;
 }

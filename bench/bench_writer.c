@@ -4,15 +4,13 @@
  * interleaved rounds: bench_writer FOLDER [GIGABYTES]. Both bring the bytes to the disk. Prints the ratios of the medians, and what
  * resident memory has grown by.
  */
+#include "bench.h"
 #include "reshard/writer.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #define ROUNDS 5
 #define PIECE ((size_t)1 << 20)
@@ -20,33 +18,6 @@
 #define THREADS_MAX 4
 
 static reshard_error err;
-
-static void check(reshard_status status)
-{
-    if (status) {
-        fprintf(stderr, "bench_writer: %s\n", err.message);
-        exit(1);
-    }
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
-static double median(double *values)
-{
-    qsort(values, ROUNDS, sizeof(*values), compare_doubles);
-    return values[ROUNDS / 2];
-}
 
 struct way {
     const char *what, *format;
@@ -98,13 +69,13 @@ static double write_pieces(const struct way *way, const char *folder, size_t cou
     input.tensors = &tensor;
     input.tensor_count = 1;
     double started = now();
-    check(reshard_writer_open(&input, path, &options, NULL, NULL, &feeding.writer, &err));
+    must(reshard_writer_open(&input, path, &options, NULL, NULL, &feeding.writer, &err));
     for (int i = 1; i < way->threads; i++)
         pthread_create(&threads[i], NULL, feed, &feeding);
     feed(&feeding);
     for (int i = 1; i < way->threads; i++)
         pthread_join(threads[i], NULL);
-    check(reshard_writer_finish(feeding.writer, &err));
+    must(reshard_writer_finish(feeding.writer, &err));
     double seconds = now() - started;
     reshard_writer_free(feeding.writer);
     return seconds;
@@ -161,9 +132,9 @@ int main(int argc, char **argv)
         }
     }
     getrusage(RUSAGE_SELF, &after);
-    double reference = median(dd);
+    double reference = median(dd, ROUNDS);
     for (int i = 0; i < WAYS; i++) {
-        double seconds = median(times[i]);
+        double seconds = median(times[i], ROUNDS);
         printf("%s: %zu MB: %.2fx of dd (%.2f s, dd %.2f s)\n", ways[i].what, count, reference / seconds, seconds, reference);
     }
     printf("resident memory: %ld MB more\n", (after.ru_maxrss - before.ru_maxrss) / 1024);
