@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "roll_up.h"
 
+#include "natural_order.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,14 +70,15 @@ void roll_up_release(struct roll_up *groups)
 }
 
 struct ordered_name {
-    const char *name;
+    reshard_str name;
     size_t number;
 };
 
 static int compare_names(const void *x, const void *y)
 {
     const struct ordered_name *a = x, *b = y;
-    return strverscmp(a->name, b->name);
+    int order = natural_order(a->name, b->name);
+    return order ? order : (a->number > b->number) - (a->number < b->number);
 }
 
 size_t *roll_up_order(const struct roll_up *groups)
@@ -83,7 +86,7 @@ size_t *roll_up_order(const struct roll_up *groups)
     struct ordered_name *names = calloc(groups->count + 1, sizeof(*names));
     size_t *order = calloc(groups->count + 1, sizeof(*order));
     for (size_t i = 0; names && i < groups->count; i++)
-        names[i] = (struct ordered_name){ groups->names[i], i };
+        names[i] = (struct ordered_name){ { groups->names[i], strlen(groups->names[i]) }, i };
     if (names)
         qsort(names, groups->count, sizeof(*names), compare_names);
     for (size_t i = 0; names && order && i < groups->count; i++)
