@@ -243,7 +243,8 @@ static reshard_status glob_compile(struct str glob, bool keeps_stars, struct key
     struct buffer expression = { 0 };
     struct glob_reading reading = { .text = glob, .out = &expression, .keeps_stars = keeps_stars };
     reshard_status status = put_glob(&reading, 0, glob.size, 0, err);
-    if (!status && !buffer_append_byte(&expression, 0))
+    buffer_append_byte(&expression, 0);
+    if (!status && expression.failed) /* of any of its parts */
         status = error_set_memory(err);
     if (!status)
         status = pattern_compile(glob, (struct str){ (char *)expression.data, expression.size - 1 }, PCRE2_ANCHORED | PCRE2_ENDANCHORED,
@@ -281,8 +282,8 @@ static reshard_status rename_wrong(const char *text, const char *why, reshard_er
     return RESHARD_ERR_USAGE;
 }
 
-/* The text up to the next separator that no backslash hides; *text moves behind it. NULL: there is none, or no memory. */
-static char *rename_part(const char **text, char separator)
+/* The text up to the next separator that no backslash hides; *text moves behind it. NULL: there is none, or *no_memory is set. */
+static char *rename_part(const char **text, char separator, bool *no_memory)
 {
     struct buffer part = { 0 };
     const char *at = *text;
@@ -294,22 +295,24 @@ static char *rename_part(const char **text, char separator)
         buffer_append_byte(&part, (uint8_t)*at);
     }
     *text = *at ? at + 1 : at;
-    if (!*at || !buffer_append_byte(&part, 0)) {
-        buffer_release(&part);
-        return NULL;
-    }
-    return (char *)part.data;
+    buffer_append_byte(&part, 0);
+    *no_memory |= part.failed;
+    if (*at && !part.failed)
+        return (char *)part.data;
+    buffer_release(&part);
+    return NULL;
 }
 
 static reshard_status rename_parse_expression(const char *text, struct key_rename *rename, reshard_error *err)
 {
     const char *at = text + 2;
-    char *expression = rename_part(&at, text[1]);
+    bool no_memory = false;
+    char *expression = rename_part(&at, text[1], &no_memory);
     if (expression)
-        rename->replacement = rename_part(&at, text[1]);
+        rename->replacement = rename_part(&at, text[1], &no_memory);
     rename->is_everywhere = at[0] == 'g';
-    reshard_status status = RESHARD_OK;
-    if (!rename->replacement || at[rename->is_everywhere])
+    reshard_status status = no_memory ? error_set_memory(err) : RESHARD_OK;
+    if (!status && (!rename->replacement || at[rename->is_everywhere]))
         status = rename_wrong(text, "it is no s/EXPRESSION/NEW/", err);
     if (!status)
         status = pattern_compile(str_of(text), str_of(expression), 0, &rename->pattern, err);

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include "convert/key_filter.h"
+#include "fail_malloc.h"
 
 static bool glob_matches(const char *glob, const char *key)
 {
@@ -139,6 +140,23 @@ TEST(a_filter_names_the_pattern_that_matches_nothing)
     key_filter_release(&filter);
 }
 
+TEST(every_failed_allocation_is_told_as_such)
+{
+    static const char *const renames[] = { "s/a(b+)\\.c/x\\1y/", "*.abc.* -> *.x.*" };
+    for (size_t i = 0; i < 2; i++)
+        for (unsigned long n = 1;; n++) {
+            struct key_rename *rename = NULL;
+            reshard_error err = { 0 };
+            fail_malloc_at(n);
+            reshard_status status = key_rename_parse(renames[i], &rename, &err);
+            bool was_hit = fail_malloc_was_hit();
+            assert_int_equal(status, was_hit ? RESHARD_ERR_MEMORY : RESHARD_OK);
+            key_rename_free(rename);
+            if (!was_hit)
+                break;
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +166,7 @@ int main(void)
         cmocka_unit_test(renames_that_are_none_are_refused),
         cmocka_unit_test(searches_end),
         cmocka_unit_test(a_filter_names_the_pattern_that_matches_nothing),
+        cmocka_unit_test(every_failed_allocation_is_told_as_such),
     };
     return cmocka_run_group_tests_name("key_pattern", tests, NULL, NULL);
 }
