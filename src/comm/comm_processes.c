@@ -23,6 +23,7 @@
 #include "base/checked.h"
 #include "comm/comm_transport.h"
 
+#define REASON_MILLISECONDS 1000
 #define SEGMENT_MAGIC UINT64_C(0x31304d4853524853)
 #define SEGMENT_BYTES (UINT64_C(64) << 20) /* of all rings, about: memory is taken as it is written */
 #define RING_BYTES_MAX (UINT64_C(1) << 20)
@@ -134,7 +135,9 @@ static void segment_end(struct process_end *end, const char *reason)
 static reshard_status segment_error(const struct process_end *end, reshard_error *err)
 {
     const struct segment *segment = segment_of(end);
-    if (atomic_load(&segment->over) != 2) /* who writes it may have died */
+    for (int i = 0; i < REASON_MILLISECONDS && atomic_load(&segment->over) == 1; i++)
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL); /* another rank is about to write why */
+    if (atomic_load(&segment->over) != 2)                 /* it may have died */
         return error_set(err, RESHARD_ERR_IO, "another rank has given up");
     return error_set(err, RESHARD_ERR_IO, "%.*s", (int)strnlen(segment->reason, COMM_REASON_MAX), segment->reason);
 }
