@@ -80,8 +80,8 @@ static void join_diff_group(struct diff_output *output, struct diff_groups *grou
 static int roll_up_tensor(const reshard_diff_tensor *tensor, void *context)
 {
     struct diff_output *output = context;
-    join_diff_group(output, &output->layers, layer_name(tensor->key.data, tensor->key.size), tensor);
-    join_diff_group(output, &output->modules, module_name(tensor->key.data, tensor->key.size), tensor);
+    join_diff_group(output, &output->layers, layer_name(tensor->key), tensor);
+    join_diff_group(output, &output->modules, module_name(tensor->key), tensor);
     return output->failed;
 }
 

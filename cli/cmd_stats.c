@@ -244,8 +244,8 @@ static int print_tensor(size_t index, const reshard_tensor_stats *stats, void *c
     struct stats_output *output = context;
     reshard_tensor tensor = RESHARD_TENSOR_INIT;
     reshard_tensor_at(output->checkpoint, index, &tensor);
-    join_group(output, &output->layers, layer_name(tensor.key.data, tensor.key.size), stats);
-    join_group(output, &output->modules, module_name(tensor.key.data, tensor.key.size), stats);
+    join_group(output, &output->layers, layer_name(tensor.key), stats);
+    join_group(output, &output->modules, module_name(tensor.key), stats);
     reshard_stats_join(&output->all, stats);
     if (output->options->json) {
         fputs(output->tensors ? ",{\"key\":" : "{\"key\":", stdout);

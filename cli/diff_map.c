@@ -56,7 +56,7 @@ static bool module_find(struct diff_tensor *tensor)
     FILE *out = open_memstream(&tensor->module, &size);
     if (!out)
         return false;
-    tensor->layer = numbers.count ? numbers.value[0] + 1 : 0;
+    tensor->layer = numbers.count ? (uint64_t)numbers.value[0] + 1 : 0;
     if (numbers.count)
         from = numbers.end[0] + (numbers.end[0] < tensor->key_size);
     for (size_t i = 1; i < numbers.count; i++) {

@@ -6,13 +6,12 @@
 #ifndef CLI_LAYOUT_MAP_H
 #define CLI_LAYOUT_MAP_H
 
-#include "reshard/reshard.h"
+#include "key_numbers.h"
 
 #include <stdbool.h>
 
 #define MAP_COLUMNS_MAX 48 /* more ranks or files share columns */
 #define MAP_ROWS_MAX 600   /* above, layers are folded however they are stored */
-#define MAP_NUMBERS_MAX 8  /* numbers in a key that may differ within a row */
 
 struct map_column {
     char *label;  /* "3", "0–15", "00001-of-00003" */
@@ -76,14 +75,6 @@ uint32_t layout_map_file(const struct layout_map *map, const reshard_chunk *chun
 
 /* Sets the part of the picture that a piece of a row's first tensor spans: top, bottom, left, right. */
 void map_piece_span(const struct layout_map *map, const struct map_row *row, const reshard_chunk *chunk, struct map_cell *out);
-
-/* The numbers in a key that stand alone between dots, and where they lie. */
-struct key_numbers {
-    size_t begin[MAP_NUMBERS_MAX], end[MAP_NUMBERS_MAX];
-    uint64_t value[MAP_NUMBERS_MAX];
-    size_t count;
-};
-void key_numbers_find(reshard_str key, struct key_numbers *out);
 
 /* "axis 0 in 8", "whole", "runs in 4": how a row's tensors are cut. Returns out. */
 const char *map_row_cut(const struct map_row *row, char out[64]);

@@ -106,7 +106,7 @@ static void row_keys_json(FILE *out, const struct layout_map *map, const struct 
         key_numbers_find(tensor.key, &numbers);
         fputs(i ? ",[" : "[", out);
         for (size_t j = 0; j < numbers.count; j++)
-            fprintf(out, "%s%llu", j ? "," : "", (unsigned long long)numbers.value[j]);
+            fprintf(out, "%s%lld", j ? "," : "", (long long)numbers.value[j]);
         putc(']', out);
     }
     putc(']', out);

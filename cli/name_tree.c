@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "name_tree.h"
 
+#include "key_numbers.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LEVELS_MAX 64   /* the rest of a name is one step */
-#define DIGITS_MAX 15   /* longer numbers are names */
-#define NO_NUMBER (-1)
 
 /* Children lie side by side. A tensor has none: where one is named as a level is, both stand there. */
 struct node {
@@ -54,20 +54,6 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
     return hash ^ hash >> 29;
 }
 
-/* Numbers are written without a sign and without zeros before them; 007 is a name. */
-static int64_t step_number(const char *step, size_t size)
-{
-    int64_t number = 0;
-    if (size == 0 || size > DIGITS_MAX || (step[0] == '0' && size > 1))
-        return NO_NUMBER;
-    for (size_t i = 0; i < size; i++) {
-        if (step[i] < '0' || step[i] > '9')
-            return NO_NUMBER;
-        number = 10 * number + (step[i] - '0');
-    }
-    return number;
-}
-
 static void add_node(struct name_tree *tree, struct node node)
 {
     if (tree->count == tree->room) {
@@ -80,7 +66,7 @@ static void add_node(struct name_tree *tree, struct node node)
         tree->nodes = grown;
         tree->room = room;
     }
-    node.number = step_number(node.step, node.size);
+    node.number = key_step_number(node.step, node.size);
     tree->nodes[tree->count++] = node;
 }
 
@@ -261,27 +247,27 @@ static void put(struct name_tree *tree, size_t *size, const char *text, size_t t
     tree->name[*size] = '\0';
 }
 
-/* "{0..31}", "{0,2,4..7}", or the step of the only one. */
+/* "{0..31}", or the step of the only one. */
 static void put_fold(struct name_tree *tree, size_t *size, const struct folding *folding, const struct fold *fold)
 {
-    char text[64];
     if (fold->count == 1) {
         put(tree, size, first_of(folding, fold)->step, first_of(folding, fold)->size);
         return;
     }
-    for (size_t i = 0, last; i < fold->count; i = last + 1) {
-        const size_t *children = &folding->children[fold->first];
-        for (last = i; last + 1 < fold->count; last++) {
-            if (tree->nodes[children[last + 1]].number != tree->nodes[children[last]].number + 1)
-                break;
-        }
-        last = last == i + 1 ? i : last; /* two are written as two */
-        int used = snprintf(text, sizeof(text), "%c%lld", i ? ',' : '{', (long long)tree->nodes[children[i]].number);
-        if (last > i)
-            used += snprintf(text + used, sizeof(text) - (size_t)used, "..%lld", (long long)tree->nodes[children[last]].number);
-        put(tree, size, text, (size_t)used);
-    }
-    put(tree, size, "}", 1);
+    char *text = NULL;
+    size_t text_size = 0;
+    int64_t *numbers = malloc(fold->count * sizeof(*numbers));
+    FILE *out = numbers ? open_memstream(&text, &text_size) : NULL;
+    for (size_t i = 0; out && i < fold->count; i++)
+        numbers[i] = tree->nodes[folding->children[fold->first + i]].number;
+    if (out)
+        key_numbers_print(out, numbers, fold->count, SIZE_MAX);
+    if (out && !fclose(out))
+        put(tree, size, text, text_size);
+    else
+        tree->failed = true;
+    free(numbers);
+    free(text);
 }
 
 struct place {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "roll_up.h"
 
+#include "key_numbers.h"
 #include "natural_order.h"
 
 #include <stdint.h>
@@ -99,41 +100,28 @@ size_t *roll_up_order(const struct roll_up *groups)
     return order;
 }
 
-/* Length of the step of a name that begins at `at`, and whether it is a number. */
-static size_t step_size(const char *key, size_t size, size_t at, bool *is_number)
+char *layer_name(reshard_str key)
 {
-    size_t end = at;
-    *is_number = true;
-    for (; end < size && key[end] != '.'; end++)
-        *is_number = *is_number && key[end] >= '0' && key[end] <= '9';
-    *is_number = *is_number && end > at;
-    return end - at;
-}
-
-char *layer_name(const char *key, size_t size)
-{
-    bool is_number;
-    for (size_t at = 0; at < size;) {
-        size_t step = step_size(key, size, at, &is_number);
-        if (is_number)
-            return strndup(key, at + step);
-        at += step + 1;
+    struct key_step step;
+    for (size_t at = 0; key_step_next(key, &at, &step);) {
+        if (step.number != NO_NUMBER)
+            return strndup(key.data, step.end);
     }
     return strdup("");
 }
 
-char *module_name(const char *key, size_t size)
+char *module_name(reshard_str key)
 {
-    bool is_number;
+    struct key_step step;
     size_t used = 0;
-    char *out = malloc(size + 1);
-    for (size_t at = 0; out && at < size;) {
-        size_t step = step_size(key, size, at, &is_number), kept = is_number ? 1 : step;
-        if (at)
+    char *out = malloc(key.size + 1);
+    for (size_t at = 0; out && key_step_next(key, &at, &step);) {
+        bool is_number = step.number != NO_NUMBER;
+        size_t kept = is_number ? 1 : step.end - step.begin;
+        if (step.begin)
             out[used++] = '.';
-        memcpy(out + used, is_number ? "*" : key + at, kept);
+        memcpy(out + used, is_number ? "*" : key.data + step.begin, kept);
         used += kept;
-        at += step + 1;
     }
     if (out)
         out[used] = 0;

@@ -6,8 +6,7 @@
 #ifndef CLI_ROLL_UP_H
 #define CLI_ROLL_UP_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "reshard/reshard.h"
 
 /* Names in the order in which they were first met, each with a number from 0 on. Starts zeroed. */
 struct roll_up {
@@ -26,7 +25,7 @@ void roll_up_release(struct roll_up *groups);
 size_t *roll_up_order(const struct roll_up *groups);
 
 /* malloc'd; NULL: out of memory. What lies in no layer is of the layer "". */
-char *layer_name(const char *key, size_t size);
-char *module_name(const char *key, size_t size);
+char *layer_name(reshard_str key);
+char *module_name(reshard_str key);
 
 #endif
