@@ -7,7 +7,7 @@
 #define ROWS 64
 #define COLUMNS 32
 
-static float source[ROWS / 4][COLUMNS], target[ROWS / 2][COLUMNS];
+static float source[ROWS / 4 * COLUMNS], target[ROWS / 2 * COLUMNS];
 
 /* Part `part` of `parts` of the rows. */
 static reshard_status part_add(reshard_shards *shards, int64_t part, int64_t parts, void *data, reshard_error *err)
@@ -35,7 +35,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     for (int i = 0; i < ROWS / 4 * COLUMNS; i++)
-        source[0][i] = (float)(rank * (ROWS / 4) * COLUMNS + i);
+        source[i] = (float)(rank * (ROWS / 4) * COLUMNS + i);
     reshard_status status = size == 4 ? reshard_comm_mpi(MPI_COMM_WORLD, NULL, &comm, &err) : RESHARD_ERR_USAGE;
     status = status ? status : reshard_shards_new(&have, &err);
     status = status ? status : reshard_shards_new(&want, &err);
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
         status = status ? status : part_add(want, rank, 2, target, &err);
     status = status ? status : reshard_redistribute(comm, have, want, NULL, &report, &err);
     for (int i = 0; rank < 2 && i < ROWS / 2 * COLUMNS; i++)
-        wrong += target[0][i] != (float)(rank * (ROWS / 2) * COLUMNS + i);
+        wrong += target[i] != (float)(rank * (ROWS / 2) * COLUMNS + i);
     if (status)
         fprintf(stderr, "rank %d: %s\n", rank, err.message);
     else if (rank == 0)

@@ -322,7 +322,7 @@ static reshard_status request_take_items(struct request_reading *reading, reshar
 
 static reshard_status request_read(struct request_reading *reading, reshard_error *err)
 {
-    uint64_t count;
+    uint64_t count = 0;
     uint8_t is_sharded;
     if (!request_take_options(reading) || !cursor_u8(&reading->cursor, &is_sharded))
         return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", reading->cursor.pos);

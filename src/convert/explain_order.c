@@ -247,7 +247,8 @@ static void tell_runs(const struct order *order, struct buffer *out)
         if (runs++ < RUNS_NAMED)
             buffer_printf(out, "%s%lld:%lld", runs > 1 ? ", " : "", (long long)order->from[i], (long long)(order->from[end - 1] + 1));
     }
-    buffer_printf(out, runs > RUNS_NAMED ? ", … (%lld runs)" : "", (long long)runs);
+    if (runs > RUNS_NAMED)
+        buffer_printf(out, ", … (%lld runs)", (long long)runs);
 }
 
 static bool mentions(struct str key, const char *word)

@@ -221,8 +221,10 @@ static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buf
 static const reshard_convert_options convert_init = RESHARD_CONVERT_OPTIONS_INIT;
 static const reshard_map_options map_init = { sizeof(map_init), &text_member, sizeof(text_member), 1, "none", NULL, 0, "{}", 2,
                                               &constant_member, sizeof(constant_member), 1, NULL, NULL };
-static const reshard_verify_options verify_init = { sizeof(verify_init), NULL, NULL, NULL, 1, 0 };
-static const reshard_diff_options diff_init = { sizeof(diff_init), 1, 1, NULL, 1, NULL, NULL };
+static const reshard_verify_options verify_init = { .struct_size = sizeof(verify_init), .deep = 1 };
+static const reshard_diff_options diff_init = {
+    .struct_size = sizeof(diff_init), .absolute_tolerance = 1, .relative_tolerance = 1, .ignore_items = 1
+};
 static const reshard_map_input map_input_init = { sizeof(map_input_init),
                                                   "t",
                                                   map_text,
@@ -273,11 +275,12 @@ static const struct struct_case {
        X(config_size), X(constants), X(constant_stride), X(constant_count), X(diagnose), X(context)),
 #undef X
 #define X(m) AT(reshard_verify_options, m)
-    IN(reshard_verify_options, &verify_init, call_verify, X(coverage), X(uncovered), X(context), X(deep), X(expect_optimizer)),
+    IN(reshard_verify_options, &verify_init, call_verify, X(coverage), X(uncovered), X(context), X(deep), X(expect_optimizer),
+       X(against), X(open), X(fail_on)),
 #undef X
 #define X(m) AT(reshard_diff_options, m)
     IN(reshard_diff_options, &diff_init, call_diff, X(absolute_tolerance), X(relative_tolerance), X(map), X(ignore_items), X(include),
-       X(exclude)),
+       X(exclude), X(summary), X(tensor), X(context), X(explain), X(strip_prefix), X(add_prefix), X(renames)),
 #undef X
 #define X(m) AT(reshard_map_input, m)
     IN(reshard_map_input, &map_input_init, call_map_input, X(name), X(text), X(size), X(source), X(target), X(strict), X(reverse),

@@ -78,7 +78,10 @@ def main():
     failed = 0
     for number, case in enumerate(cases, 1):
         with tempfile.TemporaryDirectory() as folder:
-            said = case(pathlib.Path(folder))
+            try:
+                said = case(pathlib.Path(folder))
+            except subprocess.TimeoutExpired as hang:
+                said = str(hang)
         failed += said is not None
         print(f"{'not ok' if said else 'ok'} {number} {case.__name__}")
         for line in (said or "").splitlines():
