@@ -198,11 +198,13 @@ def summary(results, names):
 def run_sample(args):
     candidates = [m for m in mutation_operators.all_candidates(ROOT) if is_chosen(args, m["file"])]
     bench = Bench(args.jobs, None)
-    coverage = mutation_coverage.Coverage(ROOT, WORK / "coverage", args.keep_coverage)
+    coverage = mutation_coverage.Coverage(ROOT, WORK / "coverage", args.keep_coverage, args.ask)
     bench.seconds = coverage.seconds
     chosen = mutation_operators.sample(candidates, args.sample, args.seed)[args.skip:]
     specs = {id(m): coverage.tests_of(m["file"], m["line"]) for m in chosen}
-    bench.build_all(sorted({s for m in chosen for s in specs[id(m)]}))
+    every = sorted({s for m in chosen for s in specs[id(m)]})
+    bench.build_all(every)
+    bench.measure(every)
     results = run_all(bench, chosen, lambda m: specs[id(m)], args.jobs, args.budget)
     counted = [r for r in results if r.state in ("killed", "survived")]
     status = summary(results, {"error": "does not build"})
@@ -223,6 +225,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--skip", type=int, default=0, help="leave out the first of the sample, which an earlier run has tried")
     parser.add_argument("--budget", type=float, default=120, metavar="SECONDS", help="of a sample: tests for one mutation end after this")
+    parser.add_argument("--ask", action="append", metavar="GLOB", help="of a sample: only tests whose `suite/name` is so are asked; several")
     parser.add_argument("--keep-coverage", action="store_true", help="use the map of lines to tests although files have changed since")
     args = parser.parse_args()
     WORK.mkdir(exist_ok=True)

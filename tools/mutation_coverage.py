@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tests run a line of the source: gcov after every single test, kept under build-mutants/ while the tree stays as it is."""
+import fnmatch
 import json
 import os
 import pathlib
@@ -16,9 +17,14 @@ FAMILIES = ("torch-dcp", "torch-file", "safetensors", "zarr", "megatron")
 LINES_BACK = 12  # a condition over several lines is counted at its first
 
 
-def specs_of(tests):
+def is_asked(name, suites, globs):
+    return not suites & LEFT_OUT and (not globs or any(fnmatch.fnmatch(f"{suite}/{name}", glob) for suite in suites for glob in globs))
+
+
+def specs_of(tests, globs):
+    """Of the tests that the globs choose by `suite/name`, or of all."""
     for name, test in tests.items():
-        if {suite.split(":")[-1] for suite in test["suite"]} & LEFT_OUT:
+        if not is_asked(name, {suite.split(":")[-1] for suite in test["suite"]}, globs):
             continue
         if name.startswith("fixtures ") and "fixtures_test.py" in " ".join(test["cmd"]):
             yield from (f"{name} --family {family}" for family in FAMILIES)
@@ -27,13 +33,13 @@ def specs_of(tests):
 
 
 class Coverage:
-    def __init__(self, root, folder, keep):
+    def __init__(self, root, folder, keep, globs):
         self.folder = folder
         self.tree = Tree(root, folder, BUILD_OPTIONS)
         self.tree.prepare()
         self.state = digest_files(root, tracked_files(root))
         self.lines, self.seconds, self.known = {}, {}, {}
-        specs = list(specs_of(self.tree.tests))
+        specs = list(specs_of(self.tree.tests, globs))
         self.measure_all(specs, keep)
 
     def measure_all(self, specs, keep):
@@ -69,8 +75,9 @@ class Coverage:
         for old in self.tree.build.rglob("*.gcda"):
             old.unlink()
         outcome = self.tree.run(spec, 1200)
-        if outcome.failure:
-            raise MutationError(f"`{spec}` on the unchanged source: {outcome.failure}")
+        if outcome.failure:  # a clock or a bound of memory that gcov's code does not keep; the test is not asked then
+            print(f"left out: `{spec}` is red where lines are counted: {outcome.failure}", file=sys.stderr, flush=True)
+            return
         kept = {"tree": self.state, "seconds": outcome.seconds, "count": outcome.count, "files": self.read_counts()}
         self.path(spec).parent.mkdir(exist_ok=True)
         self.path(spec).write_text(json.dumps(kept))
@@ -91,7 +98,8 @@ class Coverage:
         return files
 
     def tests_of(self, file, line):
-        """Quickest first."""
+        """Those that are named like the file first, then the quickest."""
         known = self.known.get(file, ())
         at = next((n for n in range(line, max(0, line - LINES_BACK), -1) if n in known), line)
-        return sorted(self.lines.get((file, at), []), key=lambda spec: self.seconds[spec])
+        stem = pathlib.PurePath(file).stem
+        return sorted(self.lines.get((file, at), []), key=lambda spec: (stem not in spec, self.seconds[spec]))
