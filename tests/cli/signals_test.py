@@ -140,11 +140,11 @@ def check_overwrite_keeps_old(binary, work):
 
 
 def check_quiet_pipe(binary, work):
-    process = subprocess.Popen([binary, "ls", "source.safetensors"], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.close()
-    err = process.stderr.read()
-    process.wait(timeout=60)
-    assert err == b"" and process.returncode == -signal.SIGPIPE, (process.returncode, err)
+    reading, writing = os.pipe()
+    os.close(reading)
+    run = subprocess.run([binary, "ls", "source.safetensors"], cwd=work, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert run.stderr == b"" and run.returncode == -signal.SIGPIPE, (run.returncode, run.stderr)
     write_source(work / "source.safetensors", 3, 1 << 34)
     process = subprocess.Popen([binary, "cat", "--as", "raw", "source.safetensors", "t0"], cwd=work, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
