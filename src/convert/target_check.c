@@ -185,19 +185,28 @@ static bool is_of_a_format(struct str name, bool is_directory)
     return found;
 }
 
-static bool is_array_or_group(const struct census *census, const char *name)
+static bool has_mark(const struct census *census, const char *name, const char *const *marks)
 {
-    static const char *const marks[] = { ".zarray", ".zgroup", ".zattrs", "zarr.json" };
     struct buffer path = { 0 };
     bool found = false, is_directory;
     uint64_t bytes;
-    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]) && !found; i++) {
+    for (; marks && *marks && !found; marks++) {
         buffer_clear(&path);
-        buffer_printf(&path, "%s/%s", name, marks[i]);
+        buffer_printf(&path, "%s/%s", name, *marks);
         found =
             buffer_append_byte(&path, '\0') && store_exists(census->store, (const char *)path.data, &is_directory, &bytes) && !is_directory;
     }
     buffer_release(&path);
+    return found;
+}
+
+/* Of any format: what is replaced need not be of the one that replaces it. */
+static bool is_marked_part(const struct census *census, const char *name)
+{
+    const struct format_driver *driver;
+    bool found = false;
+    for (int i = 0; !found && (driver = format_driver_at(i)); i++)
+        found = has_mark(census, name, driver->part_marks);
     return found;
 }
 
@@ -213,7 +222,7 @@ static reshard_status count_entry(struct census *census, struct str folder, cons
         return name_map_intern(&census->folders, str_of(name), NULL) == NAME_NONE ? error_set_memory(err) : RESHARD_OK;
     if (name_map_find(&census->known, str_of(name)) != NAME_NONE || is_of_a_format(str_of(entry->name), entry->is_directory))
         return RESHARD_OK;
-    if (entry->is_directory && is_array_or_group(census, name))
+    if (entry->is_directory && is_marked_part(census, name))
         return RESHARD_OK;
     if (entry->is_directory && may_be_bare)
         return name_map_intern(&census->folders, str_of(name), NULL) == NAME_NONE ? error_set_memory(err) : RESHARD_OK;

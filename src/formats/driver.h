@@ -245,6 +245,10 @@ struct format_driver {
      * it is not replaced. NULL: the format has no folders. */
     const char *const *folder_entries;
 
+    /* Names of files of which one lies in each folder that is a part of a checkpoint of this format, whatever the folder is called; then
+     * NULL. NULL: parts are known by folder_entries. */
+    const char *const *part_marks;
+
     /* Globs of base names of files that only say which tensors there are and where they lie, then NULL: salvage may take them from another
      * checkpoint of the same layout. NULL: names lie with the values. */
     const char *const *layout_files;

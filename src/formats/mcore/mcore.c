@@ -83,6 +83,7 @@ const struct format_driver format_fsdp_dtensor = {
 };
 
 static const char *const zarr_entries[] = { ZARR_FOLDER_ENTRIES, "*.sync/", "common.pt", "shard_*.pt", "metadata.json", NULL };
+static const char *const zarr_part_marks[] = { ZARR_PART_MARKS, NULL };
 
 const struct format_driver format_zarr = {
     .name = "zarr",
@@ -91,6 +92,7 @@ const struct format_driver format_zarr = {
     .options = mcore_zarr_options,
     .target_names = mcore_zarr_target_names,
     .folder_entries = zarr_entries,
+    .part_marks = zarr_part_marks,
     .probe = mcore_zarr_probe,
     .read_catalog = mcore_zarr_read,
     .view_by_parameter = mcore_view_by_parameter,

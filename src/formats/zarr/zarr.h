@@ -16,6 +16,8 @@
 
 /* What a folder of zarr holds; for format_driver.folder_entries. */
 #define ZARR_FOLDER_ENTRIES ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", "c/"
+/* One of them makes a folder an array or a group; for format_driver.part_marks. */
+#define ZARR_PART_MARKS ".zarray", ".zgroup", ".zattrs", "zarr.json"
 
 /* How sure it is that name is a zarr store. A folder without a document, with arrays in folders of it, is one by this much: */
 #define ZARR_SCORE_OF_ARRAYS 70
