@@ -209,8 +209,12 @@ typedef struct reshard_save_options {
  * are written as their key says ("rng/shard_0.1_2.2"), common values under their own.
  *
  * The target appears whole when all have written, or not at all: a failure of one rank, whose number the message has, ends the call on all.
- * Factories are expanded; else the state is as it was, and may be saved again. What is left beside the target of a save that was killed is
- * removed by the next one.
+ * Factories are expanded; else the state is as it was, and may be saved again.
+ *
+ * A rank that dies ends the call on the others as soon as the transport sees it, at the latest within the comm's timeout; what was at the
+ * path before is still there, whole. Only if it dies when rank 0 has already made the new checkpoint visible, it is that one: then rank 0's
+ * hint says so. What is left beside the target is removed by the next save. A rank that the others gave up, and that goes on later, gets an
+ * error and changes nothing of theirs; as long as it holds its lock, another save to the same path is RESHARD_ERR_IO.
  */
 reshard_status reshard_save(reshard_comm *comm, const char *path, reshard_sharded *sharded, const reshard_save_options *options,
                             const reshard_run_options *run, reshard_error *err);

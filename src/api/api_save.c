@@ -2,6 +2,7 @@
 /* Saving together: what ranks have is described to all, and every rank writes its own (convert/joint_save). */
 #include "api/convert_call.h"
 #include "api/sharded_group.h"
+#include "base/hash.h"
 #include "convert/joint_save.h"
 
 #include <inttypes.h>
@@ -167,19 +168,32 @@ static reshard_status save_prepare(struct save_call *call, reshard_error *err)
 
 /* ---- saving ---- */
 
-/* Ranks that were told other options would write into each other's files. */
-static reshard_status identity_check(const struct save_call *call, reshard_error *err)
+/* What a rank would write, and a random number. */
+struct save_identity {
+    uint64_t target, turn;
+};
+
+/* Ranks that were told other options would write into each other's files, and so would late ones of a save that was given up: each save
+ * has a number, which is rank 0's. */
+static reshard_status identity_agree(struct save_call *call, reshard_error *err)
 {
-    uint64_t own = joint_identity(&call->joint);
+    const struct save_identity own = { joint_identity(&call->joint), hash_random_seed() };
+    struct save_identity first = own, other;
     struct comm_gathered gathered = { 0 };
     if (!call->group.comm)
         return RESHARD_OK;
     reshard_status status = group_gather(&call->group, &own, sizeof(own), &gathered, err);
-    for (uint32_t r = 1; r < call->group.size && !status; r++) {
-        if (!str_equal(gathered.parts[r], gathered.parts[0]))
+    for (uint32_t r = 0; r < call->group.size && !status; r++) {
+        if (gathered.parts[r].size != sizeof(other))
+            status = error_set(err, RESHARD_ERR_FORMAT, "rank %" PRIu32 " does not say what it would write", r);
+        else
+            memcpy(r ? &other : &first, gathered.parts[r].data, sizeof(other));
+        if (!status && r > 0 && other.target != first.target)
             status = error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " would write another target than rank 0: the options differ", r);
     }
     comm_gathered_release(&gathered);
+    if (!status)
+        joint_set_turn(&call->joint, first.turn);
     return status;
 }
 
@@ -193,13 +207,17 @@ static reshard_status save_commit(struct save_call *call, const struct buffer *p
     if (!status && call->group.rank == 0)
         status = joint_commit(&call->joint, call->group.comm ? gathered.parts : &own, call->group.size, err);
     comm_gathered_release(&gathered);
-    return group_agree(&call->group, status, err);
+    bool is_there = !status && call->group.rank == 0;
+    status = group_agree(&call->group, status, err);
+    if (status && is_there)
+        error_hint(err, "the checkpoint is whole and in its place; what failed is only that all ranks learn of it");
+    return status;
 }
 
 static reshard_status save_write(struct save_call *call, reshard_error *err)
 {
     struct buffer part = { 0 };
-    reshard_status status = call->group.rank == 0 ? joint_clear(&call->joint, err) : RESHARD_OK;
+    reshard_status status = call->group.rank == 0 ? joint_begin(&call->joint, err) : RESHARD_OK;
     status = group_agree(&call->group, status, err);
     if (!status)
         status = group_agree(&call->group, joint_write(&call->joint, &part, err), err);
@@ -226,7 +244,7 @@ API_EXPORT reshard_status reshard_save(reshard_comm *comm, const char *path, res
     if (!status)
         status = group_agree(&call.group, save_prepare(&call, err), err);
     if (!status)
-        status = identity_check(&call, err);
+        status = identity_agree(&call, err);
     if (!status)
         status = save_write(&call, err);
     save_release(&call);

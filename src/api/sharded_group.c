@@ -81,7 +81,7 @@ reshard_status group_begin(struct sharded_group *group, reshard_comm *comm, cons
         free(gathered.memory);
         free(gathered.parts);
     }
-    return status;
+    return group_agree(group, status, err); /* no rank waits for one that could not take in what came */
 }
 
 void group_release(struct sharded_group *group)

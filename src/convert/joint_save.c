@@ -3,6 +3,7 @@
 
 #include "base/crc32.h"
 #include "base/cursor.h"
+#include "base/hash.h"
 #include "convert/sidecar.h"
 #include "convert/target_check.h"
 
@@ -74,12 +75,19 @@ reshard_status joint_prepare(struct joint_save *save, const struct joint_input *
         status = joint_plans_make(save, err);
     if (status)
         joint_release(save);
+    else
+        save->identity = run_identity(&save->feeding.conversion);
     return status;
 }
 
 uint64_t joint_identity(const struct joint_save *save)
 {
-    return run_identity(&save->feeding.conversion);
+    return save->identity;
+}
+
+void joint_set_turn(struct joint_save *save, uint64_t turn)
+{
+    save->identity = hash64(&turn, sizeof(turn), save->identity);
 }
 
 void joint_release(struct joint_save *save)
@@ -100,7 +108,7 @@ static struct store_txn_options joint_txn_options(const struct joint_save *save,
     return (struct store_txn_options){ .is_directory = run_is_directory(&save->feeding.conversion),
                                        .overwrite = options->overwrite,
                                        .no_sync = options->no_sync,
-                                       .identity = joint_identity(save),
+                                       .identity = save->identity,
                                        .share = share };
 }
 
@@ -261,19 +269,25 @@ reshard_status joint_commit(struct joint_save *save, const struct str *parts, ui
     return status ? status : run_commit(run, save->feeding.path, err);
 }
 
-reshard_status joint_clear(struct joint_save *save, reshard_error *err)
+/* What lies beside the target goes; keeps: an empty beginning stays. */
+static reshard_status joint_clear(struct joint_save *save, bool keeps, reshard_error *err)
 {
     const struct store_txn_options options = joint_txn_options(save, STORE_TXN_ALONE);
     struct store_txn *txn;
     reshard_status status = store_txn_begin(save->feeding.path, &options, &txn, err);
     if (!status)
-        store_txn_abort(txn, false);
+        store_txn_abort(txn, keeps);
     return status;
+}
+
+reshard_status joint_begin(struct joint_save *save, reshard_error *err)
+{
+    return joint_clear(save, true, err);
 }
 
 void joint_abandon(struct joint_save *save)
 {
     store_txn_abort(save->feeding.run.txn, true);
     save->feeding.run.txn = NULL;
-    joint_clear(save, NULL);
+    joint_clear(save, false, NULL);
 }

@@ -13,6 +13,7 @@
 struct joint_save {
     struct feeding feeding;
     uint32_t rank;
+    uint64_t identity;    /* of what is written, and of this save */
     struct plan *alone;   /* steps into chunks that only this rank writes */
     struct plan *mixed;   /* this rank's and others' steps into chunks that several write */
     struct plan *own;     /* all of this rank's steps */
@@ -36,15 +37,19 @@ reshard_status joint_prepare(struct joint_save *save, const struct joint_input *
 /* The same number on all ranks that were told the same. */
 uint64_t joint_identity(const struct joint_save *save);
 
+/* Before anything is written, on all ranks with the same random number: a rank that was given up and wakes up late then finds that what
+ * lies beside the target is not its save's, and does not write into it. */
+void joint_set_turn(struct joint_save *save, uint64_t turn);
+
 /* Writes this rank's payload and leaves it beside the target; appends what rank 0 needs to know of it to part. */
 reshard_status joint_write(struct joint_save *save, struct buffer *part, reshard_error *err);
 
 /* Rank 0, when all have written: parts are those of all ranks. */
 reshard_status joint_commit(struct joint_save *save, const struct str *parts, uint32_t count, reshard_error *err);
 
-/* Rank 0: removes what an earlier save has left beside the target, before any rank writes; and what this one has written, when somebody
- * failed. */
-reshard_status joint_clear(struct joint_save *save, reshard_error *err);
+/* Rank 0, before any rank writes: removes what an earlier save has left beside the target, and takes its place, so that nothing but this
+ * save's ranks can write there; and removes what this one has written, when somebody failed. */
+reshard_status joint_begin(struct joint_save *save, reshard_error *err);
 void joint_abandon(struct joint_save *save);
 void joint_release(struct joint_save *save);
 

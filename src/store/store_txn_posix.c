@@ -142,6 +142,7 @@ static int lock_try(int fd, int kind)
 static int lock_journal(struct posix_txn *txn)
 {
     const struct timespec pause = { .tv_nsec = PART_PAUSE_NS };
+    txn->is_shared = false;
     for (int i = 0; lock_try(txn->journal_fd, LOCK_EX) < 0; i++) {
         if (txn->options.share != STORE_TXN_PART || i == PART_TRIES_MAX)
             return -1;
