@@ -118,7 +118,9 @@ static void inspect_json(reshard_checkpoint *checkpoint, const struct summary *s
     }
     fputs("],\"warnings\":[", stdout);
     json_warnings(checkpoint);
-    fputs("]}\n", stdout);
+    putchar(']');
+    json_lost(checkpoint);
+    fputs("}\n", stdout);
 }
 
 static void print_value(const char *text)

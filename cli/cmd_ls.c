@@ -206,7 +206,9 @@ static int ls_json(const struct options *options, reshard_checkpoint *checkpoint
     }
     fputs("],\"warnings\":[", stdout);
     json_warnings(checkpoint);
-    fputs("]}\n", stdout);
+    putchar(']');
+    json_lost(checkpoint);
+    fputs("}\n", stdout);
     return exit_status;
 }
 
@@ -303,7 +305,10 @@ static int ls_text(const struct options *options, reshard_checkpoint *checkpoint
         exit_status = ls_tree_text(options, checkpoint);
     else
         list_tensors(options, checkpoint, order);
-    return options->items_flag && !exit_status ? list_items(options, checkpoint) : exit_status;
+    if (options->items_flag && !exit_status)
+        exit_status = list_items(options, checkpoint);
+    print_damage(options, checkpoint);
+    return exit_status;
 }
 
 int command_ls(const struct options *options)

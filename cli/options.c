@@ -521,6 +521,6 @@ reshard_open_options options_open(const struct options *options)
     /* Who only looks sees the rest, and that something is missing. */
     open.skip_unsupported = options->verb == VERB_INSPECT || options->verb == VERB_LS || options->verb == VERB_VERIFY ||
                             options->verb == VERB_DRAW;
-    open.shows_damage = options->verb == VERB_DRAW && !options->diff;
+    open.shows_damage = open.skip_unsupported && !options->diff;
     return open;
 }

@@ -29,6 +29,12 @@ const char *human_bytes(uint64_t bytes, char out[32]);
 /* The texts of a checkpoint's warnings, with commas. */
 void json_warnings(const reshard_checkpoint *checkpoint);
 
+/* A further member of an object, "lost": keys of tensors of which only the name is left. None if there are none. */
+void json_lost(const reshard_checkpoint *checkpoint);
+
+/* What is damaged, on standard error: ten lines, or all with --verbose, none with --quiet. */
+void print_damage(const struct options *options, const reshard_checkpoint *checkpoint);
+
 /* Lines of what was dropped and changed, and of warnings: ten of each, or all with --verbose; `between` stands behind the first word. */
 void print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between);
 

@@ -81,8 +81,9 @@ typedef struct reshard_open_options {
     size_t limit_stride, limit_count;
     reshard_progress_callback progress; /* called while metadata is read, with bytes_read of it; may be NULL */
     void *context;
-    int64_t shows_damage;               /* pieces of a tensor that overlap, or leave parts out, are warnings: to look at; overlapping ones
-                                           are not read or converted. Since 0.3 */
+    int64_t shows_damage;               /* pieces of a tensor that overlap or leave parts out, files that are gone or cut off, and tensors
+                                           that only an index still names are warnings (reshard_warning.is_damage): to look at; what
+                                           overlaps or is lost is not read or converted. Since 0.3 */
 } reshard_open_options;
 #define RESHARD_OPEN_OPTIONS_INIT                                                                                                          \
     {                                                                                                                                      \
@@ -170,8 +171,9 @@ typedef struct reshard_warning {
     size_t struct_size;
     const char *text;  /* one line */
     int64_t is_damage; /* something is missing or broken */
+    reshard_str lost;  /* a tensor that is lost but for its name, and so is not listed; else empty. Since 0.3 */
 } reshard_warning;
-#define RESHARD_WARNING_INIT { sizeof(reshard_warning), NULL, 0 }
+#define RESHARD_WARNING_INIT { sizeof(reshard_warning), NULL, 0, { NULL, 0 } }
 
 size_t reshard_warning_count(const reshard_checkpoint *checkpoint);
 reshard_status reshard_warning_at(const reshard_checkpoint *checkpoint, size_t index, reshard_warning *out);

@@ -214,7 +214,9 @@ API_EXPORT reshard_status reshard_warning_at(const reshard_checkpoint *checkpoin
     if (!entry_begin(out, "reshard_warning", index, reshard_warning_count(checkpoint)))
         return RESHARD_ERR_USAGE;
     const struct catalog_warning *warning = &checkpoint_catalog(checkpoint)->warnings[index];
-    const reshard_warning made = { .text = warning->text.data, .is_damage = warning->is_damage };
+    const reshard_warning made = { .text = warning->text.data,
+                                   .is_damage = warning->is_damage,
+                                   .lost = { warning->key.data, warning->key.size } };
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;
 }

@@ -238,24 +238,40 @@ static bool catalog_text_keep(struct arena *arena, struct str *out, const char *
     return is_kept;
 }
 
-void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)
+static void warning_keep(struct catalog *catalog, struct catalog_warning warning, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+static void warning_keep(struct catalog *catalog, struct catalog_warning warning, const char *format, va_list args)
 {
-    struct str text;
     if (catalog->warning_count >= CATALOG_WARNINGS_MAX) {
         catalog->warnings_dropped++;
         return;
     }
-
-    va_list args;
-    va_start(args, format);
     bool is_kept = ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity) &&
-                   catalog_text_keep(&catalog->arena, &text, format, args);
-    va_end(args);
+                   catalog_text_keep(&catalog->arena, &warning.text, format, args) &&
+                   (!warning.key.size || arena_str(&catalog->arena, warning.key, &warning.key));
     if (is_kept)
-        catalog->warnings[catalog->warning_count++] = (struct catalog_warning){ .text = text, .is_damage = is_damage };
+        catalog->warnings[catalog->warning_count++] = warning;
     else
         catalog->is_short_of_memory = true;
     catalog->warnings_dropped += !is_kept;
+}
+
+void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    warning_keep(catalog, (struct catalog_warning){ .is_damage = is_damage }, format, args);
+    va_end(args);
+}
+
+void catalog_warn_lost(struct catalog *catalog, struct str key, const char *format, ...)
+{
+    va_list args;
+    catalog->lost_count += key.size > 0;
+    catalog->has_unnamed_loss |= key.size == 0;
+    va_start(args, format);
+    warning_keep(catalog, (struct catalog_warning){ .key = key, .is_damage = true }, format, args);
+    va_end(args);
 }
 
 reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...)

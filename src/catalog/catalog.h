@@ -130,6 +130,7 @@ struct catalog_item {
 
 struct catalog_warning {
     struct str text;
+    struct str key; /* the tensor that is lost: one that is named, though nothing says of what type and shape; else empty */
     bool is_damage; /* verify counts it as a failure */
 };
 
@@ -160,6 +161,8 @@ struct catalog {
     uint32_t *vector_slots;
     uint64_t vector_seed; /* of their hash, against numbers chosen to collide */
     uint32_t warnings_dropped;
+    uint32_t lost_count;     /* tensors that are named but lost, also those whose warning was dropped */
+    bool has_unnamed_loss;   /* tensors may be lost whose names nothing tells */
     bool is_short_of_memory; /* a warning found none: catalog_seal fails, so that nothing is left unsaid */
     struct name_map object_names;
     struct name_map keys;  /* of listed tensors, after seal: key -> position in key_tensors */
@@ -243,6 +246,8 @@ reshard_status catalog_copy_one(struct catalog *into, const struct catalog *from
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);
 void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)
     __attribute__((format(printf, 3, 4))); /* keeps CATALOG_WARNINGS_MAX, counts the rest */
+void catalog_warn_lost(struct catalog *catalog, struct str key, const char *format, ...)
+    __attribute__((format(printf, 3, 4))); /* damage: a tensor is named, but nothing is left that says of what type and shape; key { 0 }: nor are names */
 reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -112,6 +112,8 @@ static reshard_status catalog_copy_notes(struct catalog *into, const struct cata
         into->warnings[into->warning_count++] = from->warnings[i];
     }
     into->warnings_dropped = from->warnings_dropped;
+    into->lost_count = from->lost_count;
+    into->has_unnamed_loss = from->has_unnamed_loss;
     into->ranks = from->ranks;
     into->names_are_checked = from->names_are_checked;
     return RESHARD_OK;

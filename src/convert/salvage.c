@@ -589,6 +589,22 @@ static bool is_told(const struct salvaging *salvaging, struct str text)
     return told;
 }
 
+/* What reading has found damaged. Tensors of which only the name is left are lost too. */
+static void tell_damage(struct salvaging *salvaging)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    salvaging->counts->tensors += catalog->lost_count;
+    salvaging->counts->lost_tensors += catalog->lost_count;
+    for (uint32_t i = 0; i < catalog->warning_count; i++) {
+        const struct catalog_warning *warning = &catalog->warnings[i];
+        if (warning->key.size) {
+            finding_report(salvaging->findings, FINDING_FAILURE, "lost", warning->key, "%.*s", STR_ARG(warning->text));
+        } else if (warning->is_damage && !is_told(salvaging, warning->text)) {
+            finding_report(salvaging->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%.*s", STR_ARG(warning->text));
+        }
+    }
+}
+
 static reshard_status look_through(struct salvaging *salvaging, reshard_error *err)
 {
     const struct catalog *catalog = salvaging->checkpoint->source->catalog;
@@ -605,9 +621,7 @@ static reshard_status look_through(struct salvaging *salvaging, reshard_error *e
         return status;
     look_at_items(salvaging);
     tell_unproved(salvaging);
-    for (uint32_t i = 0; i < catalog->warning_count; i++)
-        if (catalog->warnings[i].is_damage && !is_told(salvaging, catalog->warnings[i].text))
-            finding_report(salvaging->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%.*s", STR_ARG(catalog->warnings[i].text));
+    tell_damage(salvaging);
     if (salvaging->counts->tensors > 0 && salvaging->counts->lost_tensors == salvaging->counts->tensors)
         return error_set(err, RESHARD_ERR_FORMAT, "no tensor can be recovered");
     return finding_sink_status(salvaging->findings, err);
@@ -624,7 +638,8 @@ reshard_status salvage_run(const char *path, const char *target_path, const stru
         status = look_through(&salvaging, err);
     if (!status)
         status = write_rest(&salvaging, target_path, err);
-    bool is_lost = counts->lost_tensors > 0 || counts->lost_items > 0;
+    bool is_lost = counts->lost_tensors > 0 || counts->lost_items > 0 ||
+                   (salvaging.checkpoint && salvaging.checkpoint->source->catalog->has_unnamed_loss);
     sidecar_cover_release(&salvaging.cover);
     checkpoint_close(salvaging.checkpoint);
     free(salvaging.lost_tensors);

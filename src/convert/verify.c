@@ -131,8 +131,9 @@ static void report_warnings(const struct checkpoint *checkpoint, struct finding_
     const struct catalog *catalog = checkpoint->source->catalog;
     for (uint32_t i = 0; i < catalog->warning_count; i++) {
         const struct catalog_warning *warning = &catalog->warnings[i];
-        finding_report(findings, warning->is_damage ? FINDING_FAILURE : FINDING_WARNING, warning->is_damage ? "damage" : "warning",
-                       (struct str){ 0 }, "%.*s", STR_ARG(warning->text));
+        const char *kind = warning->key.size ? "lost" : warning->is_damage ? "damage" : "warning";
+        finding_report(findings, warning->is_damage ? FINDING_FAILURE : FINDING_WARNING, kind, warning->key, "%.*s",
+                       STR_ARG(warning->text));
     }
     if (catalog->warnings_dropped)
         finding_report(findings, FINDING_WARNING, "warning", (struct str){ 0 }, "%u more warnings", catalog->warnings_dropped);

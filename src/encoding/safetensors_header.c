@@ -169,11 +169,11 @@ reshard_status st_header_read(const struct reader *reader, const struct limits *
     reshard_status status = safetensors_header_read_length(reader, limits, &length, err);
     if (status)
         goto out;
-    status = safetensors_header_read_text(reader, length, limits, care != ST_STRICT, &header, err);
+    status = safetensors_header_read_text(reader, length, limits, care == ST_LENIENT || care == ST_CUT_OFF, &header, err);
     if (status)
         goto out;
     header.data_start = LENGTH_BYTES + length;
-    status = check_ranges(&header, reader->size - header.data_start, care == ST_CUT_OFF, err);
+    status = check_ranges(&header, reader->size - header.data_start, care >= ST_CUT_OFF, err);
 
 out:
     if (status) {

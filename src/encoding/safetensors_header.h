@@ -51,7 +51,7 @@ struct st_header {
  * Reads and checks the header of a whole file; out must be empty. Refuses what the library (0.8) refuses, and also duplicate names
  * unless lenient (then the last wins, as there), entries written as lists, and dimensions beyond 63 bits.
  */
-enum st_care { ST_STRICT, ST_LENIENT, ST_CUT_OFF /* lenient, and the file may end before its tensors do */ };
+enum st_care { ST_STRICT, ST_LENIENT, ST_CUT_OFF /* lenient, and the file may end before its tensors do */, ST_STRICT_CUT_OFF };
 reshard_status st_header_read(const struct reader *reader, const struct limits *limits, enum st_care care, struct st_header *out,
                               reshard_error *err);
 void st_header_release(struct st_header *header);

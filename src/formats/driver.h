@@ -64,10 +64,16 @@ struct source {
     uint32_t read_warnings;    /* warnings of its catalog that were there before it was sealed */
     bool has_other_view;       /* set by read_catalog: optimizer state, or experts in one matrix, are listed as they are stored, not by
                                   parameter */
-    bool shows_damage;         /* gaps and overlaps of chunks are damage warnings: for looking */
+    bool shows_damage;         /* gaps and overlaps of chunks, and files that are gone, are damage warnings: for looking */
     bool skip_unsupported;     /* tensors that are not supported are left out with a warning instead of failing */
     int64_t iteration;         /* wanted; -1: the latest */
 };
+
+/* Whether what is gone of the checkpoint's files is told as damage, and the rest read; else it is an error. */
+static inline bool source_bears_loss(const struct source *source)
+{
+    return source->is_salvage || source->shows_damage;
+}
 
 /* Makes sure that all chunks of the given tensors (NULL: of all) are resolved. */
 reshard_status source_resolve(struct source *source, const uint32_t *tensors, uint32_t count, reshard_error *err);

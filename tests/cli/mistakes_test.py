@@ -191,8 +191,63 @@ def case_against_index(work):
     assert found == {("missing", "ghost.weight"), ("unexpected", "model.norm.weight")}, found
     file = whole["weight_map"]["model.norm.weight"]
     (folder / file).unlink()
-    said = work.run("verify", "parts", status=4).stderr
-    assert file in said, said
+    gone = {key for key, name in whole["weight_map"].items() if name == file}
+    found = [f for f in work.findings("verify", "parts") if f["severity"] == "failure"]
+    assert {f["key"] for f in found if f["kind"] == "lost"} == gone, found
+    assert any(file in f["text"] for f in found if f["kind"] == "damage"), found
+    listed = json.loads(work.run("ls", "--json", "parts").stdout)
+    assert set(listed["lost"]) == gone and {t["key"] for t in listed["tensors"]} == set(whole["weight_map"]) - gone, listed
+    for verb in ("hash", "parts"), ("convert", "parts", "out", "--to", "torch"):
+        said = work.run(*verb, status=4).stderr
+        assert file in said, said
+
+
+def case_damaged_dcp(work):
+    """A data file that is cut off: what lies before its end verifies, what lies behind it is damage, and salvage keeps the first."""
+    tensors = work.model()
+    work.hf("whole", tensors)
+    work.run("convert", "whole", "dcp", "--to", "torch-dcp", "--layout", "ranks=2")
+    file = sorted((work.folder / "dcp").glob("*.distcp"))[-1]
+    content = file.read_bytes()
+    file.write_bytes(content[:len(content) // 2])
+    work.run("hash", "dcp", status=4)
+    found = [f["text"] for f in work.findings("verify", "dcp") if f["severity"] == "failure"]
+    assert found and all("hold" in text for text in found) and len(found) < len(tensors), found
+    file.unlink()
+    found = [f["text"] for f in work.findings("verify", "dcp") if f["severity"] == "failure"]
+    assert any(file.name in text and "does not exist" in text for text in found), found
+    listed = json.loads(work.run("ls", "--json", "--chunks", "dcp").stdout)
+    assert len(listed["tensors"]) == len(tensors), listed
+    assert not any(chunk["file"] == file.name for tensor in listed["tensors"] for chunk in tensor["chunks"]), listed
+
+
+def case_damaged_folder(work):
+    """A file that is cut off, one of nothing, one of the numbered that is gone: what is left is listed, what is lost is told."""
+    tensors = work.model()
+    folder = work.hf("cut", tensors, **{"--max-shard-size": "1kB"})
+    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    files = sorted(set(index.values()))
+    second = folder / files[1]
+    held = {key for key, name in index.items() if name == files[1]}
+    bytes_there = second.read_bytes()
+    second.write_bytes(bytes_there[:-1])
+    found = [f["text"] for f in work.findings("verify", "cut") if f["severity"] == "failure"]
+    assert len(found) == 2 and "cut off" in found[0] and any(f"'{key}'" in found[1] for key in held), found
+    work.run("hash", "cut", status=4)
+    second.write_bytes(b"")
+    found = work.findings("verify", "cut")
+    assert {f["key"] for f in found if f["kind"] == "lost"} == held, found
+    second.unlink()
+    (folder / "model.safetensors.index.json").unlink()
+    said = work.run("ls", "cut")
+    assert {line.split("\t")[0] for line in said.stdout.splitlines()} == set(index) - held, said.stdout
+    assert f"file 2 of {len(files)} is missing" in said.stderr, said.stderr
+    said = work.run("salvage", "cut", "rest", status=1)
+    assert f"file 2 of {len(files)} is missing" in said.stdout, said.stdout
+    work.run("hash", "cut", status=4)
+    for name in files:
+        (folder / name).write_bytes(b"")
+    work.run("ls", "cut", status=4)
 
 
 def case_threads(work):

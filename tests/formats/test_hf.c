@@ -104,6 +104,12 @@ TEST(a_name_in_two_files_must_have_the_same_bytes)
     }
 }
 
+static reshard_status open_to_look(struct store *store, struct source **out)
+{
+    struct open_options options = { .limits = limits_default, .iteration = -1, .borrow_store = true, .shows_damage = true };
+    return format_open(store, "", &options, out, &err);
+}
+
 TEST(a_gap_in_a_set_without_index_is_noticed)
 {
     struct store *store = store_new_memory();
@@ -112,6 +118,55 @@ TEST(a_gap_in_a_set_without_index_is_noticed)
     memory_put_safetensors(store, "model-00003-of-00003.safetensors", ONE("b"), 4, 1);
     CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_FORMAT);
     assert_non_null(strstr(err.message, "file 2 of 3 is missing"));
+    CHECK_OK(open_to_look(store, &source));
+    assert_int_equal(source->catalog->tensor_count, 2);
+    assert_true(source->catalog->has_unnamed_loss);
+    source_free(source);
+    store_free(store);
+}
+
+TEST(who_looks_at_damage_sees_what_is_left_and_what_is_lost)
+{
+    static const struct {
+        const char *index;
+        uint32_t tensors, lost, warnings;
+        bool has_unnamed_loss;
+    } cases[] = {
+        { INDEX("\"a\":\"" IN_1 "\",\"b\":\"other.safetensors\""), 1, 1, 4, false },  /* the file, b, the size, IN_2 */
+        { INDEX("\"a\":\"" IN_1 "\",\"c\":\"" IN_2 "\""), 2, 1, 4, false },             /* c is not in it, b not in the map, c, the size */
+        { INDEX("\"a\":\"" IN_2 "\",\"b\":\"" IN_2 "\""), 1, 1, 4, false },
+        { INDEX("\"a\":\"" IN_2 "\",\"b\":\"" IN_2 "\",\"c\":\"" IN_1 "\""), 2, 1, 3, false }, /* a is found elsewhere */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store *store = two_files(cases[i].index);
+        struct source *source = NULL;
+        CHECK_OK(open_to_look(store, &source));
+        if (source->catalog->tensor_count != cases[i].tensors || source->catalog->lost_count != cases[i].lost ||
+            source->catalog->warning_count != cases[i].warnings || source->catalog->has_unnamed_loss != cases[i].has_unnamed_loss)
+            fail_msg("case %zu: %u tensors, %u lost, %u warnings", i, source->catalog->tensor_count, source->catalog->lost_count,
+                     source->catalog->warning_count);
+        source_free(source);
+        store_free(store);
+    }
+}
+
+TEST(a_file_that_is_cut_off_leaves_the_tensors_before_its_end)
+{
+    struct store *store = store_new_memory();
+    struct source *source = NULL;
+    memory_put_safetensors(store, "model.safetensors",
+                           "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
+                           "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
+                           7, 1);
+    CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_FORMAT);
+    CHECK_OK(open_to_look(store, &source));
+    assert_int_equal(source->catalog->tensor_count, 2);
+    assert_int_equal(source->catalog->chunk_count, 1);
+    assert_int_equal(source->catalog->warning_count, 2); /* the file, and the tensor's hole */
+    assert_true(source->catalog->warnings[0].is_damage && source->catalog->warnings[1].is_damage);
+    source_free(source);
+    memory_put_safetensors(store, "model.safetensors", ONE("a"), 5, 1); /* what is too long is no damage that leaves a rest */
+    CHECK_FAILS(open_to_look(store, &source), RESHARD_ERR_FORMAT);
     store_free(store);
 }
 
@@ -381,6 +436,8 @@ int main(void)
         cmocka_unit_test(files_outside_the_map_are_left_alone_with_a_warning),
         cmocka_unit_test(a_name_in_two_files_must_have_the_same_bytes),
         cmocka_unit_test(a_gap_in_a_set_without_index_is_noticed),
+        cmocka_unit_test(who_looks_at_damage_sees_what_is_left_and_what_is_lost),
+        cmocka_unit_test(a_file_that_is_cut_off_leaves_the_tensors_before_its_end),
         cmocka_unit_test(the_model_is_chosen_among_several),
         cmocka_unit_test(an_index_file_opens_by_its_own_name),
         cmocka_unit_test(pieces_make_a_tensor_as_large_as_they_reach),

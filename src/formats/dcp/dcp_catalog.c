@@ -129,8 +129,10 @@ static reshard_status find_file(struct reading *reading, struct str path, uint32
     if (status)
         return status;
     bool is_there = store_exists(source->store, name, &is_directory, &bytes);
-    if (!is_there && source->is_salvage) {
+    if (!is_there && source_bears_loss(source)) {
         status = catalog_add_object(source->catalog, str_of(name), 0, out, err); /* what lies in it is lost */
+        if (!source->is_salvage)
+            catalog_warn(source->catalog, true, "data file '%s', which storage_data refers to, does not exist", name);
     } else if (!is_there) {
         status = error_set(err, RESHARD_ERR_FORMAT, "data file '%s', which storage_data refers to, does not exist", name);
         error_object(err, "%s", name);
@@ -158,6 +160,7 @@ struct place {
     uint64_t offset, bytes;
     enum codec codec;
     uint16_t writer;
+    bool is_left_out; /* it lies beyond the file's end: who only looks sees that it is missing */
 };
 
 static reshard_status find_place(struct reading *reading, uint32_t storage, struct place *out, reshard_error *err)
@@ -176,13 +179,15 @@ static reshard_status find_place(struct reading *reading, uint32_t storage, stru
             note_rank(reading->building, rank);
     }
     uint64_t file_bytes = reading->building->source->catalog->objects[*object].bytes, rank = 0;
-    if (!range_fits(range->offset, range->length, file_bytes) && !reading->building->source->is_salvage) {
+    bool is_lost = !range_fits(range->offset, range->length, file_bytes);
+    if (is_lost && !source_bears_loss(reading->building->source)) {
         error_set(err, RESHARD_ERR_FORMAT, "blob of %" PRIu64 " bytes at offset %" PRIu64 " of '%.*s' reaches beyond its %" PRIu64 " bytes",
                   range->length, range->offset, STR_ARG(path), file_bytes);
         error_object(err, "%.*s", STR_ARG(path));
         return RESHARD_ERR_FORMAT;
     }
     *out = (struct place){ .object = *object, .offset = range->offset, .bytes = range->length };
+    out->is_left_out = is_lost && !reading->building->source->is_salvage;
     if (dcp_file_rank(path, &rank))
         out->writer = rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
     reshard_status status = dcp_transform_codec(metadata, range->transforms, &out->codec, err);
@@ -277,6 +282,11 @@ static reshard_status dcp_catalog_add_item(struct reading *reading, const struct
     reshard_status status = find_place(reading, storage, &place, err);
     if (status)
         goto out;
+    if (place.is_left_out) {
+        catalog_warn(catalog, true, "item '%.*s' is lost: it lies in '%.*s', which is gone or cut off", STR_ARG(name),
+                     STR_ARG(catalog->objects[place.object].name));
+        return RESHARD_OK;
+    }
     const struct known_name *known = known_find(building, name);
     if (known) {
         building->shared_items++;
@@ -361,7 +371,7 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
     reshard_status status = find_chunk_place(reading, entry, chunk, &place, err);
     if (!status && is_reshaped && place.codec != CODEC_NONE)
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "it is flattened and compressed");
-    if (status)
+    if (status || place.is_left_out)
         return tensor_failed(name, status, err);
     struct catalog_chunk made = { .object = place.object, .offset = place.offset, .bytes = place.bytes, .writer = place.writer,
                                   .flags = CHUNK_UNRESOLVED };

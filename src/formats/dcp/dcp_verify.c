@@ -3,6 +3,7 @@
  */
 #include "formats/dcp/dcp_source.h"
 
+#include "base/checked.h"
 #include "encoding/zip.h"
 #include "formats/shared/checked_ranges.h"
 #include "formats/shared/integrity_file.h"
@@ -138,6 +139,13 @@ static reshard_status check_blob(struct verifying *verifying, const struct dcp_r
     return status;
 }
 
+/* Whether the file ends before the range does, or is gone: reading the catalog has told so. */
+static bool is_lost(const struct verifying *verifying, const struct dcp_range *range)
+{
+    const struct catalog *catalog = verifying->source->catalog;
+    return verifying->object != CATALOG_NONE && !range_fits(range->offset, range->length, catalog->objects[verifying->object].bytes);
+}
+
 static reshard_status open_range_file(struct verifying *verifying, const struct dcp_range *range, reshard_error *err)
 {
     char *name = NULL;
@@ -146,15 +154,16 @@ static reshard_status open_range_file(struct verifying *verifying, const struct 
     store_object_close(verifying->file);
     verifying->file = NULL;
     reshard_status status = dcp_name_join(dcp_state(verifying->source)->directory, dcp_text(verifying->metadata, range->path), &name, err);
-    if (!status)
-        status = store_open_object(verifying->source->store, name, &verifying->file, err);
-    verifying->object = status ? CATALOG_NONE : name_map_find(&verifying->source->catalog->object_names, str_of(name));
-    free(name);
     if (status)
         return status;
     verifying->path = range->path;
-    verifying->reader = store_object_reader(verifying->file);
-    return RESHARD_OK;
+    verifying->object = name_map_find(&verifying->source->catalog->object_names, str_of(name));
+    if (!source_bears_loss(verifying->source) || !is_lost(verifying, range))
+        status = store_open_object(verifying->source->store, name, &verifying->file, err);
+    free(name);
+    if (!status && verifying->file)
+        verifying->reader = store_object_reader(verifying->file);
+    return status;
 }
 
 static reshard_status dcp_verify_check_range(struct verifying *verifying, uint32_t index, reshard_error *err)
@@ -164,6 +173,8 @@ static reshard_status dcp_verify_check_range(struct verifying *verifying, uint32
     enum codec codec;
     reshard_error found = { 0 };
     reshard_status status = open_range_file(verifying, range, err);
+    if (!status && source_bears_loss(verifying->source) && is_lost(verifying, range))
+        return RESHARD_OK;
     if (!status)
         status = dcp_transform_codec(metadata, range->transforms, &codec, err);
     if (status)

@@ -5,7 +5,8 @@
 #include "formats/shared/kept_items.h"
 #include "formats/shared/safetensors_target.h"
 
-/* A folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong. */
+#define SCORE_DAMAGED 60 /* a folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong */
+
 static int hf_probe(struct store *store, const char *name, reshard_error *err)
 {
     static const int scores[] = {
@@ -20,7 +21,8 @@ static int hf_probe(struct store *store, const char *name, reshard_error *err)
     if (!is_directory && !str_ends_with(str_of(name), ".json"))
         return 0;
     reshard_status status = hf_folder_scan(store, name, &arena, &folder, err);
-    int score = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED ? 60 : status ? 0 : scores[folder.kind];
+    bool is_damaged = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED || (!status && folder.missing_count);
+    int score = is_damaged ? SCORE_DAMAGED : status ? 0 : scores[folder.kind];
     arena_release(&arena);
     return score;
 }

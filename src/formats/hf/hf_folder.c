@@ -57,33 +57,31 @@ static reshard_status choose_index(struct hf_folder *folder, const struct str *i
     return RESHARD_OK;
 }
 
-/* Whether all files are one set -0000i-of-0000N. Names are sorted, so the numbers must come in their order. */
-static reshard_status check_numbered(const struct hf_folder *folder, bool *is_set, reshard_error *err)
+/* Whether all files are of one set -0000i-of-0000N, and what it lacks. Names are sorted, so the numbers must come in their order. */
+static bool check_numbered(struct hf_folder *folder)
 {
-    struct str first_stem = { 0 };
-    uint64_t first_total = 0;
-    *is_set = false;
+    struct str first_stem = { 0 }, stem;
+    uint64_t expected = 1, missing = 0, first_missing = 0, total = 0;
     for (size_t i = 0; i < folder->file_count; i++) {
-        struct str stem;
-        uint64_t number, total;
-        if (!st_name_parse_numbered(hf_base_name(folder, folder->files[i]), &stem, &number, &total))
-            return RESHARD_OK;
+        uint64_t number, own_total;
+        if (!st_name_parse_numbered(hf_base_name(folder, folder->files[i]), &stem, &number, &own_total))
+            return false;
         if (i == 0) {
             first_stem = stem;
-            first_total = total;
+            total = own_total;
         }
-        if (!str_equal(stem, first_stem) || total != first_total)
-            return RESHARD_OK;
-        if (number != i + 1)
-            return error_set(err, RESHARD_ERR_FORMAT,
-                             "file %zu of %" PRIu64 " is missing: found '%.*s' in its place, and there is no index", i + 1, total,
-                             STR_ARG(folder->files[i]));
+        if (!str_equal(stem, first_stem) || own_total != total || number < expected || number > total)
+            return false;
+        first_missing = !missing && number > expected ? expected : first_missing;
+        missing += number - expected;
+        expected = number + 1;
     }
-    if (folder->file_count != first_total)
-        return error_set(err, RESHARD_ERR_FORMAT, "file %zu of %" PRIu64 " is missing, and there is no index", folder->file_count + 1,
-                         first_total);
-    *is_set = true;
-    return RESHARD_OK;
+    if (!missing && expected <= total)
+        first_missing = expected;
+    folder->numbered_total = total;
+    folder->missing_first = first_missing;
+    folder->missing_count = missing + (total + 1 - expected);
+    return true;
 }
 
 /* Among files that are no one set: one whose set -0000i-of-0000N is not there as a whole. Names are sorted. */
@@ -109,7 +107,7 @@ static struct str find_incomplete(const struct hf_folder *folder)
     return expected <= wanted_total ? last : (struct str){ 0 };
 }
 
-static reshard_status choose_files(struct hf_folder *folder, reshard_error *err)
+static void choose_files(struct hf_folder *folder)
 {
     const struct str *preferred = find_preferred(folder, folder->files, folder->file_count, SUFFIX);
     struct str stem;
@@ -118,15 +116,11 @@ static reshard_status choose_files(struct hf_folder *folder, reshard_error *err)
         folder->files[0] = preferred ? *preferred : folder->files[0];
         folder->file_count = 1;
         folder->kind = HF_SINGLE;
-        return RESHARD_OK;
+        return;
     }
-    bool is_set;
-    reshard_status status = check_numbered(folder, &is_set, err);
-    if (!status)
-        folder->kind = is_set ? HF_NUMBERED : HF_LOOSE;
-    if (!status && !is_set)
+    folder->kind = check_numbered(folder) ? HF_NUMBERED : HF_LOOSE;
+    if (folder->kind == HF_LOOSE)
         folder->incomplete = find_incomplete(folder);
-    return status;
 }
 
 /* ---- scanning ---- */
@@ -173,7 +167,8 @@ static reshard_status hf_folder_choose(struct hf_folder *folder, struct arena *a
     if (whole_count) {
         folder->files = whole;
         folder->file_count = whole_count;
-        return choose_files(folder, err);
+        choose_files(folder);
+        return RESHARD_OK;
     }
     if (shard_count) {
         folder->kind = HF_DCP;

@@ -11,7 +11,7 @@ enum hf_kind {
     HF_NOTHING,
     HF_INDEXED,  /* index says which files */
     HF_SINGLE,   /* files has one name */
-    HF_NUMBERED, /* files are a complete -0000i-of-0000N set whose index is missing */
+    HF_NUMBERED, /* files are a set -0000i-of-0000N whose index is missing; some of it may be too */
     HF_LOOSE,    /* files are all safetensors files there are */
     HF_DCP       /* files are shard-*-model-*-of-* */
 };
@@ -25,12 +25,13 @@ struct hf_folder {
     size_t file_count;
     struct str other_index; /* another index file that is left alone, or empty */
     struct str incomplete;  /* HF_LOOSE: a file of a set -0000i-of-0000N that lacks others; empty if none does */
+    uint64_t numbered_total, missing_first, missing_count; /* HF_NUMBERED: N, the first number that no file has, and how many none has */
     struct store_entry *entries;
     size_t entry_count;
 };
 
-/* name is a directory, "" for the root, or an index file. A folder without safetensors is HF_NOTHING. Fails if it cannot be listed, if
- * several sets of files could be meant, or if one of a numbered set is missing. */
+/* name is a directory, "" for the root, or an index file. A folder without safetensors is HF_NOTHING. Fails if it cannot be listed, or if
+ * several sets of files could be meant. */
 reshard_status hf_folder_scan(struct store *store, const char *name, struct arena *arena, struct hf_folder *out, reshard_error *err);
 
 /* Name of an entry without the directory. */

@@ -2,16 +2,37 @@
 #include "formats/hf/hf_read.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+
+/* Numbers that no file of a set has. */
+static reshard_status check_missing(const struct hf_read *read, reshard_error *err)
+{
+    const struct hf_folder *folder = &read->folder;
+    char others[64] = "";
+    if (!folder->missing_count)
+        return RESHARD_OK;
+    if (folder->missing_count > 1)
+        snprintf(others, sizeof(others), ", and %" PRIu64 " more are", folder->missing_count - 1);
+    if (!source_bears_loss(read->source))
+        return error_set(err, RESHARD_ERR_FORMAT, "file %" PRIu64 " of %" PRIu64 " is missing%s, and there is no index",
+                         folder->missing_first, folder->numbered_total, others);
+    catalog_warn_lost(read->source->catalog, (struct str){ 0 }, "file %" PRIu64 " of %" PRIu64 " is missing%s, and there is no index: what they held is lost",
+                 folder->missing_first, folder->numbered_total, others);
+    return RESHARD_OK;
+}
 
 static reshard_status load_listed(struct hf_read *read, reshard_error *err)
 {
-    reshard_status status = st_set_read_listed(read->source, read->folder.files, read->folder.file_count, &read->set, err);
+    reshard_status status = check_missing(read, err);
+    if (status)
+        return status;
+    status = st_set_read_listed(read->source, read->folder.files, read->folder.file_count, &read->set, err);
     if (status)
         return status;
     if (read->folder.kind != HF_SINGLE)
         catalog_warn(read->source->catalog, false, "no index file: %" PRIu32 " files are read as one model", read->set.files.count);
     if (read->folder.incomplete.size)
-        catalog_warn(read->source->catalog, true, "'%.*s' is one of several files, not all of which are here, and there is no index",
+        catalog_warn_lost(read->source->catalog, (struct str){ 0 }, "'%.*s' is one of several files, not all of which are here, and there is no index",
                      STR_ARG(read->folder.incomplete));
     return RESHARD_OK;
 }
@@ -37,6 +58,8 @@ static reshard_status check_copy(const struct hf_read *read, struct str key, con
         equal = st_entry_shape(&owner->header, owned)[i] == st_entry_shape(&other->header, entry)[i];
     if (!equal)
         return refuse_copy(key, owner, other, "another dtype or shape", err);
+    if (!st_entry_is_there(owner, owned) || !st_entry_is_there(other, entry))
+        return RESHARD_OK;
     reshard_status status = st_ranges_equal(read->source->store, owner->name, owner->header.data_start + owned->begin, other->name,
                                             other->header.data_start + entry->begin, entry->end - entry->begin, &equal, err);
     if (status)
@@ -52,17 +75,17 @@ static reshard_status hf_read_add_tensor(struct hf_read *read, const struct st_f
     struct catalog *catalog = read->source->catalog;
     const struct st_entry *entry = &file->header.entries[entry_index];
     struct str key = name_map_at(&file->header.names, entry_index);
+    struct catalog_chunk *chunk;
     uint32_t tensor;
     reshard_status status = catalog_add_tensor(catalog, key, entry->dtype, entry->rank, st_entry_shape(&file->header, entry), &tensor, err);
     if (status)
         return status;
-    if (entry->rank == 0) {
+    if (entry->rank == 0 && st_entry_is_there(file, entry)) {
         status = hf_scalar_find(read, &file, &entry, key, err);
         if (status)
             return status;
     }
-    return catalog_add_chunk(catalog, tensor, NULL, NULL, file->object, file->header.data_start + entry->begin, entry->end - entry->begin,
-                             NULL, err);
+    return st_file_add_chunk(read->source, tensor, file, entry, NULL, &chunk, err);
 }
 
 static reshard_status hf_read_add_file(struct hf_read *read, uint32_t file_index, uint64_t *total_bytes, reshard_error *err)
@@ -117,7 +140,7 @@ static reshard_status read_whole(struct hf_read *read, reshard_error *err)
 
 static reshard_status hf_read_read_shards(struct hf_read *read, reshard_error *err)
 {
-    reshard_status status = st_files_read(read->source, read->folder.files, read->folder.file_count, &read->set.files, err);
+    reshard_status status = st_files_read(read->source, read->folder.files, read->folder.file_count, NULL, &read->set.files, err);
     if (status)
         return status;
     status = st_files_add_objects(read->source, &read->set.files, err);

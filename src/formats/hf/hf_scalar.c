@@ -22,7 +22,7 @@ static reshard_status load_sharded(struct hf_read *read, reshard_error *err)
     reshard_status status = hf_folder_scan(store, path, &read->arena, &folder, err);
     if (status || folder.kind != HF_DCP)
         return status;
-    status = st_files_read(read->source, folder.files, folder.file_count, &read->sharded, err);
+    status = st_files_read(read->source, folder.files, folder.file_count, NULL, &read->sharded, err);
     return status ? status : st_files_add_objects(read->source, &read->sharded, err);
 }
 
@@ -36,7 +36,7 @@ reshard_status hf_scalar_find(struct hf_read *read, const struct st_file **file,
         const struct st_file *shard = &read->sharded.items[i];
         uint32_t found = name_map_find(&shard->header.names, key);
         const struct st_entry *piece = found == NAME_NONE ? NULL : &shard->header.entries[found];
-        if (!piece || piece->rank != 0 || piece->dtype != (*entry)->dtype)
+        if (!piece || piece->rank != 0 || piece->dtype != (*entry)->dtype || !st_entry_is_there(shard, piece))
             continue;
         bool equal;
         status = st_ranges_equal(read->source->store, (*file)->name, (*file)->header.data_start + (*entry)->begin, shard->name,

@@ -212,10 +212,9 @@ static reshard_status hf_shards_add_piece(struct hf_assembly *assembly, uint32_t
     const struct hf_offsets *offsets = &assembly->offsets[file_index];
     uint32_t number = name_map_find(&assembly->names, name_map_at(&file->header.names, entry_index));
     struct catalog_chunk *chunk;
-    reshard_status status = catalog_add_chunk(assembly->read->source->catalog, assembly->wholes[number].tensor,
-                                              offsets->values + offsets->at[entry_index], st_entry_shape(&file->header, entry),
-                                              file->object, file->header.data_start + entry->begin, entry->end - entry->begin, &chunk, err);
-    if (!status)
+    reshard_status status = st_file_add_chunk(assembly->read->source, assembly->wholes[number].tensor, file, entry,
+                                              offsets->values + offsets->at[entry_index], &chunk, err);
+    if (!status && chunk)
         chunk->writer = writer;
     return status;
 }

@@ -249,6 +249,7 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
     args.vp = state->layout.vp;
     state->pipeline = (struct pipeline_split){ state->layout.pp, state->layout.vp, NULL };
     reshard_error ignored = { 0 };
+    const bool may_lack = collecting->source->lenient || source_bears_loss(collecting->source);
     reshard_status status = stack ? pipeline_split_make(&args, &state->arena, &state->pipeline, &ignored) : RESHARD_ERR_UNSUPPORTED;
     if (status == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
@@ -257,7 +258,7 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
         int64_t total = 0;
         for (int64_t i = 0; state->pipeline.counts && i < stacks->stage_count; i++)
             total += state->pipeline.counts[i];
-        if (stack && args.num_layers != TRAINING_ARG_UNKNOWN && total != args.num_layers && !collecting->source->lenient)
+        if (stack && args.num_layers != TRAINING_ARG_UNKNOWN && total != args.num_layers && !may_lack)
             return error_set(err, RESHARD_ERR_FORMAT, "the files hold %" PRId64 " layers, the arguments of the run say %" PRId64, total,
                              args.num_layers);
         return state->pipeline.counts ? RESHARD_OK : error_set_memory(err);
@@ -266,7 +267,7 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
         int64_t found = stack->counts[i], expected = state->pipeline.counts[i];
         if (found == expected)
             continue;
-        if (found > expected || !collecting->source->lenient)
+        if (found > expected || !may_lack)
             return fail_layers(state, i, found, expected, err);
         catalog_warn(collecting->source->catalog, true, "pipeline stage %" PRId64 " holds %" PRId64 " of %" PRId64 " layers", i, found,
                      expected);

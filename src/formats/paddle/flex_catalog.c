@@ -230,8 +230,10 @@ static reshard_status file_find(struct cataloguing *c, uint32_t text, uint32_t *
     if (!name)
         return error_set_memory(err);
     bool is_there = store_exists(c->source->store, name, &is_directory, &bytes);
-    if (!is_there && c->source->is_salvage) {
+    if (!is_there && source_bears_loss(c->source)) {
         bytes = 0; /* what lies in it is lost */
+        if (!c->source->is_salvage)
+            catalog_warn(catalog, true, "data file '%s', which storage_metadata names, is not there", name);
     } else if (!is_there || is_directory) {
         status = error_set(err, RESHARD_ERR_FORMAT, "data file '%s', which storage_metadata names, %s", name,
                            is_there ? "is a folder" : "is not there");
@@ -317,6 +319,8 @@ static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex
     const int64_t *shape = flex_vector_at(metadata, shard->shape);
     int64_t volume = 0;
     struct str name = flex_name(metadata, index->name);
+    if (c->source->shows_damage && !c->source->is_salvage && !catalog->objects[object].bytes)
+        return RESHARD_OK; /* the hole is told */
     reshard_status status = catalog_add_chunk(catalog, tensor, flex_vector_at(metadata, shard->offset), shape, object, 0, 0, &added, err);
     if (status)
         return key_refused(name, status, err);

@@ -266,8 +266,10 @@ static reshard_status unified_experts_add_others(struct uc_renumber *run, reshar
     reshard_status status = RESHARD_OK;
     for (uint32_t k = 0; k < index->keys.count && !status; k++) {
         struct str key = name_map_at(&index->keys, k);
-        const struct st_file *file = &run->set->files.items[index->file_of[k]];
         uint64_t number;
+        if (index->file_of[k] == ST_NO_FILE)
+            continue;
+        const struct st_file *file = &run->set->files.items[index->file_of[k]];
         if (!unified_experts_of(run, key, &number))
             status = uc_add_tensor(run->read, run->family, file, index->file_of[k], name_map_find(&file->header.names, key), key, err);
     }

@@ -53,7 +53,7 @@ static const struct st_entry *unified_ranked_weight(const struct uc_pieces *piec
     struct str rest = key;
     struct str weight = str_take(&rest, '/');
     uint32_t number = name_map_find(&model->index.keys, weight);
-    if (number == NAME_NONE)
+    if (number == NAME_NONE || model->index.file_of[number] == ST_NO_FILE)
         return NULL;
     *header = &model->files.items[model->index.file_of[number]].header;
     return &(*header)->entries[name_map_find(&(*header)->names, weight)];
@@ -187,7 +187,8 @@ reshard_status uc_add_ranked(struct uc_read *read, enum uc_family family, reshar
     }
     const struct st_index *index = &pieces.set->index;
     for (uint32_t k = 0; k < index->keys.count && !status; k++)
-        status = unified_ranked_add_key(&pieces, name_map_at(&index->keys, k), index->file_of[k], err);
+        if (index->file_of[k] != ST_NO_FILE)
+            status = unified_ranked_add_key(&pieces, name_map_at(&index->keys, k), index->file_of[k], err);
     free(pieces.ranks);
     return status;
 }

@@ -34,9 +34,8 @@ reshard_status uc_add_tensor(struct uc_read *read, enum uc_family family, const 
     reshard_status status = catalog_add_tensor(catalog, buffer_str(&read->key), entry->dtype, entry->rank,
                                                st_entry_shape(&file->header, entry), &tensor, err);
     if (!status)
-        status = catalog_add_chunk(catalog, tensor, NULL, NULL, file->object, file->header.data_start + entry->begin,
-                                   entry->end - entry->begin, &chunk, err);
-    if (!status)
+        status = st_file_add_chunk(read->source, tensor, file, entry, NULL, &chunk, err);
+    if (!status && chunk)
         chunk->writer = uc_file_number(read, file->name, file_index, &read->files[family]);
     return status;
 }
@@ -121,6 +120,8 @@ static void unified_read_check_size(const struct uc_read *read, const struct st_
     if (!set->index.has_total_size || read->renumbered)
         return;
     for (uint32_t k = 0; k < set->mapped_count; k++) {
+        if (set->index.file_of[k] == ST_NO_FILE)
+            continue;
         const struct st_header *header = &set->files.items[set->index.file_of[k]].header;
         const struct st_entry *entry = &header->entries[name_map_find(&header->names, name_map_at(&set->index.keys, k))];
         bytes += entry->end - entry->begin;

@@ -18,16 +18,34 @@ void st_files_release(struct st_files *files)
     *files = (struct st_files){ 0 };
 }
 
+static bool is_there(struct store *store, struct str name)
+{
+    bool is_directory = false;
+    uint64_t bytes;
+    return store_exists(store, name.data, &is_directory, &bytes) && !is_directory;
+}
+
+/* How headers are read: strictly, but where damage is shown a file may end before its tensors do. */
+static enum st_care header_care(const struct source *source)
+{
+    if (source->is_salvage)
+        return ST_CUT_OFF;
+    if (source->lenient)
+        return ST_LENIENT;
+    return source->shows_damage ? ST_STRICT_CUT_OFF : ST_STRICT;
+}
+
 static reshard_status safetensors_set_read_file(struct source *source, struct st_file *file, reshard_error *err)
 {
     struct store_object *object = NULL;
-    reshard_status status = store_open_object(source->store, file->name.data, &object, err);
-    if (status)
-        return status;
-    struct reader reader = store_object_reader(object);
-    status = st_header_read(&reader, &source->limits, source->is_salvage ? ST_CUT_OFF : source->lenient, &file->header, err);
-    file->bytes = reader.size;
-    store_object_close(object);
+    reshard_status status = is_there(source->store, file->name) ? store_open_object(source->store, file->name.data, &object, err)
+                                                                : error_set(err, RESHARD_ERR_FORMAT, "it is not there");
+    if (!status) {
+        struct reader reader = store_object_reader(object);
+        status = st_header_read(&reader, &source->limits, header_care(source), &file->header, err);
+        file->bytes = reader.size;
+        store_object_close(object);
+    }
     if (status) {
         error_prefix(err, "shard '%.*s'", STR_ARG(file->name));
         error_object(err, "%.*s", STR_ARG(file->name));
@@ -35,19 +53,50 @@ static reshard_status safetensors_set_read_file(struct source *source, struct st
     return status;
 }
 
-reshard_status st_files_read(struct source *source, const struct str *names, size_t count, struct st_files *out, reshard_error *err)
+/* Reads the next file. What is no safetensors file at all is lost where that is borne; the first such reason is kept. */
+static reshard_status read_next(struct source *source, struct str name, bool has_index, struct st_files *files,
+                                reshard_error *first_lost, reshard_error *err)
+{
+    struct st_file *file = &files->items[files->count];
+    reshard_error seen = { 0 };
+    file->name = name;
+    reshard_status status = safetensors_set_read_file(source, file, &seen);
+    if (!status) {
+        files->count++;
+    } else if (status == RESHARD_ERR_FORMAT && source_bears_loss(source)) {
+        if (has_index && is_there(source->store, name)) /* the index tells what was in it, and what is not there is told */
+            catalog_warn(source->catalog, true, "%s", seen.message);
+        else if (!has_index)
+            catalog_warn_lost(source->catalog, (struct str){ 0 }, "%s", seen.message);
+        *first_lost = first_lost->message[0] ? *first_lost : seen;
+        return RESHARD_OK;
+    } else if (err) {
+        *err = seen;
+    }
+    return status;
+}
+
+reshard_status st_files_read(struct source *source, const struct str *names, size_t count, uint32_t *numbers, struct st_files *out,
+                             reshard_error *err)
 {
     struct st_files files = { 0 };
+    reshard_error first_lost = { 0 };
     reshard_status status = RESHARD_OK;
     if (count > source->limits.objects || count >= UINT32_MAX)
         return error_set_limit(err, "objects", count, source->limits.objects);
     files.items = calloc(count + 1, sizeof(*files.items));
     if (!files.items)
         return error_set_memory(err);
-    while (files.count < count && !status) {
-        struct st_file *file = &files.items[files.count];
-        file->name = names[files.count++];
-        status = safetensors_set_read_file(source, file, err);
+    for (size_t i = 0; i < count && !status; i++) {
+        uint32_t before = files.count;
+        status = read_next(source, names[i], numbers != NULL, &files, &first_lost, err);
+        if (numbers)
+            numbers[i] = files.count > before ? before : ST_NO_FILE;
+    }
+    if (!status && count && !files.count) { /* nothing is left that could be shown */
+        status = RESHARD_ERR_FORMAT;
+        if (err)
+            *err = first_lost;
     }
     if (status)
         st_files_release(&files);
@@ -65,8 +114,30 @@ reshard_status st_files_add_objects(struct source *source, struct st_files *file
         if (file->header.starts_with_space)
             catalog_warn(source->catalog, false, "'%.*s': white space before the header's object, which the format does not allow",
                          STR_ARG(file->name));
+        if (!source->is_salvage && st_file_end(file) > file->bytes)
+            catalog_warn(source->catalog, true, "'%.*s' is cut off: it ends at %" PRIu64 ", its tensors at %" PRIu64, STR_ARG(file->name),
+                         file->bytes, st_file_end(file));
     }
     return status;
+}
+
+uint64_t st_file_end(const struct st_file *file)
+{
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < file->header.count; i++)
+        end = file->header.entries[i].end > end ? file->header.entries[i].end : end;
+    return file->header.data_start + end;
+}
+
+reshard_status st_file_add_chunk(struct source *source, uint32_t tensor, const struct st_file *file, const struct st_entry *entry,
+                                 const int64_t *start, struct catalog_chunk **out, reshard_error *err)
+{
+    uint64_t begin = file->header.data_start + entry->begin;
+    *out = NULL;
+    if (!source->is_salvage && !st_entry_is_there(file, entry))
+        return RESHARD_OK;
+    return catalog_add_chunk(source->catalog, tensor, start, start ? st_entry_shape(&file->header, entry) : NULL, file->object, begin,
+                             entry->end - entry->begin, out, err);
 }
 
 static reshard_status safetensors_set_compare(const struct store_object *a, uint64_t a_offset, const struct store_object *b,
@@ -158,10 +229,13 @@ static reshard_status check_files_exist(const struct source *source, const struc
                                         reshard_error *err)
 {
     for (uint32_t i = 0; i < set->index.files.count; i++) {
-        bool is_directory = false;
-        uint64_t bytes;
-        if (store_exists(source->store, names[i].data, &is_directory, &bytes) && !is_directory)
+        if (is_there(source->store, names[i]))
             continue;
+        if (source_bears_loss(source)) {
+            catalog_warn(source->catalog, true, "'%.*s' names the file '%.*s', which is not there", STR_ARG(set->index_name),
+                         STR_ARG(names[i]));
+            continue;
+        }
         error_set(err, RESHARD_ERR_FORMAT, "'%.*s' names the file '%.*s', which is not there", STR_ARG(set->index_name),
                   STR_ARG(names[i]));
         error_object(err, "%.*s", STR_ARG(names[i]));
@@ -188,13 +262,19 @@ static reshard_status read_index_text(struct source *source, struct st_set *set,
 }
 
 /* Every mapped name must be in its file: what is promised and absent is a damaged checkpoint, not a smaller one. */
-static reshard_status check_mapped(const struct st_set *set, reshard_error *err)
+static reshard_status check_mapped(struct source *source, struct st_set *set, reshard_error *err)
 {
     for (uint32_t i = 0; i < set->index.keys.count; i++) {
         struct str key = name_map_at(&set->index.keys, i);
-        const struct st_file *file = &set->files.items[set->index.file_of[i]];
-        if (name_map_find(&file->header.names, key) != NAME_NONE)
+        const struct st_file *file = set->index.file_of[i] == ST_NO_FILE ? NULL : &set->files.items[set->index.file_of[i]];
+        if (!file || name_map_find(&file->header.names, key) != NAME_NONE)
             continue;
+        if (source_bears_loss(source)) {
+            catalog_warn(source->catalog, true, "'%.*s': index: tensor '%.*s' is mapped to '%.*s', which does not hold it",
+                         STR_ARG(set->index_name), STR_ARG(key), STR_ARG(file->name));
+            set->index.file_of[i] = ST_NO_FILE;
+            continue;
+        }
         error_set(err, RESHARD_ERR_FORMAT, "'%.*s': index: tensor '%.*s' is mapped to '%.*s', which does not hold it",
                   STR_ARG(set->index_name), STR_ARG(key), STR_ARG(file->name));
         error_object(err, "%.*s", STR_ARG(file->name));
@@ -214,12 +294,37 @@ static reshard_status add_unmapped(struct source *source, struct st_set *set, re
             bool was_new;
             if (!st_index_add(&set->index, key, f, &was_new))
                 return error_set_memory(err);
+            uint32_t number = name_map_find(&set->index.keys, key);
+            if (set->index.file_of[number] == ST_NO_FILE)
+                set->index.file_of[number] = f;
             if (was_new && set->index_name.size)
                 catalog_warn(source->catalog, false, "tensor '%.*s' of '%.*s' is not in the index", STR_ARG(key),
                              STR_ARG(file->name));
         }
     }
     return RESHARD_OK;
+}
+
+/* The files that are there; file_of counts these. */
+static reshard_status read_index_files(struct source *source, struct st_set *set, const struct str *names, struct arena *arena,
+                                       reshard_error *err)
+{
+    uint32_t count = set->index.files.count, *numbers = arena_array(arena, (size_t)count + 1, sizeof(*numbers));
+    reshard_status status = numbers ? st_files_read(source, names, count, numbers, &set->files, err) : error_set_memory(err);
+    for (uint32_t i = 0; i < set->index.keys.count && !status; i++)
+        set->index.file_of[i] = numbers[set->index.file_of[i]];
+    return status;
+}
+
+/* Names of the map that no file has: nothing is left that says what they were. */
+static void tell_lost(struct source *source, const struct st_set *set)
+{
+    for (uint32_t i = 0; i < set->mapped_count; i++) {
+        struct str key = name_map_at(&set->index.keys, i);
+        if (set->index.file_of[i] == ST_NO_FILE)
+            catalog_warn_lost(source->catalog, key, "tensor '%.*s' is lost: '%.*s' has it, no file does", STR_ARG(key),
+                              STR_ARG(set->index_name));
+    }
 }
 
 reshard_status st_set_read_indexed(struct source *source, struct str index_name, struct str directory, struct arena *arena,
@@ -239,17 +344,21 @@ reshard_status st_set_read_indexed(struct source *source, struct str index_name,
     status = check_files_exist(source, out, names, err);
     if (status)
         return status;
-    status = st_files_read(source, names, out->index.files.count, &out->files, err);
+    status = read_index_files(source, out, names, arena, err);
     if (status)
         return status;
-    status = check_mapped(out, err);
-    return status ? status : add_unmapped(source, out, err);
+    status = check_mapped(source, out, err);
+    if (!status)
+        status = add_unmapped(source, out, err);
+    if (!status)
+        tell_lost(source, out);
+    return status;
 }
 
 reshard_status st_set_read_listed(struct source *source, const struct str *names, size_t count, struct st_set *out, reshard_error *err)
 {
     st_files_release(&out->files);
-    reshard_status status = st_files_read(source, names, count, &out->files, err);
+    reshard_status status = st_files_read(source, names, count, NULL, &out->files, err);
     return status ? status : add_unmapped(source, out, err);
 }
 

@@ -19,10 +19,26 @@ struct st_files {
     uint32_t count;
 };
 
-/* Reads the headers of all named files; names stay where they are. */
-reshard_status st_files_read(struct source *source, const struct str *names, size_t count, struct st_files *out, reshard_error *err);
+#define ST_NO_FILE UINT32_MAX
+
+/* Reads the headers of all named files; names stay where they are. A file that is not there, or is no such file, is an error; where
+ * source_bears_loss it is left out, as damage, unless none is left. numbers, which may be NULL: by name, its number in out or ST_NO_FILE. */
+reshard_status st_files_read(struct source *source, const struct str *names, size_t count, uint32_t *numbers, struct st_files *out,
+                             reshard_error *err);
 void st_files_release(struct st_files *files);
 reshard_status st_files_add_objects(struct source *source, struct st_files *files, reshard_error *err);
+
+/* Where the file would end if all its tensors were there, and whether it reaches as far as one of them. */
+uint64_t st_file_end(const struct st_file *file);
+static inline bool st_entry_is_there(const struct st_file *file, const struct st_entry *entry)
+{
+    return entry->end <= file->bytes - file->header.data_start;
+}
+
+/* Adds the chunk that an entry of the file is, the whole tensor or its box at start; none (*out NULL) if the file ends before it, as it may
+ * where damage is shown. */
+reshard_status st_file_add_chunk(struct source *source, uint32_t tensor, const struct st_file *file, const struct st_entry *entry,
+                                 const int64_t *start, struct catalog_chunk **out, reshard_error *err);
 
 /* Whether two ranges of equal size in two files hold the same bytes. */
 reshard_status st_ranges_equal(struct store *store, struct str a, uint64_t a_offset, struct str b, uint64_t b_offset, uint64_t bytes,
@@ -34,13 +50,14 @@ struct st_set {
                                  * too, as a key may be in several files though the map names but one. To be set before */
     size_t numbered_count;
     struct str index_name; /* relative to the store's root, NUL-terminated; empty: there is none */
-    struct st_index index; /* of all tensors of the files; file_of counts files.items */
+    struct st_index index; /* of all tensors of the files; file_of counts files.items, ST_NO_FILE: the tensor is lost */
     uint32_t mapped_count; /* keys that the index file has; those behind them it does not */
     struct st_files files;
 };
 
-/* Reads an index and the headers of all its files, in the order of their names. Fails if a file is not there, or lacks a tensor that is
- * mapped to it; tensors that no map has come along with a warning. directory ends with '/' or is empty. Names live in arena. */
+/* Reads an index and the headers of all its files, in the order of their names. A file that is not there, or lacks a tensor that is mapped
+ * to it, is an error, or damage where source_bears_loss; tensors that no map has come along with a warning. directory ends with '/' or is
+ * empty. Names live in arena. */
 reshard_status st_set_read_indexed(struct source *source, struct str index_name, struct str directory, struct arena *arena,
                                    struct st_set *out, reshard_error *err);
 

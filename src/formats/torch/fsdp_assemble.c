@@ -197,7 +197,7 @@ static reshard_status fsdp_assemble_add_file(struct assembling *assembling, cons
     char *name = strndup(file->name.data, file->name.size);
     reshard_status status = name ? torch_source_open_file(source, name, (int)file->rank, &assembling->file, err) : error_set_memory(err);
     free(name);
-    if (status == RESHARD_ERR_FORMAT && source->is_salvage && err) { /* what it has of tensors is missing then */
+    if (status == RESHARD_ERR_FORMAT && source_bears_loss(source) && err) { /* what it has of tensors is missing then */
         catalog_warn(source->catalog, true, "%s", err->message);
         return RESHARD_OK;
     }
@@ -393,7 +393,7 @@ reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
     if (!status)
         status = enter_folder(source, err);
     if (!status)
-        status = fsdp_groups_find(source->store, source->name, source->is_salvage, &groups, err);
+        status = fsdp_groups_find(source->store, source->name, source_bears_loss(source), &groups, err);
     if (!status)
         status = read_rank_files(&assembling, &groups, err);
     assembling_release(&assembling);
