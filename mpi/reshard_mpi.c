@@ -262,19 +262,46 @@ static void mpi_release(void *context)
     free(end);
 }
 
+/* What is wrong with the arguments; of a record of any version its message is filled in if there is one. */
+static reshard_status mpi_refuse(reshard_status status, const char *what, reshard_error *err)
+{
+    if (err && err->struct_size >= sizeof(*err)) {
+        const size_t size = err->struct_size;
+        *err = (reshard_error)RESHARD_ERROR_INIT;
+        err->struct_size = size;
+        err->code = status;
+        snprintf(err->message, sizeof(err->message), "reshard_comm_mpi: %s", what);
+    }
+    return status;
+}
+
+/* How long a rank waits: of options of any version, which reshard_comm_new checks. */
+static double mpi_timeout(const reshard_comm_options *options)
+{
+    const size_t end = offsetof(reshard_comm_options, timeout_seconds) + sizeof(options->timeout_seconds);
+    const double given = options && options->struct_size >= end ? options->timeout_seconds : 0;
+    return given > 0 ? given : 300;
+}
+
 EXPORT reshard_status reshard_comm_mpi(MPI_Comm communicator, const reshard_comm_options *options, reshard_comm **out, reshard_error *err)
 {
     reshard_comm_callbacks callbacks = RESHARD_COMM_CALLBACKS_INIT;
+    if (!out)
+        return mpi_refuse(RESHARD_ERR_USAGE, "out is NULL", err);
     *out = NULL;
+    if (communicator == MPI_COMM_NULL)
+        return mpi_refuse(RESHARD_ERR_USAGE, "the communicator is MPI_COMM_NULL", err);
     struct mpi_end *end = calloc(1, sizeof(*end));
-    if (!end || MPI_Comm_dup(communicator, &end->communicator)) {
+    if (!end)
+        return mpi_refuse(RESHARD_ERR_MEMORY, "out of memory", err);
+    if (MPI_Comm_dup(communicator, &end->communicator)) {
         free(end);
-        return reshard_comm_new(NULL, options, out, err);
+        return mpi_refuse(RESHARD_ERR_IO, "MPI_Comm_dup has failed", err);
     }
     MPI_Comm_set_errhandler(end->communicator, MPI_ERRORS_RETURN);
     MPI_Comm_rank(end->communicator, &end->rank);
     MPI_Comm_size(end->communicator, &end->size);
-    end->timeout_seconds = options && options->timeout_seconds > 0 ? options->timeout_seconds : 300;
+    end->timeout_seconds = mpi_timeout(options);
     callbacks.rank = end->rank;
     callbacks.size = end->size;
     callbacks.all_gather = mpi_all_gather;

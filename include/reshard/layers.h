@@ -161,9 +161,10 @@ typedef struct reshard_sharding_parameter {
 reshard_status reshard_sharding_assign(int64_t sharding, int64_t ranks, reshard_sharding_parameter *parameters, size_t stride, size_t count,
                                        reshard_error *err);
 
-/* The elements [*begin, *end) of a parameter whose state a rank has; none if they are equal. */
-reshard_status reshard_sharding_range(const reshard_sharding_parameter *parameter, int64_t rank, int64_t *begin, int64_t *end,
-                                      reshard_error *err);
+/* The elements [*begin, *end) of a parameter, as reshard_sharding_assign has filled it in, whose state a rank has; none if they are equal.
+ * stride is that of its array. */
+reshard_status reshard_sharding_range(const reshard_sharding_parameter *parameter, size_t stride, int64_t rank, int64_t *begin,
+                                      int64_t *end, reshard_error *err);
 
 /* A parameter of a flat one, in the order of registration. An array's member. Members behind elements are filled in. */
 typedef struct reshard_flat_parameter {

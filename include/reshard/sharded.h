@@ -101,14 +101,14 @@ int reshard_replica_is_main(const int64_t *replica_ids, size_t replica_count);
  */
 typedef struct reshard_sharded_factory {
     size_t struct_size;
-    reshard_sharded_tensor whole;   /* key, local shape, replica and data are what build makes use of */
+    const reshard_sharded_tensor *whole; /* key, local shape, replica and data are what build makes use of */
     int (*build)(const reshard_sharded_tensor *whole, reshard_sharded *parts, void *context);
     int (*merge)(const reshard_sharded_tensor *whole, const reshard_sharded *parts, void *context);
     void *context;
 } reshard_sharded_factory;
-#define RESHARD_SHARDED_FACTORY_INIT { sizeof(reshard_sharded_factory), RESHARD_SHARDED_TENSOR_INIT, NULL, NULL, NULL }
+#define RESHARD_SHARDED_FACTORY_INIT { sizeof(reshard_sharded_factory), NULL, NULL, NULL, NULL }
 
-/* The vectors that whole points to are copied. */
+/* whole is copied, with the vectors that it points to. */
 reshard_status reshard_sharded_add_factory(reshard_sharded *sharded, const reshard_sharded_factory *factory, reshard_error *err);
 
 /* Makes tensors of the factories that have not been expanded yet; reshard_save and reshard_load do so first. merge calls what is to be

@@ -264,7 +264,7 @@ static reshard_status save_call_state(struct save_call *call, const reshard_save
     reshard_status status = struct_take(&call->state, sizeof(call->state), given->state, "reshard_state", err);
     if (status)
         return status;
-    NEEDS(call->state.shards, err);
+    NEEDS_MEMBER(reshard_state, call->state, shards, err);
     if (call->state.values)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "reshard_state.values: a saver in the background takes items as JSON texts only");
     status = array_take(call->state.items, call->state.item_count, call->state.item_stride, sizeof(reshard_state_item),
@@ -283,8 +283,8 @@ static reshard_status save_call_begin(const reshard_save_request *request, const
     reshard_status status = struct_take(&out->given, sizeof(out->given), request, "reshard_save_request", err);
     if (status)
         return status;
-    NEEDS(out->given.path, err);
-    NEEDS(out->given.options, err);
+    NEEDS_MEMBER(reshard_save_request, out->given, path, err);
+    NEEDS_MEMBER(reshard_save_request, out->given, options, err);
     status = struct_take(&out->options, sizeof(out->options), out->given.options, "reshard_convert_options", err);
     if (!status)
         status = struct_take(&out->run, sizeof(out->run), out->given.run, "reshard_run_options", err);

@@ -54,7 +54,7 @@ API_EXPORT reshard_status reshard_comm_new(const reshard_comm_callbacks *callbac
     NEEDS(callbacks, err);
     reshard_status status = struct_take(&taken, sizeof(taken), callbacks, "reshard_comm_callbacks", err);
     if (!status && !(taken.all_gather && taken.submit_send && taken.submit_recv && taken.run))
-        status = argument_missing(__func__, "all_gather, submit_send, submit_recv or run", err);
+        status = error_set(err, RESHARD_ERR_USAGE, "reshard_comm_callbacks: all_gather, submit_send, submit_recv or run is NULL");
     if (!status)
         status = place_check(taken.rank, taken.size, err);
     if (!status)
@@ -84,11 +84,12 @@ API_EXPORT reshard_status reshard_comm_threads(int64_t count, const reshard_comm
     ERROR_SCOPE(err);
     NEEDS(out, err);
     reshard_status status = place_check(0, count, err);
-    if (!status)
-        status = options_of_comm(options, &timeout_seconds, err);
     if (status)
         return status;
     memset(out, 0, (size_t)count * sizeof(reshard_comm *));
+    status = options_of_comm(options, &timeout_seconds, err);
+    if (status)
+        return status;
     struct comm **inner = calloc((size_t)count, sizeof(struct comm *));
     status = inner ? comm_threads_new((uint32_t)count, timeout_seconds, inner, err) : error_set_memory(err);
     for (int64_t rank = 0; rank < count && !status; rank++) {

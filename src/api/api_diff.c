@@ -79,11 +79,11 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
     struct diff_call call;
     struct run_call running;
     ERROR_SCOPE(err);
-    NEEDS(a, err);
-    NEEDS(b, err);
     reshard_status status = diff_options_read(options, &call, err);
     if (!status)
         status = run_options_read(run, &running, err);
+    if (!status && (!a || !b))
+        status = argument_missing(__func__, a ? "b" : "a", err);
     if (!status)
         status = map_call_status(&call.map, diff_run(a->opened, b->opened, &call.options, &running.engine, &findings, err), err);
     if (!status || status == RESHARD_DIFFERS)

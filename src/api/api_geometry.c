@@ -30,12 +30,13 @@ static reshard_status rank_check(size_t rank, reshard_error *err)
     return RESHARD_OK;
 }
 
-static reshard_status shape_check(size_t rank, const int64_t *shape, int64_t *volume, reshard_error *err)
+static reshard_status shape_check(const char *function, size_t rank, const int64_t *shape, int64_t *volume, reshard_error *err)
 {
     reshard_status status = rank_check(rank, err);
     if (status)
         return status;
-    NEEDS_VECTOR(shape, rank, err);
+    if (rank && !shape)
+        return argument_missing(function, "shape", err);
     if (!shape_volume((int)rank, shape, volume))
         return error_set(err, RESHARD_ERR_USAGE, "the shape has a negative extent or too many elements");
     return RESHARD_OK;
@@ -66,7 +67,7 @@ API_EXPORT reshard_status reshard_ravel(size_t rank, const int64_t *shape, const
     ERROR_SCOPE(err);
     NEEDS(flat, err);
     *flat = 0;
-    reshard_status status = shape_check(rank, shape, &volume, err);
+    reshard_status status = shape_check(__func__, rank, shape, &volume, err);
     if (status)
         return status;
     NEEDS_VECTOR(index, rank, err);
@@ -83,7 +84,7 @@ API_EXPORT reshard_status reshard_unravel(size_t rank, const int64_t *shape, int
     int64_t volume;
     ERROR_SCOPE(err);
     VECTOR_CLEAR(index, rank);
-    reshard_status status = shape_check(rank, shape, &volume, err);
+    reshard_status status = shape_check(__func__, rank, shape, &volume, err);
     if (status)
         return status;
     NEEDS_VECTOR(index, rank, err);
@@ -100,7 +101,7 @@ API_EXPORT reshard_status reshard_minimal_box(size_t rank, const int64_t *shape,
     ERROR_SCOPE(err);
     VECTOR_CLEAR(start, rank);
     VECTOR_CLEAR(extent, rank);
-    reshard_status status = shape_check(rank, shape, &volume, err);
+    reshard_status status = shape_check(__func__, rank, shape, &volume, err);
     if (status)
         return status;
     NEEDS_VECTOR(start, rank, err);
@@ -120,7 +121,7 @@ API_EXPORT reshard_status reshard_range_in_box(size_t rank, const int64_t *shape
     NEEDS(box_begin, err);
     NEEDS(box_end, err);
     *box_begin = *box_end = 0;
-    reshard_status status = shape_check(rank, shape, &volume, err);
+    reshard_status status = shape_check(__func__, rank, shape, &volume, err);
     if (!status)
         status = range_check(begin, end, volume, err);
     if (status)

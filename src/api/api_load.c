@@ -498,9 +498,8 @@ API_EXPORT reshard_status reshard_load(reshard_comm *comm, const char *path, res
     err = err ? err : &own;
     if (result)
         *result = NULL;
-    NEEDS(path, err);
-    NEEDS(sharded, err);
-    reshard_status status = load_open(&call, path, options, err);
+    reshard_status status =
+        path && sharded ? load_open(&call, path, options, err) : argument_missing(__func__, path ? "sharded" : "path", err);
     status = group_begin(&call.group, comm, "reshard_load", sharded, false, status, err);
     if (!status)
         status = group_agree(&call.group, strictness_apply(&call, err), err);

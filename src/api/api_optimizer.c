@@ -97,9 +97,9 @@ static reshard_status optimizer_call_begin(const reshard_optimizer *optimizer, s
     if (status)
         return status;
     const reshard_optimizer *given = &out->given;
-    NEEDS(given->model, err);
+    NEEDS_MEMBER(reshard_optimizer, *given, model, err);
     if (given->parameter_count)
-        NEEDS(given->parameters, err);
+        NEEDS_MEMBER(reshard_optimizer, *given, parameters, err);
     status = array_take(given->excluded, given->excluded_count, given->excluded_stride, sizeof(*out->excluded), "reshard_str",
                         (void **)&out->excluded, err);
     if (!status)
@@ -142,89 +142,101 @@ API_EXPORT reshard_status reshard_optimizer_shards(const reshard_optimizer *opti
 
 /* ---- sharing out ---- */
 
-static void *filled_at(void *array, size_t stride, size_t index)
+/* An array whose members are filled in too, as ours: `first` is where what is filled in begins, which is zeroed. */
+static reshard_status filled_take(const void *array, size_t stride, size_t count, size_t size, size_t first, const char *name, void **out,
+                                  reshard_error *err)
 {
-    return (uint8_t *)array + index * stride;
-}
-
-/* Arrays that are filled in are of this version: a member that the caller does not know could not be given back. */
-static reshard_status stride_check(const void *array, size_t stride, size_t count, size_t size, const char *name, reshard_error *err)
-{
-    if (count && !array)
-        return error_set(err, RESHARD_ERR_USAGE, "%s: an array of %zu is NULL", name, count);
+    *out = NULL;
     if (count >= UINT32_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "%zu parameters", count);
-    return !count || stride >= size
-               ? RESHARD_OK
-               : error_set(err, RESHARD_ERR_USAGE, "%s: the array's stride is %zu, the struct has %zu bytes", name, stride, size);
+    reshard_status status = array_take(array, count, stride, size, name, out, err);
+    for (size_t i = 0; i < count && !status; i++)
+        memset((uint8_t *)*out + i * size + first, 0, size - first);
+    return status;
 }
 
-static reshard_status sharding_take(reshard_sharding_parameter *parameters, size_t stride, size_t count, struct sharded_parameter *out,
+static reshard_status sharding_take(const reshard_sharding_parameter *given, size_t count, struct sharded_parameter *out,
                                     reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < count && !status; i++) {
-        const reshard_sharding_parameter *given = filled_at(parameters, stride, i);
-        out[i].elements = given->elements;
-        status = dtype_take(given->dtype, STR("a parameter"), &out[i].dtype, err);
-        if (!status && given->elements < 0)
-            status = error_set(err, RESHARD_ERR_USAGE, "parameter %zu has %" PRId64 " elements", i, given->elements);
+        out[i].elements = given[i].elements;
+        status = dtype_take(given[i].dtype, STR("a parameter"), &out[i].dtype, err);
+        if (!status && given[i].elements < 0)
+            status = error_set(err, RESHARD_ERR_USAGE, "parameter %zu has %" PRId64 " elements", i, given[i].elements);
     }
+    return status;
+}
+
+static reshard_status sharding_fill(enum sharding_stage sharding, uint32_t ranks, reshard_sharding_parameter *parameters, size_t count,
+                                    reshard_error *err)
+{
+    struct sharded_parameter *made = calloc(count + 1, sizeof(*made));
+    if (!made)
+        return error_set_memory(err);
+    reshard_status status = sharding_take(parameters, count, made, err);
+    if (!status)
+        status = sharding_assign(sharding, ranks, SHARDING_SEGMENT, made, (uint32_t)count, err);
+    for (size_t i = 0; i < count && !status; i++) {
+        parameters[i].start = made[i].start;
+        parameters[i].padded = made[i].padded;
+        parameters[i].part = made[i].part;
+        parameters[i].owner = made[i].part || made[i].owner == SHARDING_ALL ? -1 : (int64_t)made[i].owner;
+    }
+    free(made);
     return status;
 }
 
 API_EXPORT reshard_status reshard_sharding_assign(int64_t sharding, int64_t ranks, reshard_sharding_parameter *parameters, size_t stride,
                                                   size_t count, reshard_error *err)
 {
+    void *taken;
     ERROR_SCOPE(err);
-    reshard_status status = stride_check(parameters, stride, count, sizeof(*parameters), "reshard_sharding_parameter", err);
+    reshard_status status = filled_take(parameters, stride, count, sizeof(*parameters), offsetof(reshard_sharding_parameter, start),
+                                        "reshard_sharding_parameter", &taken, err);
     if (status)
         return status;
     if (sharding < 0 || sharding > SHARDING_3 || ranks < 1 || ranks >= SHARDING_ALL)
-        return error_set(err, RESHARD_ERR_USAGE, "sharding %" PRId64 " over %" PRId64 " ranks", sharding, ranks);
-    struct sharded_parameter *made = calloc(count + 1, sizeof(*made));
-    if (!made)
-        return error_set_memory(err);
-    status = sharding_take(parameters, stride, count, made, err);
-    if (!status)
-        status = sharding_assign((enum sharding_stage)sharding, (uint32_t)ranks, SHARDING_SEGMENT, made, (uint32_t)count, err);
-    for (size_t i = 0; i < count && !status; i++) {
-        reshard_sharding_parameter *out = filled_at(parameters, stride, i);
-        out->start = made[i].start;
-        out->padded = made[i].padded;
-        out->part = made[i].part;
-        out->owner = made[i].part || made[i].owner == SHARDING_ALL ? -1 : (int64_t)made[i].owner;
-    }
-    free(made);
+        status = error_set(err, RESHARD_ERR_USAGE, "sharding %" PRId64 " over %" PRId64 " ranks", sharding, ranks);
+    else
+        status = sharding_fill((enum sharding_stage)sharding, (uint32_t)ranks, taken, count, err);
+    array_give(parameters, count, stride, taken, sizeof(*parameters));
+    free(taken);
     return status;
 }
 
-API_EXPORT reshard_status reshard_sharding_range(const reshard_sharding_parameter *parameter, int64_t rank, int64_t *begin, int64_t *end,
-                                                 reshard_error *err)
+API_EXPORT reshard_status reshard_sharding_range(const reshard_sharding_parameter *parameter, size_t stride, int64_t rank, int64_t *begin,
+                                                 int64_t *end, reshard_error *err)
 {
+    void *copy;
     int64_t last;
     ERROR_SCOPE(err);
     NEEDS(begin, err);
     NEEDS(end, err);
     *begin = *end = 0;
     NEEDS(parameter, err);
-    if (rank < 0 || rank >= SHARDING_ALL - 1 || parameter->elements < 0 || parameter->part < 0 || parameter->start < 0 ||
-        parameter->owner < -1 || parameter->owner >= SHARDING_ALL || !checked_mul_i64(parameter->part, rank + 1, &last))
+    reshard_status status = array_take(parameter, 1, stride, sizeof(*parameter), "reshard_sharding_parameter", &copy, err);
+    if (status)
+        return status;
+    const reshard_sharding_parameter given = *(const reshard_sharding_parameter *)copy;
+    free(copy);
+    if (rank < 0 || rank >= SHARDING_ALL - 1 || given.elements < 0 || given.part < 0 || given.start < 0 ||
+        given.owner < -1 || given.owner >= SHARDING_ALL || !checked_mul_i64(given.part, rank + 1, &last))
         return error_set(err, RESHARD_ERR_USAGE, "rank %" PRId64 ": the parameter is not as reshard_sharding_assign leaves it", rank);
-    const struct sharded_parameter taken = { .elements = parameter->elements,
-                                             .start = parameter->start,
-                                             .part = parameter->part,
-                                             .owner = parameter->owner < 0 ? SHARDING_ALL : (uint32_t)parameter->owner };
+    const struct sharded_parameter taken = { .elements = given.elements,
+                                             .start = given.start,
+                                             .part = given.part,
+                                             .owner = given.owner < 0 ? SHARDING_ALL : (uint32_t)given.owner };
     sharding_range(&taken, (uint32_t)rank, begin, end);
     return RESHARD_OK;
 }
 
-static reshard_status flat_places(int64_t alignment, int64_t ranks, reshard_flat_parameter *parameters, size_t stride, size_t count,
-                                  int64_t *out, reshard_error *err)
+static reshard_status flat_places(int64_t alignment, int64_t ranks, reshard_flat_parameter *parameters, size_t count, int64_t *out,
+                                  reshard_error *err)
 {
     int64_t end = 0;
     for (size_t i = 0; i < count; i++) {
-        reshard_flat_parameter *parameter = filled_at(parameters, stride, i);
+        reshard_flat_parameter *parameter = &parameters[i];
         parameter->start = flat_unit_next(end, alignment);
         if (parameter->elements < 0 || !checked_add_i64(parameter->start, parameter->elements, &end) ||
             end > INT64_MAX / 2 - ranks - alignment)
@@ -235,25 +247,39 @@ static reshard_status flat_places(int64_t alignment, int64_t ranks, reshard_flat
     return RESHARD_OK;
 }
 
-API_EXPORT reshard_status reshard_flat_assign(int64_t alignment, int64_t ranks, int64_t rank, reshard_flat_parameter *parameters,
-                                              size_t stride, size_t count, int64_t *piece, reshard_error *err)
+static void flat_parts(int64_t piece, int64_t ranks, int64_t rank, reshard_flat_parameter *parameters, size_t count)
 {
-    ERROR_SCOPE(err);
-    NEEDS(piece, err);
-    *piece = 0;
-    reshard_status status = stride_check(parameters, stride, count, sizeof(*parameters), "reshard_flat_parameter", err);
-    if (!status && (alignment < 1 || alignment > 4096 || ranks < 1 || ranks > INT32_MAX || rank < 0 || rank >= ranks))
-        status = error_set(err, RESHARD_ERR_USAGE, "alignment %" PRId64 ", rank %" PRId64 " of %" PRId64, alignment, rank, ranks);
-    if (!status)
-        status = flat_places(alignment, ranks, parameters, stride, count, piece, err);
-    for (size_t i = 0; i < count && !status; i++) {
-        reshard_flat_parameter *parameter = filled_at(parameters, stride, i);
+    for (size_t i = 0; i < count; i++) {
+        reshard_flat_parameter *parameter = &parameters[i];
         struct flat_unit_part part;
-        const bool is_there = flat_unit_part_of(*piece, ranks, rank, parameter->start, parameter->elements, &part);
+        const bool is_there = flat_unit_part_of(piece, ranks, rank, parameter->start, parameter->elements, &part);
         parameter->is_there = is_there;
         parameter->begin = is_there ? part.begin : 0;
         parameter->end = is_there ? part.begin + part.count : 0;
         parameter->place = is_there ? part.place : 0;
     }
+}
+
+API_EXPORT reshard_status reshard_flat_assign(int64_t alignment, int64_t ranks, int64_t rank, reshard_flat_parameter *parameters,
+                                              size_t stride, size_t count, int64_t *piece, reshard_error *err)
+{
+    const size_t first = offsetof(reshard_flat_parameter, start);
+    void *taken;
+    ERROR_SCOPE(err);
+    NEEDS(piece, err);
+    *piece = 0;
+    reshard_status status = filled_take(parameters, stride, count, sizeof(*parameters), first, "reshard_flat_parameter", &taken, err);
+    if (status)
+        return status;
+    if (alignment < 1 || alignment > 4096 || ranks < 1 || ranks > INT32_MAX || rank < 0 || rank >= ranks)
+        status = error_set(err, RESHARD_ERR_USAGE, "alignment %" PRId64 ", rank %" PRId64 " of %" PRId64, alignment, rank, ranks);
+    if (!status)
+        status = flat_places(alignment, ranks, taken, count, piece, err);
+    if (!status)
+        flat_parts(*piece, ranks, rank, taken, count);
+    for (size_t i = 0; i < count && status; i++)
+        memset((uint8_t *)taken + i * sizeof(*parameters) + first, 0, sizeof(*parameters) - first);
+    array_give(parameters, count, stride, taken, sizeof(*parameters));
+    free(taken);
     return status;
 }

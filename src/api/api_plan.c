@@ -125,9 +125,10 @@ API_EXPORT reshard_status reshard_plan_step_at(const reshard_plan *plan, size_t 
 {
     reshard_plan_step made;
     ERROR_SCOPE(err);
-    NEEDS(plan, err);
     NEEDS(out, err);
-    if (!entry_begin(out, "reshard_plan_step", index, reshard_plan_step_count(plan)))
+    bool is_there = entry_begin(out, "reshard_plan_step", index, reshard_plan_step_count(plan));
+    NEEDS(plan, err);
+    if (!is_there)
         return error_set(err, RESHARD_ERR_USAGE, "the plan has no step %zu", index);
     reshard_status status = step_show(plan, (uint32_t)index, &made, err);
     if (!status)

@@ -233,17 +233,16 @@ API_EXPORT reshard_status reshard_read_many(const reshard_checkpoint *checkpoint
     reshard_box_list taken;
     void *boxes = NULL;
     ERROR_SCOPE(err);
-    NEEDS(checkpoint, err);
     NEEDS(list, err);
     reshard_status status = struct_take(&taken, sizeof(taken), list, "reshard_box_list", err);
-    if (!status && taken.box_count)
-        NEEDS(taken.boxes, err);
     if (!status && taken.box_count >= UINT32_MAX)
         status = error_set(err, RESHARD_ERR_LIMIT, "%zu boxes in one list", taken.box_count);
-    if (!status && taken.is_done)
+    if (status)
+        return status;
+    if (taken.is_done)
         memset(taken.is_done, 0, taken.box_count);
-    if (!status)
-        status = run_options_read(run, &running, err);
+    NEEDS(checkpoint, err);
+    status = run_options_read(run, &running, err);
     if (!status)
         status = array_take(taken.boxes, taken.box_count, taken.box_stride, sizeof(reshard_box), "reshard_box", &boxes, err);
     if (!status)

@@ -23,8 +23,8 @@ API_EXPORT reshard_status reshard_redistribute(reshard_comm *comm, const reshard
     struct redistribution redistribution;
     reshard_error why = RESHARD_ERROR_INIT;
     ERROR_SCOPE(err);
-    NEEDS(comm, err);
     reshard_status status = redistribute_arguments(options, report, &redistribution, &why);
+    NEEDS(comm, err);
     status = comm_agree(comm->inner, __func__, status, &why);
     if (!status)
         status = redistribute(comm->inner, source ? &source->list : &none, target ? &target->list : &none, &redistribution, &why);

@@ -51,6 +51,7 @@ API_EXPORT reshard_status reshard_salvage(const char *path, const char *target_p
         .open = open.options,
     };
     status = salvage_run(path, target_path, &wanted, &running.engine, &findings, &found, err);
-    counts_give(counts, &found);
+    if (!status || status == RESHARD_DIFFERS)
+        counts_give(counts, &found);
     return status;
 }

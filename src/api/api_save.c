@@ -37,7 +37,7 @@ static reshard_status save_options_read(struct save_call *call, const reshard_sa
 {
     reshard_status status = struct_take(&call->given, sizeof(call->given), options, "reshard_save_options", err);
     if (!status && !call->given.convert)
-        status = argument_missing("reshard_save", "options.convert", err);
+        status = error_set(err, RESHARD_ERR_USAGE, "reshard_save_options.convert is NULL");
     if (!status)
         status = convert_options_read(call->given.convert, run, &call->convert, err);
     if (status)
@@ -236,10 +236,9 @@ API_EXPORT reshard_status reshard_save(reshard_comm *comm, const char *path, res
     reshard_error own = RESHARD_ERROR_INIT;
     ERROR_SCOPE(err);
     err = err ? err : &own;
-    NEEDS(path, err);
-    NEEDS(sharded, err);
-    NEEDS(options, err);
-    reshard_status status = save_options_read(&call, options, run, err);
+    reshard_status status =
+        path && sharded && options ? save_options_read(&call, options, run, err)
+                                   : argument_missing(__func__, !path ? "path" : !sharded ? "sharded" : "options", err);
     status = group_begin(&call.group, comm, "reshard_save", sharded, true, status, err);
     if (!status)
         status = group_agree(&call.group, save_prepare(&call, err), err);

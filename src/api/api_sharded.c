@@ -192,6 +192,11 @@ static reshard_status grid_answer(const reshard_sharded_tensor *tensor, enum gri
     struct sharded_tensor taken;
     struct sharded_dict checked = { 0 };
     reshard_status status = sharded_tensor_take(tensor, true, &room, &taken, err);
+    for (int axis = 0; !status && axis < taken.shard.rank; axis++) {
+        first[axis] = 0;
+        if (second)
+            second[axis] = 0;
+    }
     if (!status)
         status = sharded_add(&checked, &taken, err);
     if (!status && question == GRID_CELL)
@@ -248,10 +253,10 @@ API_EXPORT reshard_status reshard_sharded_add_factory(reshard_sharded *sharded, 
     NEEDS(sharded, err);
     NEEDS(factory, err);
     reshard_status status = struct_take(&given, sizeof(given), factory, "reshard_sharded_factory", err);
-    if (!status && !given.build)
-        status = argument_missing(__func__, "build", err);
+    if (!status && (!given.build || !given.whole))
+        status = error_set(err, RESHARD_ERR_USAGE, "reshard_sharded_factory.%s is NULL", given.build ? "whole" : "build");
     if (!status)
-        status = sharded_tensor_take(&given.whole, false, NULL, &whole, err);
+        status = sharded_tensor_take(given.whole, false, NULL, &whole, err);
     /* Where it lies is build's matter: alone, it is the whole. */
     if (!status)
         status = sharded_add_offsets(&made.whole, &whole, NULL, 0, err);
@@ -262,6 +267,7 @@ API_EXPORT reshard_status reshard_sharded_add_factory(reshard_sharded *sharded, 
         return status;
     }
     made.given = given;
+    made.given.whole = NULL; /* the caller's */
     sharded->factories[sharded->factory_count++] = made;
     return RESHARD_OK;
 }
@@ -377,14 +383,15 @@ API_EXPORT reshard_status reshard_sharded_map_prefixes(reshard_sharded *sharded,
 
 /* ---- all ranks ---- */
 
-static reshard_status ranks_take(const reshard_sharded *const *ranks, size_t count, const struct sharded_dict ***out, reshard_error *err)
+static reshard_status ranks_take(const char *function, const reshard_sharded *const *ranks, size_t count, const struct sharded_dict ***out,
+                                 reshard_error *err)
 {
     *out = calloc(count + 1, sizeof(const struct sharded_dict *));
     if (!*out)
         return error_set_memory(err);
     for (size_t i = 0; i < count; i++) {
         if (!ranks || !ranks[i])
-            return argument_missing(__func__, "ranks", err);
+            return argument_missing(function, "ranks", err);
         (*out)[i] = &ranks[i]->dict;
     }
     return RESHARD_OK;
@@ -394,7 +401,7 @@ API_EXPORT reshard_status reshard_sharded_check(const reshard_sharded *const *ra
 {
     const struct sharded_dict **dicts = NULL;
     ERROR_SCOPE(err);
-    reshard_status status = ranks_take(ranks, count, &dicts, err);
+    reshard_status status = ranks_take(__func__, ranks, count, &dicts, err);
     if (!status)
         status = sharded_check(dicts, count, err);
     free((void *)dicts);
@@ -406,7 +413,7 @@ API_EXPORT reshard_status reshard_sharded_spread(reshard_sharded *const *ranks, 
     const struct sharded_dict **dicts = NULL;
     struct spread_owner **owners = NULL;
     ERROR_SCOPE(err);
-    reshard_status status = ranks_take((const reshard_sharded *const *)ranks, count, &dicts, err);
+    reshard_status status = ranks_take(__func__, (const reshard_sharded *const *)ranks, count, &dicts, err);
     if (!status)
         status = sharded_owners_new(dicts, count, &owners, err);
     if (!status)

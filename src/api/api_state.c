@@ -34,9 +34,7 @@ API_EXPORT reshard_status reshard_open_shards(const reshard_state *state, const 
     reshard_status status = struct_take(&taken, sizeof(taken), state, "reshard_state", err);
     if (status)
         return status;
-    NEEDS(taken.shards, err);
-    if (taken.item_count)
-        NEEDS(taken.items, err);
+    NEEDS_MEMBER(reshard_state, taken, shards, err);
     status = open_options_read(options, &call, err);
     if (!status)
         status = items_take(taken.items, taken.item_count, taken.item_stride, taken.values, &items, &item_count, err);

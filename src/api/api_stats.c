@@ -68,39 +68,47 @@ static void stats_of_kept(const struct kept_tally *kept, enum dtype dtype, resha
     memcpy(out->positive + kept->first_bin, kept->bins + count, count * sizeof(uint64_t));
 }
 
-API_EXPORT reshard_status reshard_stats_join(reshard_tensor_stats *into, const reshard_tensor_stats *part)
+/* What is of the finite numbers alone. */
+static void moments_join(reshard_tensor_stats *into, const reshard_tensor_stats *part)
 {
-    reshard_tensor_stats given;
-    if (!into || into->struct_size < sizeof(*into) || struct_take(&given, sizeof(given), part, "reshard_tensor_stats", NULL) || !part)
-        return RESHARD_ERR_USAGE;
     const double before = (double)(into->count - into->nan_count - into->inf_count),
-                 added = (double)(given.count - given.nan_count - given.inf_count), total = before + added;
+                 added = (double)(part->count - part->nan_count - part->inf_count), total = before + added;
     if (added > 0 && before > 0) {
-        double distance = given.mean - into->mean, squares = into->deviation * into->deviation * before;
-        squares += given.deviation * given.deviation * added + distance * distance * before * added / total;
+        double distance = part->mean - into->mean, squares = into->deviation * into->deviation * before;
+        squares += part->deviation * part->deviation * added + distance * distance * before * added / total;
         into->mean += distance * added / total;
         into->deviation = sqrt(squares / total);
-        into->min = fmin(into->min, given.min);
-        into->max = fmax(into->max, given.max);
+        into->min = fmin(into->min, part->min);
+        into->max = fmax(into->max, part->max);
     } else if (added > 0) {
-        into->min = given.min;
-        into->max = given.max;
-        into->mean = given.mean;
-        into->deviation = given.deviation;
+        into->min = part->min;
+        into->max = part->max;
+        into->mean = part->mean;
+        into->deviation = part->deviation;
     }
     if (total == 0)
         into->min = into->max = into->mean = into->deviation = NAN;
-    into->norm = hypot(into->norm, given.norm);
-    into->count += given.count;
-    into->nan_count += given.nan_count;
-    into->inf_count += given.inf_count;
-    into->zero_count += given.zero_count;
-    into->subnormal_count += given.subnormal_count;
-    into->is_opaque = into->is_opaque && given.is_opaque;
+    into->norm = hypot(into->norm, part->norm);
+}
+
+API_EXPORT reshard_status reshard_stats_join(reshard_tensor_stats *into, const reshard_tensor_stats *part)
+{
+    reshard_tensor_stats made, given;
+    if (!into || !part || struct_take(&made, sizeof(made), into, "reshard_tensor_stats", NULL) ||
+        struct_take(&given, sizeof(given), part, "reshard_tensor_stats", NULL))
+        return RESHARD_ERR_USAGE;
+    moments_join(&made, &given);
+    made.count += given.count;
+    made.nan_count += given.nan_count;
+    made.inf_count += given.inf_count;
+    made.zero_count += given.zero_count;
+    made.subnormal_count += given.subnormal_count;
+    made.is_opaque = made.is_opaque && given.is_opaque;
     for (size_t i = 0; i < RESHARD_STATS_BINS; i++) {
-        into->negative[i] += given.negative[i];
-        into->positive[i] += given.positive[i];
+        made.negative[i] += given.negative[i];
+        made.positive[i] += given.positive[i];
     }
+    struct_give(into, &made, sizeof(made));
     return RESHARD_OK;
 }
 

@@ -46,6 +46,7 @@ reshard_status saver_request_check(const struct saver_request *request, reshard_
                        : options->resume          ? "resume"
                        : options->part_count      ? "part_count"
                        : options->part_words.size ? "part_words"
+                       : options->store           ? "store"
                                                   : NULL;
     if (what)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.%s is not for saves in the background", what);

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Above every struct that will ever be: a larger struct_size was never set. */
+#define STRUCT_SIZE_MAX ((size_t)1 << 20)
+
 /* Bytes of reshard_error in version 0.2, which a record without struct_size has. It never changes. */
 #define ERROR_BYTES_FIRST 2592
 _Static_assert(sizeof(reshard_error) >= ERROR_BYTES_FIRST, "members of a record are added, never taken away");
@@ -15,6 +18,11 @@ static size_t size_of(const void *given)
     size_t size;
     memcpy(&size, given, sizeof(size));
     return size;
+}
+
+static bool size_is_set(size_t size)
+{
+    return size >= sizeof(size_t) && size <= STRUCT_SIZE_MAX;
 }
 
 /* The first byte behind the size that we know which is not zero; its place, or 0. */
@@ -45,7 +53,7 @@ reshard_status struct_take(void *out, size_t size, const void *given, const char
     memset(out, 0, size);
     if (given) {
         size_t theirs = size_of(given);
-        if (theirs < sizeof(size_t))
+        if (!size_is_set(theirs))
             return refuse_size(name, theirs, size, err);
         size_t place = unknown_member(given, size, theirs);
         if (place)
@@ -63,7 +71,7 @@ reshard_status array_take(const void *given, size_t count, size_t stride, size_t
         return error_set(err, RESHARD_ERR_USAGE, "%s: an array of %zu is NULL", name, count);
     if (count && !stride)
         return error_set(err, RESHARD_ERR_USAGE, "%s: the array's stride is 0, this version's struct has %zu bytes", name, size);
-    uint8_t *copy = calloc(count + 1, size);
+    uint8_t *copy = count < SIZE_MAX / (stride > size ? stride : size) ? calloc(count + 1, size) : NULL;
     if (!copy)
         return error_set_memory(err);
     for (size_t i = 0; i < count; i++) {
@@ -79,12 +87,18 @@ reshard_status array_take(const void *given, size_t count, size_t stride, size_t
     return RESHARD_OK;
 }
 
+void array_give(void *out, size_t count, size_t stride, const void *made, size_t size)
+{
+    for (size_t i = 0; i < count; i++)
+        memcpy((uint8_t *)out + i * stride, (const uint8_t *)made + i * size, stride < size ? stride : size);
+}
+
 reshard_status struct_clear(void *out, const char *name, reshard_error *err)
 {
     if (!out)
         return RESHARD_OK;
     size_t theirs = size_of(out);
-    if (theirs < sizeof(size_t))
+    if (!size_is_set(theirs))
         return refuse_size(name, theirs, 0, err);
     memset((uint8_t *)out + sizeof(size_t), 0, theirs - sizeof(size_t));
     return RESHARD_OK;

@@ -20,6 +20,9 @@ reshard_status struct_take(void *out, size_t size, const void *given, const char
 /* The same of an array without struct_size, whose members lie `stride` bytes apart. *out is malloc'd, also without members. */
 reshard_status array_take(const void *given, size_t count, size_t stride, size_t size, const char *name, void **out, reshard_error *err);
 
+/* Copies the members of an array that was taken back, as far as the caller's reach: of arrays that are filled in, too. */
+void array_give(void *out, size_t count, size_t stride, const void *made, size_t size);
+
 /* Zeroes a struct of the caller's behind struct_size: before anything can fail. out may be NULL. */
 reshard_status struct_clear(void *out, const char *name, reshard_error *err);
 
@@ -37,6 +40,13 @@ reshard_status argument_missing(const char *function, const char *argument, resh
     do {                                                        \
         if (!(argument))                                        \
             return argument_missing(__func__, #argument, err);  \
+    } while (0)
+
+/* The same of a struct's member, "reshard_state.shards". */
+#define NEEDS_MEMBER(type, taken, member, err)                                                 \
+    do {                                                                                       \
+        if (!(taken).member)                                                                   \
+            return error_set(err, RESHARD_ERR_USAGE, "%s.%s is NULL", #type, #member);         \
     } while (0)
 
 /*

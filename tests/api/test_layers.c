@@ -367,14 +367,14 @@ TEST(sharding_v2_owns_ranges)
     assert_int_equal(parameters[1].padded, 10240);
     assert_int_equal(parameters[1].part, 3328);
     for (int64_t rank = 0; rank < 4; rank++) {
-        CHECK_OK(reshard_sharding_range(&parameters[1], rank, &begin, &end, &err));
+        CHECK_OK(reshard_sharding_range(&parameters[1], sizeof(parameters[0]), rank, &begin, &end, &err));
         assert_memory_equal(((int64_t[]){ begin, end }), wanted[rank], sizeof(wanted[rank]));
     }
     CHECK_OK(reshard_sharding_assign(RESHARD_SHARDING_1_V1, 4, parameters, sizeof(parameters[0]), 3, &err));
     assert_int_equal(parameters[1].owner, 0);
     assert_int_equal(parameters[0].owner, 1);
     assert_int_equal(parameters[2].owner, 2);
-    CHECK_OK(reshard_sharding_range(&parameters[0], 0, &begin, &end, &err));
+    CHECK_OK(reshard_sharding_range(&parameters[0], sizeof(parameters[0]), 0, &begin, &end, &err));
     assert_int_equal(begin, end);
     CHECK_OK(reshard_sharding_assign(RESHARD_SHARDING_3, 4, parameters, sizeof(parameters[0]), 3, &err));
     assert_int_equal(parameters[1].owner, -1);
@@ -546,7 +546,7 @@ static void paddle_rank_add(const reshard_coordinates *at, int64_t sharding, int
         layer.tensor_count = 1;
         CHECK_OK(reshard_layer_shards(&layer, at, model, &err));
         CHECK_OK(reshard_layer_shards(&layer, at, list, &err));
-        CHECK_OK(reshard_sharding_range(&parameters[i], rank, &begin, &end, &err));
+        CHECK_OK(reshard_sharding_range(&parameters[i], sizeof(parameters[0]), rank, &begin, &end, &err));
         paddle_state_add(model, part, shapes[i], begin, end, parameters[i].elements, list);
         reshard_shards_free(model);
     }

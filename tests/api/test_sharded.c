@@ -220,7 +220,7 @@ static int merge_halves(const reshard_sharded_tensor *whole, const reshard_shard
 static int build_nested(const reshard_sharded_tensor *whole, reshard_sharded *parts, void *context)
 {
     reshard_sharded_factory inner = RESHARD_SHARDED_FACTORY_INIT;
-    inner.whole = *whole;
+    inner.whole = whole;
     inner.build = build_halves;
     inner.context = context;
     return reshard_sharded_add_factory(parts, &inner, NULL) != RESHARD_OK;
@@ -232,8 +232,9 @@ TEST(factories_make_parts_and_merge_them)
     float values[12], merged = 0;
     reshard_sharded *held = state_new();
     reshard_sharded_factory factory = RESHARD_SHARDED_FACTORY_INIT;
-    factory.whole = tensor_of("fc1", 2, 0, local);
-    factory.whole.data = values;
+    reshard_sharded_tensor whole = tensor_of("fc1", 2, 0, local);
+    whole.data = values;
+    factory.whole = &whole;
     factory.build = build_halves;
     factory.merge = merge_halves;
     factory.context = &merged;
