@@ -4,6 +4,8 @@
 #include "commands.h"
 #include "streams.h"
 
+#include "reshard/comm.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -71,6 +73,8 @@ reshard_checkpoint *open_path(const struct options *options, int index, int *exi
     reshard_status status = reshard_open(path, &open, &checkpoint, &err);
     if (!status && option_is_viewing(options->verb))
         status = show_chosen(options, checkpoint, &err);
+    if (options->comm)
+        status = reshard_comm_agree(options->comm, status, &err);
     if (status) {
         hint_at_the_last_good(path, status, &err);
         *exit_status = print_error(options, status, &err);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reshard-mpi: convert with the work split over MPI ranks that see the same storage. Every rank runs its part; when all are done, the first
- * one commits. A rank that fails ends the job and says which it was; nothing is visible then, and the same call may be made again.
+ * reshard-mpi: verbs with the work split over MPI ranks that see the same storage.
+ *
+ * convert: every rank runs its part; when all are done, the first one commits. A rank that fails ends the job and says which it was;
+ * nothing is visible then, and the same call may be made again. verify, hash, diff: every rank runs the verb, the library shares the
+ * reading out among them, and each has the whole result, which the first one prints.
  */
 #include "command_run.h"
 #include "commands.h"
@@ -10,6 +13,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int ends_job(const struct options *options, int rank, int size, int status)
 {
@@ -58,11 +62,69 @@ static int ranks_convert(const struct options *options, reshard_comm *comm, resh
     return 0;
 }
 
+/* ---- verbs that look ---- */
+
+/* Where a rank's words go that the first one says for all: kept, in case it fails on its own. */
+static FILE *rank_hush(void)
+{
+    FILE *kept = tmpfile();
+    if (kept)
+        dup2(fileno(kept), STDERR_FILENO);
+    if (!freopen("/dev/null", "w", stdout))
+        return NULL;
+    return kept;
+}
+
+static void rank_speak(FILE *kept, int real_stderr)
+{
+    char part[4096];
+    size_t size;
+    fflush(stderr);
+    dup2(real_stderr, STDERR_FILENO);
+    rewind(kept);
+    while ((size = fread(part, 1, sizeof(part), kept)) > 0)
+        fwrite(part, 1, size, stderr);
+}
+
+/* What all ranks find wrong the first one has said. A rank that failed on its own is out of step with the others, and says so itself. */
+static int ranks_look(const struct options *options, reshard_comm *comm, reshard_error *err)
+{
+    struct options own = *options;
+    const bool is_first = reshard_comm_rank(comm) == 0;
+    const int real_stderr = is_first ? -1 : dup(STDERR_FILENO);
+    FILE *kept = is_first ? NULL : rank_hush();
+    own.comm = comm;
+    own.quiet = own.quiet || !is_first;
+    int status = command_run(&own);
+    if (reshard_comm_agree(comm, RESHARD_OK, err) && kept)
+        rank_speak(kept, real_stderr);
+    if (kept)
+        fclose(kept);
+    if (real_stderr >= 0)
+        close(real_stderr);
+    return status;
+}
+
+/* ---- all ---- */
+
+static const char *why_refused(const struct options *options)
+{
+    const bool looks = options->verb == VERB_HASH || options->verb == VERB_VERIFY || options->verb == VERB_DIFF;
+    if (!looks && options->verb != VERB_CONVERT)
+        return "only convert, verify, hash and diff run over ranks";
+    for (int i = 0; i < options->path_count; i++)
+        if (strcmp(options->paths[i], "-") == 0)
+            return "ranks read files: '-' is for one process";
+    if (options->latest_good)
+        return "--latest-good does not run over ranks";
+    return !looks && (options->part || options->dry_run) ? "over ranks convert takes neither --part nor --dry-run" : NULL;
+}
+
 static int ranks_refuse(const struct options *options, int rank)
 {
     if (rank == 0)
-        print_failure(options, RESHARD_ERR_USAGE, "run it as `mpirun -n N reshard-mpi convert ...`; the other verbs are those of reshard",
-                      "only convert, without --part and --dry-run, runs over ranks");
+        print_failure(options, RESHARD_ERR_USAGE, "run it as `mpirun -n N reshard-mpi convert ...`; all other verbs are those of reshard",
+                      "%s", why_refused(options));
     return reshard_status_exit(RESHARD_ERR_USAGE);
 }
 
@@ -74,13 +136,13 @@ static int ranks_run(const struct options *options)
     reshard_comm *comm;
     int rank = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (options->verb != VERB_CONVERT || options->part || options->dry_run || options->path_count != 2)
+    if (why_refused(options))
         return ranks_refuse(options, rank);
     patience.timeout_seconds = 1e9;
     reshard_status status = reshard_comm_mpi(MPI_COMM_WORLD, &patience, &comm, &err);
     if (status)
         return print_error(options, status, &err);
-    int exit_status = ranks_convert(options, comm, &err);
+    int exit_status = options->verb == VERB_CONVERT ? ranks_convert(options, comm, &err) : ranks_look(options, comm, &err);
     reshard_comm_free(comm);
     return exit_status;
 }
@@ -89,6 +151,7 @@ int main(int argc, char **argv)
 {
     static struct options options;
     MPI_Init(&argc, &argv);
+    output_is_relayed();
     int status = options_parse(argc, argv, &options);
     status = status < 0 ? ranks_run(&options) : finish_output(&options, status);
     options_release(&options);

@@ -72,6 +72,7 @@ struct options {
     struct option_list include, exclude, dtypes, format_options, maps, statements, constants;
     reshard_limit_change limit_values[OPTION_LIST_MAX];
     const char *const *words; /* of the command line, then NULL */
+    struct reshard_comm *comm; /* ranks that run the verb together, each with the same options; NULL: none */
     reshard_error failure; /* the first thing that is wrong with the command line; code 0 if nothing is */
 };
 

@@ -179,9 +179,16 @@ const char *human_bytes(uint64_t bytes, char out[32])
     return out;
 }
 
+static bool is_relayed;
+
+void output_is_relayed(void)
+{
+    is_relayed = true;
+}
+
 bool is_terminal(void)
 {
-    return isatty(STDOUT_FILENO);
+    return !is_relayed && isatty(STDOUT_FILENO);
 }
 
 const char *colour(const struct options *options, const char *code)

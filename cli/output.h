@@ -38,8 +38,10 @@ void print_damage(const struct options *options, const reshard_checkpoint *check
 /* Lines of what was dropped and changed, and of warnings: ten of each, or all with --verbose; `between` stands behind the first word. */
 void print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between);
 
-/* Whether standard output is a terminal that people look at, and whether to colour it. */
+/* Whether standard output is a terminal that people look at, and whether to colour it. Not where it is relayed: some mpirun give a rank a
+ * terminal whatever their own output is. */
 bool is_terminal(void);
+void output_is_relayed(void);
 const char *colour(const struct options *options, const char *code); /* "" unless coloured */
 
 /*

@@ -113,6 +113,7 @@ reshard_run_options progress_start(struct progress *progress, const struct optio
     run.io = options->io;
     run.progress = on_progress;
     run.context = progress;
+    run.comm = options->comm;
     return run;
 }
 

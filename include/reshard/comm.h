@@ -76,6 +76,12 @@ reshard_status reshard_comm_processes(const char *name, int64_t rank, int64_t si
 int64_t reshard_comm_rank(const reshard_comm *comm);
 int64_t reshard_comm_size(const reshard_comm *comm);
 
+/*
+ * Tells all ranks how each has fared with something of its own, status being that of this rank and err what it says. All return the same:
+ * RESHARD_OK, or the status of the first rank that failed, with "rank N: " before its message. err may be NULL.
+ */
+reshard_status reshard_comm_agree(reshard_comm *comm, reshard_status status, reshard_error *err);
+
 /* Returns when all ranks have called it. */
 reshard_status reshard_comm_barrier(reshard_comm *comm, reshard_error *err);
 

@@ -283,8 +283,12 @@ typedef struct reshard_run_options {
     const char *io;                     /* "auto" (NULL), "buffered", "direct", "mmap" */
     reshard_progress_callback progress; /* may be NULL; a first call precedes all writing */
     void *context;
+    /* A group of ranks (comm.h) that look at the same checkpoints, each through handles of its own, and make the call together: the reading
+     * is shared out among them, and each gets the result of all, its callbacks too. reshard_hash, reshard_verify and reshard_diff take it;
+     * elsewhere it is RESHARD_ERR_USAGE. What the ranks pass besides must be the same. NULL: none. Since 0.3 */
+    struct reshard_comm *comm;
 } reshard_run_options;
-#define RESHARD_RUN_OPTIONS_INIT { sizeof(reshard_run_options), 0, 0, NULL, NULL, NULL }
+#define RESHARD_RUN_OPTIONS_INIT { sizeof(reshard_run_options), 0, 0, NULL, NULL, NULL, NULL }
 
 /* Receives consecutive parts of a value. It may look at the handle, but not read from it. */
 typedef int (*reshard_sink)(const void *bytes, size_t size, void *context);

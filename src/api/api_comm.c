@@ -132,6 +132,17 @@ API_EXPORT int64_t reshard_comm_size(const reshard_comm *comm)
     return comm ? comm_size(comm->inner) : 0;
 }
 
+API_EXPORT reshard_status reshard_comm_agree(reshard_comm *comm, reshard_status status, reshard_error *err)
+{
+    reshard_error said = RESHARD_ERROR_INIT;
+    if (status && err)
+        error_pass(&said, status, err);
+    ERROR_SCOPE(err);
+    NEEDS(comm, err);
+    status = comm_agree(comm->inner, __func__, status, &said);
+    return status ? error_pass(err, status, &said) : RESHARD_OK;
+}
+
 API_EXPORT reshard_status reshard_comm_barrier(reshard_comm *comm, reshard_error *err)
 {
     ERROR_SCOPE(err);

@@ -81,7 +81,7 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
     ERROR_SCOPE(err);
     reshard_status status = diff_options_read(options, &call, err);
     if (!status)
-        status = run_options_read(run, &running, err);
+        status = run_options_read_team(run, __func__, &running, &call.options.team, err);
     if (!status && (!a || !b))
         status = argument_missing(__func__, a ? "b" : "a", err);
     if (!status)

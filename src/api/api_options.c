@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/public_options.h"
 
+#include "api/api_comm.h"
+
 #include <stdlib.h>
 
 reshard_status limits_read(const reshard_limit_change *given, size_t count, size_t stride, struct limits *out, reshard_error *err)
@@ -61,7 +63,7 @@ static bool api_options_run_goes_on(const struct engine_progress *progress, void
     return given->progress(&copy, given->context) == 0;
 }
 
-reshard_status run_options_read(const reshard_run_options *options, struct run_call *out, reshard_error *err)
+static reshard_status run_options_take(const reshard_run_options *options, struct run_call *out, reshard_error *err)
 {
     static const struct {
         const char *name;
@@ -87,6 +89,27 @@ reshard_status run_options_read(const reshard_run_options *options, struct run_c
         }
     }
     return error_set(err, RESHARD_ERR_USAGE, "unknown io '%s': auto, buffered, direct or mmap", io);
+}
+
+reshard_status run_options_read(const reshard_run_options *options, struct run_call *out, reshard_error *err)
+{
+    reshard_status status = run_options_take(options, out, err);
+    if (!status && out->given.comm)
+        status = error_set(err, RESHARD_ERR_USAGE, "reshard_run_options.comm: only reshard_hash, reshard_verify and reshard_diff are "
+                           "made by a group of ranks");
+    return status;
+}
+
+reshard_status run_options_read_team(const reshard_run_options *options, const char *call, struct run_call *out, struct team **team,
+                                     reshard_error *err)
+{
+    reshard_status status = run_options_take(options, out, err);
+    *team = NULL;
+    if (status || !out->given.comm)
+        return status;
+    out->team = (struct team){ .comm = out->given.comm->inner, .call = call };
+    *team = &out->team;
+    return RESHARD_OK;
 }
 
 /* ---- mappings ---- */

@@ -282,17 +282,18 @@ API_EXPORT reshard_status reshard_npy_header(const reshard_checkpoint *checkpoin
 
 /* ---- digests ---- */
 
-static reshard_status hash_run(reshard_checkpoint *checkpoint, enum digest_kind kind, const struct engine_options *engine,
-                               reshard_hash_sink sink, void *context, reshard_error *err)
+static reshard_status hash_run(reshard_checkpoint *checkpoint, enum digest_kind kind, struct team *team,
+                               const struct engine_options *engine, reshard_hash_sink sink, void *context, reshard_error *err)
 {
     const size_t *order;
     const struct checkpoint *opened = checkpoint->opened;
     reshard_status status = reshard_tensor_order(checkpoint, &order, err);
     if (status)
-        return status;
+        return team_finish(team, status, err);
     char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)checkpoint_catalog(checkpoint)->tensor_count + 1, sizeof(*hex));
-    status = hex ? tensor_digests(checkpoint->opened, kind, opened->listed, opened->listed_count, NULL, engine, hex, err)
+    status = hex ? tensor_digests_shared(team, checkpoint->opened, kind, opened->listed, opened->listed_count, engine, hex, err)
                  : error_set_memory(err);
+    status = team_finish(team, status, err);
     for (uint32_t i = 0; !status && i < opened->listed_count; i++) {
         status = callback_status(sink(order[i], hex[checkpoint_listed(checkpoint, order[i])], context));
         if (status)
@@ -307,15 +308,16 @@ API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const cha
 {
     enum digest_kind kind;
     struct run_call running;
+    struct team *team;
     ERROR_SCOPE(err);
     NEEDS(checkpoint, err);
     NEEDS(digest, err);
     NEEDS(sink, err);
     if (!digest_from_name(str_of(digest), &kind))
         return error_set(err, RESHARD_ERR_USAGE, "unknown digest '%s': sha256, xxh3, crc32c or md5", digest);
-    reshard_status status = run_options_read(run, &running, err);
+    reshard_status status = run_options_read_team(run, __func__, &running, &team, err);
     if (status)
         return status;
     work_renew(&checkpoint_source(checkpoint)->work);
-    return hash_run(checkpoint, kind, &running.engine, sink, context, err);
+    return hash_run(checkpoint, kind, team, &running.engine, sink, context, err);
 }

@@ -80,7 +80,7 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
     ERROR_SCOPE(err);
     reshard_status status = verify_options_read(options, &call, err);
     if (!status)
-        status = run_options_read(run, &running, err);
+        status = run_options_read_team(run, __func__, &running, &call.options.team, err);
     if (status)
         return status;
     NEEDS(checkpoint, err);

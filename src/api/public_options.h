@@ -8,6 +8,7 @@
 #include "api/versioned.h"
 #include "convert/checkpoint.h"
 #include "convert/finding.h"
+#include "convert/team.h"
 #include "names/mapping_stage.h"
 
 /* What a callback returned, as a status. */
@@ -26,8 +27,13 @@ reshard_status open_options_read(const reshard_open_options *options, struct ope
 struct run_call {
     reshard_run_options given;
     struct engine_options engine;
+    struct team team;
 };
 reshard_status run_options_read(const reshard_run_options *options, struct run_call *out, reshard_error *err);
+
+/* The same for calls that ranks may make together: *team is theirs, or NULL. */
+reshard_status run_options_read_team(const reshard_run_options *options, const char *call, struct run_call *out, struct team **team,
+                                     reshard_error *err);
 
 struct map_call {
     struct mapping_options options;

@@ -340,21 +340,77 @@ static reshard_status report_pairs(struct diff *diff, reshard_error *err)
     return finding_sink_status(diff->findings, err);
 }
 
-/* What may explain the differences, in a pass of its own over the tensors that differ. */
+/* ---- values ---- */
+
+/* This rank's pairs, and whose the others are. Without a team all are its own. */
+static reshard_status pairs_share(const struct diff *diff, uint32_t **owners, struct lockstep_pair **own, uint32_t *count,
+                                  reshard_error *err)
+{
+    uint64_t *bytes = calloc((size_t)diff->pair_count + 1, sizeof(*bytes));
+    *owners = calloc((size_t)diff->pair_count + 1, sizeof(**owners));
+    *own = calloc((size_t)diff->pair_count + 1, sizeof(**own));
+    *count = 0;
+    if (!bytes || !*owners || !*own) {
+        free(bytes);
+        return error_set_memory(err);
+    }
+    for (uint32_t i = 0; i < diff->pair_count; i++)
+        bytes[i] = catalog_tensor_bytes(diff->catalog_a, &diff->catalog_a->tensors[diff->pairs[i].a]);
+    team_share(diff->options->team, bytes, diff->pair_count, *owners);
+    for (uint32_t i = 0; i < diff->pair_count; i++)
+        if ((*owners)[i] == team_rank(diff->options->team))
+            (*own)[(*count)++] = diff->pairs[i];
+    free(bytes);
+    return RESHARD_OK;
+}
+
+/* Compares all pairs. A rank's lie together, so that the first of its own is where its results begin. */
+static reshard_status pairs_compare(struct diff *diff, const struct engine_source *a, const struct engine_made *made,
+                                    const struct engine_source *b, const struct engine_options *engine, reshard_error *err)
+{
+    struct team *team = diff->options->team;
+    struct lockstep_pair *own, *const all = diff->pairs;
+    struct difference *const results = diff->results;
+    uint32_t *owners, count, first = 0;
+    reshard_status status = pairs_share(diff, &owners, &own, &count, err);
+    while (!status && first < diff->pair_count && owners[first] != team_rank(team))
+        first++;
+    diff->pairs = own;
+    diff->results = results + first;
+    if (!status && count)
+        status = lockstep_run(a, made, b, own, count, engine, compare_part, diff, err);
+    diff->pairs = all;
+    diff->results = results;
+    if (!status)
+        status = team_rows(team, status, owners, diff->pair_count, results, sizeof(*results), NULL, err);
+    free(owners);
+    free(own);
+    return status;
+}
+
+/* What may explain the differences, in a pass of its own over the tensors that differ; the first rank makes it. */
 static reshard_status explain_differences(struct diff *diff, const struct engine_source *a, const struct engine_made *made,
                                           const struct engine_source *b, const struct engine_options *engine, reshard_error *err)
 {
+    struct team *team = diff->options->team;
+    struct team_findings kept;
     struct explanation explanation = { .a = a, .made = made, .b = b, .catalog_a = diff->catalog_a, .engine = engine,
-                                       .findings = diff->findings };
+                                       .findings = team_findings_begin(team, &kept, diff->findings) };
+    const uint32_t first = 0;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < diff->pair_count && !status; i++) {
-        if (diff->results[i].count > 1)
+        if (diff->results[i].count > 1 && team_rank(team) == first)
             status = explain_add(&explanation, diff->pairs[i], err);
     }
-    for (uint32_t i = 0; i < diff->misfit_count && !status; i++)
+    for (uint32_t i = 0; i < diff->misfit_count && team_rank(team) == first && !status; i++)
         status = explain_add(&explanation, diff->misfits[i], err);
     if (!status)
         status = explain_run(&explanation, err);
+    if (!status)
+        status = team_rows(team, status, &first, 1, &explanation.explained, sizeof(explanation.explained), NULL, err);
+    if (!status)
+        status = team_findings_end(team, &kept, status, NULL, diff->findings, err);
+    buffer_release(&kept.packed);
     diff->summary.explained = explanation.explained;
     explain_release(&explanation);
     return status;
@@ -380,8 +436,8 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
         status = error_set_memory(err);
     for (uint32_t i = 0; i < diff->pair_count && !status; i++)
         diff->results[i].first_index = -1;
-    if (!status && diff->pair_count)
-        status = lockstep_run(&source_a, maker, &source_b, diff->pairs, diff->pair_count, engine, compare_part, diff, err);
+    if (!status)
+        status = pairs_compare(diff, &source_a, maker, &source_b, engine, err);
     if (!status)
         status = report_pairs(diff, err);
     if (!status && diff->options->explains)
@@ -398,7 +454,7 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     if (!status)
         status = checkpoint_relate_both(&a, &b, err);
     if (status)
-        return status;
+        return team_finish(options->team, status, err);
     struct diff_keys keys = { 0 };
     struct diff diff = { .a = a, .b = b, .options = options, .keys = &keys, .findings = findings,
                          .tolerance = { options->absolute_tolerance, options->relative_tolerance } };
@@ -423,5 +479,6 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     free(diff.results);
     free(diff.held);
     mapped_release(&diff.mapped);
-    return status ? status : findings->failures > failures ? RESHARD_DIFFERS : RESHARD_OK;
+    status = status ? status : findings->failures > failures ? RESHARD_DIFFERS : RESHARD_OK;
+    return team_finish(options->team, status, err);
 }

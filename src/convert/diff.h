@@ -6,6 +6,7 @@
 #include "convert/checkpoint.h"
 #include "convert/finding.h"
 #include "convert/naming.h"
+#include "convert/team.h"
 #include "names/mapping_make.h"
 
 /* What becomes of a tensor. */
@@ -36,6 +37,7 @@ struct diff_options {
     struct naming_options naming;                /* of what comes out of a, behind the mapping */
     double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */
     const struct mapping_options *map;             /* what comes out of a is compared with b; NULL: defaults */
+    struct team *team; /* ranks that share the reading; all get the same result. NULL: none */
 };
 
 /* RESHARD_OK: same; RESHARD_DIFFERS: not, and the findings say why. */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static void finding_deliver(struct finding_sink *sink, const struct finding *finding)
+void finding_deliver(struct finding_sink *sink, const struct finding *finding)
 {
     sink->failures += finding->severity == FINDING_FAILURE;
     sink->warnings += finding->severity == FINDING_WARNING;

@@ -28,6 +28,9 @@ struct finding_sink {
     reshard_status status;
 };
 
+/* Hands a finding to the sink. */
+void finding_deliver(struct finding_sink *sink, const struct finding *finding);
+
 /* A finding with a formatted line. */
 void finding_report(struct finding_sink *sink, enum finding_severity severity, const char *kind, struct str key, const char *format, ...)
     PRINTF_LIKE(5, 6);

@@ -2,6 +2,7 @@
 #include "convert/payload_check.h"
 
 #include "base/checked.h"
+#include "base/cursor.h"
 #include "base/digest.h"
 
 #include <pthread.h>
@@ -304,42 +305,143 @@ static unsigned worker_count(const struct payload_job *job)
     return threads > job->count ? (job->count ? job->count : 1) : threads;
 }
 
-reshard_status payload_check(struct source *source, struct value_stats *stats, const struct engine_options *options,
-                             struct finding_sink *findings, reshard_error *err)
+static reshard_status workers_run(struct payload_job *job, reshard_error *err)
 {
-    struct payload_job job = {
-        .catalog = source->catalog,
-        .source = source,
-        .stats = stats,
-        .findings = findings,
-        .options = options,
-        .err = err,
-        .lock = PTHREAD_MUTEX_INITIALIZER,
-        .large_lock = PTHREAD_MUTEX_INITIALIZER,
-    };
     struct worker workers[THREADS_MAX] = { 0 };
-    reshard_status status = make_order(&job, err);
-    if (status)
-        goto out;
-    unsigned wanted = worker_count(&job), started = 0;
-    job.workers = wanted;
+    unsigned wanted = worker_count(job), started = 0;
+    job->workers = wanted;
     for (unsigned i = 0; i < wanted; i++) {
-        workers[i].job = &job;
+        workers[i].job = job;
         workers[i].window = aligned_alloc(4096, WINDOW_BYTES);
         if (!workers[i].window || pthread_create(&workers[i].thread, NULL, work, &workers[i]))
             break;
         started++;
     }
-    if (!started)
-        status = error_set_memory(err);
     for (unsigned i = 0; i < started; i++)
         pthread_join(workers[i].thread, NULL);
-    if (!status)
-        status = job.status;
-
-out:
     for (unsigned i = 0; i < THREADS_MAX; i++)
         free(workers[i].window);
+    return started ? job->status : error_set_memory(err);
+}
+
+/* ---- a team ---- */
+
+/* Leaves this rank's share in the order. places, by chunk, becomes where it was. */
+static reshard_status order_share(struct payload_job *job, const struct team *team, uint32_t **places, reshard_error *err)
+{
+    const struct catalog *catalog = job->catalog;
+    uint64_t *bytes = calloc((size_t)job->count + 1, sizeof(*bytes));
+    uint32_t *owners = calloc((size_t)job->count + 1, sizeof(*owners)), count = 0;
+    *places = calloc((size_t)catalog->chunk_count + 1, sizeof(**places));
+    const bool is_there = bytes && owners && *places;
+    for (uint32_t i = 0; i < job->count && is_there; i++) {
+        bytes[i] = catalog->chunks[job->order[i]].bytes;
+        (*places)[job->order[i]] = i;
+    }
+    if (is_there)
+        team_share(team, bytes, job->count, owners);
+    job->bytes_total = is_there ? 0 : job->bytes_total;
+    for (uint32_t i = 0; i < job->count && is_there; i++) {
+        if (owners[i] != team_rank(team))
+            continue;
+        job->bytes_total += bytes[i];
+        job->order[count++] = job->order[i];
+    }
+    job->count = count;
+    free(bytes);
+    free(owners);
+    return is_there ? RESHARD_OK : error_set_memory(err);
+}
+
+/* What a rank has learnt: which of its chunks carry a checksum, and what values are like. */
+static void learnt_pack(const struct payload_job *job, struct buffer *out)
+{
+    uint32_t checked = 0;
+    for (uint32_t i = 0; i < job->count; i++)
+        checked += (job->catalog->chunks[job->order[i]].flags & CHUNK_CHECKED) != 0;
+    buffer_append_u32le(out, checked);
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job->catalog->chunks[job->order[i]].flags & CHUNK_CHECKED)
+            buffer_append_u32le(out, job->order[i]);
+    for (uint32_t t = 0; t < job->catalog->tensor_count && job->stats; t++) {
+        const struct value_stats *stats = &job->stats[t];
+        if (!stats->nan_count && !stats->inf_count && !stats->has_nonzero)
+            continue;
+        buffer_append_u32le(out, t);
+        buffer_append_u64le(out, stats->nan_count);
+        buffer_append_u64le(out, stats->inf_count);
+        buffer_append_byte(out, stats->has_nonzero);
+    }
+}
+
+static bool learnt_take(struct payload_job *job, struct str part, bool is_own)
+{
+    struct cursor cursor = cursor_over(part.data, part.size);
+    uint32_t checked, number;
+    uint8_t has_nonzero;
+    if (!cursor_u32le(&cursor, &checked))
+        return false;
+    for (uint32_t i = 0; i < checked; i++) {
+        if (!cursor_u32le(&cursor, &number) || number >= job->catalog->chunk_count)
+            return false;
+        job->source->catalog->chunks[number].flags |= CHUNK_CHECKED;
+    }
+    while (cursor_left(&cursor) && job->stats) {
+        struct value_stats found;
+        if (!cursor_u32le(&cursor, &number) || number >= job->catalog->tensor_count || !cursor_u64le(&cursor, &found.nan_count) ||
+            !cursor_u64le(&cursor, &found.inf_count) || !cursor_u8(&cursor, &has_nonzero))
+            return false;
+        struct value_stats *stats = &job->stats[number];
+        stats->nan_count += is_own ? 0 : found.nan_count;
+        stats->inf_count += is_own ? 0 : found.inf_count;
+        stats->has_nonzero = stats->has_nonzero || has_nonzero;
+    }
+    return cursor_left(&cursor) == 0;
+}
+
+static reshard_status learnt_share(struct payload_job *job, struct team *team, reshard_status status, reshard_error *err)
+{
+    struct buffer own = { 0 };
+    struct comm_gathered gathered;
+    if (!team)
+        return status;
+    if (!status)
+        learnt_pack(job, &own);
+    status = team_exchange(team, status, &own, &gathered, err);
+    for (uint32_t rank = 0; rank < team_size(team) && !status; rank++)
+        if (!learnt_take(job, gathered.parts[rank], rank == team_rank(team)))
+            status = error_set(err, RESHARD_ERR_FORMAT, "%s: rank %u tells of other tensors: do all ranks look at the same checkpoint?",
+                               team->call, rank);
+    comm_gathered_release(&gathered);
+    buffer_release(&own);
+    return status;
+}
+
+reshard_status payload_check(struct source *source, struct value_stats *stats, struct team *team, const struct engine_options *options,
+                             struct finding_sink *findings, reshard_error *err)
+{
+    struct team_findings kept;
+    struct payload_job job = {
+        .catalog = source->catalog,
+        .source = source,
+        .stats = stats,
+        .findings = team_findings_begin(team, &kept, findings),
+        .options = options,
+        .err = err,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .large_lock = PTHREAD_MUTEX_INITIALIZER,
+    };
+    uint32_t *places = NULL;
+    reshard_status status = make_order(&job, err);
+    if (!status && team)
+        status = order_share(&job, team, &places, err);
+    if (!status)
+        status = workers_run(&job, err);
+    status = learnt_share(&job, team, status, err);
+    if (!status)
+        status = team_findings_end(team, &kept, status, places, findings, err);
+    buffer_release(&kept.packed);
+    free(places);
     free(job.order);
     return status;
 }

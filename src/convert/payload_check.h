@@ -7,12 +7,14 @@
 #define CONVERT_PAYLOAD_CHECK_H
 
 #include "convert/finding.h"
+#include "convert/team.h"
 #include "convert/value_stats.h"
 #include "engine/engine.h"
 #include "formats/driver.h"
 
-/* stats, by catalog tensor, may be NULL: then only checksums are checked. Chunks must be resolved. */
-reshard_status payload_check(struct source *source, struct value_stats *stats, const struct engine_options *options,
+/* stats, by catalog tensor, may be NULL: then only checksums are checked. Chunks must be resolved. Of a team each rank
+ * reads some, and all get the same. */
+reshard_status payload_check(struct source *source, struct value_stats *stats, struct team *team, const struct engine_options *options,
                              struct finding_sink *findings, reshard_error *err);
 
 #endif

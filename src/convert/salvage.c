@@ -445,13 +445,13 @@ static reshard_status check_payload(struct salvaging *salvaging, reshard_error *
     if (!status)
         verify_by_driver(salvaging);
     if (!status)
-        status = payload_check(source, NULL, salvaging->engine, &sink, err);
+        status = payload_check(source, NULL, NULL, salvaging->engine, &sink, err);
     for (uint32_t i = 0; !status && i < catalog->tensor_count; i++)
         settle_tensor(salvaging, i);
     if (!status)
         lose_neighbours(salvaging, first, objects, bytes);
     if (!status)
-        status = sidecar_verify(salvaging->checkpoint, salvaging->engine, &sink, &salvaging->cover, err);
+        status = sidecar_verify(salvaging->checkpoint, NULL, salvaging->engine, &sink, &salvaging->cover, err);
     free(first);
     free(bytes);
     free(objects);

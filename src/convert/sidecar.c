@@ -137,6 +137,7 @@ static reshard_status each_entry(const struct value *listed, const struct sideca
 
 struct checking {
     const struct checkpoint *checkpoint;
+    struct team *team;
     struct finding_sink *findings;
     char (*hex)[DIGEST_HEX_MAX]; /* by tensor */
     struct item_digests *items;
@@ -221,7 +222,8 @@ static reshard_status check_tensors(struct checkpoint *checkpoint, const struct 
     checking->is_covered = cover->tensors = calloc((size_t)count + 1, sizeof(bool));
     reshard_status status = checking->hex && cover->tensors ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = tensor_digests(checkpoint, sidecar->kind, checkpoint->listed, checkpoint->listed_count, NULL, options, checking->hex, err);
+        status = tensor_digests_shared(checking->team, checkpoint, sidecar->kind, checkpoint->listed, checkpoint->listed_count, options,
+                                       checking->hex, err);
     if (!status)
         status = sidecar_names_of_tensors(checkpoint, &names, err);
     if (!status)
@@ -262,11 +264,11 @@ void sidecar_cover_release(struct sidecar_cover *cover)
     *cover = (struct sidecar_cover){ 0 };
 }
 
-reshard_status sidecar_verify(struct checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings,
-                              struct sidecar_cover *cover, reshard_error *err)
+reshard_status sidecar_verify(struct checkpoint *checkpoint, struct team *team, const struct engine_options *options,
+                              struct finding_sink *findings, struct sidecar_cover *cover, reshard_error *err)
 {
     struct sidecar sidecar = { 0 };
-    struct checking checking = { .checkpoint = checkpoint, .findings = findings };
+    struct checking checking = { .checkpoint = checkpoint, .team = team, .findings = findings };
     reshard_status status = sidecar_read(checkpoint->source, &sidecar, err);
     if (!status && sidecar.name)
         status = check_tensors(checkpoint, &sidecar, options, &checking, cover, err);

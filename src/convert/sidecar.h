@@ -8,6 +8,7 @@
 
 #include "convert/conversion.h"
 #include "convert/finding.h"
+#include "convert/team.h"
 
 /* The sidecar's text for what was written, and its name in the store of what was written (malloc'd). */
 reshard_status sidecar_make(struct checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json,
@@ -33,8 +34,8 @@ void sidecar_cover_release(struct sidecar_cover *cover);
 
 /* Compares a checkpoint with its sidecar, if there is one: a failure finding for each tensor and item that differs, is missing or is not
  * listed. */
-reshard_status sidecar_verify(struct checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings,
-                              struct sidecar_cover *cover, reshard_error *err);
+reshard_status sidecar_verify(struct checkpoint *checkpoint, struct team *team, const struct engine_options *options,
+                              struct finding_sink *findings, struct sidecar_cover *cover, reshard_error *err);
 
 /* Compares the written target with the conversion's source, casts applied. RESHARD_DIFFERS with the first tensor that is wrong. */
 reshard_status sidecar_compare_conversion(const struct conversion *conversion, struct checkpoint *written, reshard_error *err);

@@ -168,8 +168,8 @@ static void shared_mark(struct state_check *check, char (*hex)[DIGEST_HEX_MAX], 
     }
 }
 
-static reshard_status shared_find(struct state_check *check, const struct engine_options *engine, struct finding_sink *findings,
-                                  reshard_error *err)
+static reshard_status shared_find(struct state_check *check, struct team *team, const struct engine_options *engine,
+                                  struct finding_sink *findings, reshard_error *err)
 {
     size_t count = check->catalog->tensor_count;
     uint32_t *tensors = calloc(count + 1, sizeof(*tensors));
@@ -183,7 +183,7 @@ static reshard_status shared_find(struct state_check *check, const struct engine
         status = work_spend_steps(check->checkpoint->source->limits.budget, 2 * stateless * check->names.count, err);
     uint32_t found = status ? 0 : shared_candidates(check, marks, tensors);
     if (found)
-        status = tensor_digests(check->checkpoint, DIGEST_XXH3, tensors, found, NULL, engine, hex, err);
+        status = tensor_digests_shared(team, check->checkpoint, DIGEST_XXH3, tensors, found, engine, hex, err);
     if (!status && found)
         shared_mark(check, hex, findings);
     free(marks);
@@ -238,13 +238,13 @@ static void check_release(struct state_check *check)
     free(check->weights);
 }
 
-reshard_status state_check_optimizer(struct checkpoint *checkpoint, const struct engine_options *engine, struct finding_sink *findings,
-                                     reshard_error *err)
+reshard_status state_check_optimizer(struct checkpoint *checkpoint, struct team *team, const struct engine_options *engine,
+                                     struct finding_sink *findings, reshard_error *err)
 {
     struct state_check check = { .checkpoint = checkpoint, .catalog = checkpoint->source->catalog };
     reshard_status status = keys_read(&check) ? RESHARD_OK : error_set_memory(err);
     if (!status && check.seen)
-        status = shared_find(&check, engine, findings, err);
+        status = shared_find(&check, team, engine, findings, err);
     for (enum map_state state = MAP_STATE_MASTER; state < MAP_STATE_COUNT && !status; state++)
         status = report_state(&check, state, findings, err);
     check_release(&check);
@@ -342,16 +342,16 @@ static reshard_status copy_report(struct copy_check *copies, uint32_t tensor, co
     return finding_sink_status(findings, err);
 }
 
-reshard_status state_check_copies(struct checkpoint *checkpoint, const struct engine_options *engine, struct finding_sink *findings,
-                                  reshard_error *err)
+reshard_status state_check_copies(struct checkpoint *checkpoint, struct team *team, const struct engine_options *engine,
+                                  struct finding_sink *findings, reshard_error *err)
 {
     struct copy_check copies = { .check = { .checkpoint = checkpoint, .catalog = checkpoint->source->catalog } };
     char(*hex)[DIGEST_HEX_MAX] = NULL;
     reshard_status status = copies_collect(&copies, err);
     if (!status && copies.count > 1) {
         hex = calloc((size_t)checkpoint->source->catalog->tensor_count + 1, sizeof(*hex));
-        status =
-            hex ? tensor_digests(checkpoint, DIGEST_XXH3, copies.tensors, copies.count, NULL, engine, hex, err) : error_set_memory(err);
+        status = hex ? tensor_digests_shared(team, checkpoint, DIGEST_XXH3, copies.tensors, copies.count, engine, hex, err)
+                     : error_set_memory(err);
     }
     for (uint32_t i = 0; i < copies.count && hex && !status; i++)
         status = copy_report(&copies, copies.tensors[i], hex[copies.tensors[i]], findings, err);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/tensor_digests.h"
 
+#include "base/sort.h"
 #include "convert/tensor_fold.h"
 #include "kernels/cast.h"
+
+#include <stdlib.h>
 
 #define CAST_ELEMENTS 4096
 
@@ -72,4 +75,65 @@ reshard_status tensor_digests(struct checkpoint *checkpoint, enum digest_kind ki
 {
     struct digest_job job = { .catalog = checkpoint->source->catalog, .kind = kind, .as = as, .hex = hex };
     return tensor_fold_run(&job.fold, checkpoint, tensors, count, options, digest_sink, &job, digest_free_state, err);
+}
+
+/* ---- shared out ---- */
+
+struct digest_shares {
+    struct sort_entry *order; /* positions among the tensors, by the place where the first byte lies; then as much again to sort in */
+    uint32_t *places;         /* catalog tensors in that order */
+    uint64_t *bytes;          /* in that order, as are the owners */
+    uint32_t *owners, *own;
+    uint32_t own_count;
+};
+
+static bool digest_shares_make(struct digest_shares *shares, const struct team *team, const struct catalog *catalog,
+                               const uint32_t *tensors, uint32_t count)
+{
+    const size_t room = (size_t)count + 1;
+    shares->order = calloc(room * 2, sizeof(*shares->order));
+    shares->places = calloc(room, sizeof(*shares->places));
+    shares->bytes = calloc(room, sizeof(*shares->bytes));
+    shares->owners = calloc(room, sizeof(*shares->owners));
+    shares->own = calloc(room, sizeof(*shares->own));
+    if (!shares->order || !shares->places || !shares->bytes || !shares->owners || !shares->own)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[tensors[i]];
+        const uint64_t object = tensor->chunk_count ? catalog->chunks[tensor->first_chunk].object : 0;
+        shares->order[i] = (struct sort_entry){ (int64_t)object, i }; /* a file is read by few ranks */
+    }
+    entries_sort(shares->order, shares->order + count, count);
+    for (uint32_t i = 0; i < count; i++) {
+        shares->places[i] = tensors[shares->order[i].value];
+        shares->bytes[i] = catalog_tensor_bytes(catalog, &catalog->tensors[shares->places[i]]);
+    }
+    team_share(team, shares->bytes, count, shares->owners);
+    for (uint32_t i = 0; i < count; i++)
+        if (shares->owners[i] == team_rank(team))
+            shares->own[shares->own_count++] = shares->places[i];
+    return true;
+}
+
+reshard_status tensor_digests_shared(struct team *team, struct checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors,
+                                     uint32_t count, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX],
+                                     reshard_error *err)
+{
+    struct digest_shares shares = { 0 };
+    if (!team)
+        return tensor_digests(checkpoint, kind, tensors, count, NULL, options, hex, err);
+    reshard_status status = digest_shares_make(&shares, team, checkpoint->source->catalog, tensors, count) ? RESHARD_OK
+                                                                                                            : error_set_memory(err);
+    if (!status)
+        status = tensor_digests(checkpoint, kind, shares.own, shares.own_count, NULL, options, hex, err);
+    if (!status)
+        status = team_rows(team, status, shares.owners, count, hex, sizeof(*hex), shares.places, err);
+    for (uint32_t i = 0; i < count && !status; i++)
+        hex[tensors[i]][DIGEST_HEX_MAX - 1] = 0; /* what came from another rank is text, whatever it is */
+    free(shares.order);
+    free(shares.places);
+    free(shares.bytes);
+    free(shares.owners);
+    free(shares.own);
+    return status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/digest.h"
 #include "convert/checkpoint.h"
+#include "convert/team.h"
 
 /*
  * hex[i], by catalog tensor, gets the digest of the full content of each given tensor (catalog indices). as, if not NULL, gives by
@@ -12,5 +13,10 @@
  */
 reshard_status tensor_digests(struct checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count,
                               const enum dtype *as, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX], reshard_error *err);
+
+/* The same by the ranks of a team, each of which reads some of the tensors, and gets the digests of all. */
+reshard_status tensor_digests_shared(struct team *team, struct checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors,
+                                     uint32_t count, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX],
+                                     reshard_error *err);
 
 #endif

@@ -2,6 +2,7 @@
 #include "convert/verify.h"
 #include "convert/checkpoint_view.h"
 
+#include "base/cursor.h"
 #include "base/decimal_text.h"
 #include "base/hash.h"
 #include "convert/against.h"
@@ -74,8 +75,9 @@ static reshard_status digest_replica(const struct engine_source *source, uint32_
     return digest_chunk(source, chunk, options, stream, out, err);
 }
 
-static reshard_status compare_replicas(struct checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings,
-                                       uint64_t *bytes_read, reshard_error *err)
+static reshard_status compare_replicas(struct checkpoint *checkpoint, const uint32_t *owners, uint32_t rank,
+                                       const struct engine_options *options, struct finding_sink *findings, uint64_t *bytes_read,
+                                       reshard_error *err)
 {
     const struct catalog *catalog = checkpoint->source->catalog;
     const struct engine_source source = checkpoint_engine_source(checkpoint);
@@ -88,7 +90,7 @@ static reshard_status compare_replicas(struct checkpoint *checkpoint, const stru
     for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
         const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
-        if (!(chunk->flags & CHUNK_REPLICA))
+        if (!(chunk->flags & CHUNK_REPLICA) || (owners && owners[chunk->tensor] != rank))
             continue;
         uint32_t original = original_of(catalog, tensor, i);
         status = work_spend_steps(checkpoint->source->limits.budget, original - tensor->first_chunk + 1, err);
@@ -105,6 +107,61 @@ static reshard_status compare_replicas(struct checkpoint *checkpoint, const stru
             status = finding_sink_status(findings, err);
     }
     hash64_stream_free(stream);
+    return status;
+}
+
+/* By tensor: which rank compares its replicas. */
+static uint32_t *replica_owners(const struct team *team, const struct catalog *catalog)
+{
+    uint64_t *bytes = calloc((size_t)catalog->tensor_count + 1, sizeof(*bytes));
+    uint32_t *owners = calloc((size_t)catalog->tensor_count + 1, sizeof(*owners));
+    for (uint32_t i = 0; i < catalog->chunk_count && bytes; i++)
+        bytes[catalog->chunks[i].tensor] += catalog->chunks[i].flags & CHUNK_REPLICA ? catalog->chunks[i].bytes : 0;
+    if (bytes && owners)
+        team_share(team, bytes, catalog->tensor_count, owners);
+    if (!bytes) {
+        free(owners);
+        owners = NULL;
+    }
+    free(bytes);
+    return owners;
+}
+
+/* The bytes that all ranks have read, of all. */
+static reshard_status bytes_read_sum(struct team *team, reshard_status status, uint64_t *bytes_read, reshard_error *err)
+{
+    struct buffer own = { 0 };
+    struct comm_gathered gathered;
+    buffer_append_u64le(&own, *bytes_read);
+    status = team_exchange(team, status, &own, &gathered, err);
+    *bytes_read = 0;
+    for (uint32_t rank = 0; rank < team_size(team) && !status; rank++) {
+        struct cursor cursor = cursor_over(gathered.parts[rank].data, gathered.parts[rank].size);
+        uint64_t bytes = 0;
+        if (!cursor_u64le(&cursor, &bytes))
+            status = error_set(err, RESHARD_ERR_FORMAT, "%s: rank %u does not say what it has read", team->call, rank);
+        *bytes_read += bytes;
+    }
+    comm_gathered_release(&gathered);
+    buffer_release(&own);
+    return status;
+}
+
+static reshard_status share_replicas(struct checkpoint *checkpoint, struct team *team, const struct engine_options *options,
+                                     struct finding_sink *findings, uint64_t *bytes_read, reshard_error *err)
+{
+    struct team_findings kept;
+    struct finding_sink *sink = team_findings_begin(team, &kept, findings);
+    uint32_t *owners = team ? replica_owners(team, checkpoint->source->catalog) : NULL;
+    reshard_status status = team && !owners ? error_set_memory(err) : RESHARD_OK;
+    if (!status)
+        status = compare_replicas(checkpoint, owners, team_rank(team), options, sink, bytes_read, err);
+    if (team)
+        status = bytes_read_sum(team, status, bytes_read, err);
+    if (!status)
+        status = team_findings_end(team, &kept, status, NULL, findings, err);
+    buffer_release(&kept.packed);
+    free(owners);
     return status;
 }
 
@@ -189,18 +246,18 @@ static void count_covered(const struct checkpoint *checkpoint, const struct side
 }
 
 /* All that reads payload, in the order of its findings. */
-static reshard_status verify_payload(struct checkpoint *checkpoint, struct value_stats *stats, const struct engine_options *engine,
-                                     struct finding_sink *findings, struct sidecar_cover *cover, uint64_t *bytes_read,
-                                     reshard_error *err)
+static reshard_status verify_payload(struct checkpoint *checkpoint, struct value_stats *stats, struct team *team,
+                                     const struct engine_options *engine, struct finding_sink *findings, struct sidecar_cover *cover,
+                                     uint64_t *bytes_read, reshard_error *err)
 {
-    reshard_status status = payload_check(checkpoint->source, stats, engine, findings, err);
+    reshard_status status = payload_check(checkpoint->source, stats, team, engine, findings, err);
     if (!status)
-        status = compare_replicas(checkpoint, engine, findings, bytes_read, err);
-    return status ? status : sidecar_verify(checkpoint, engine, findings, cover, err);
+        status = share_replicas(checkpoint, team, engine, findings, bytes_read, err);
+    return status ? status : sidecar_verify(checkpoint, team, engine, findings, cover, err);
 }
 
-reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,
-                          struct finding_sink *findings, reshard_error *err)
+static reshard_status verify_all(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,
+                                 struct finding_sink *findings, reshard_error *err)
 {
     struct sidecar_cover cover = { 0 };
     struct source *source = checkpoint->source;
@@ -220,13 +277,13 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
         return error_set_memory(err);
     status = finding_sink_status(findings, err);
     if (!status)
-        status = verify_payload(checkpoint, reads_values ? stats : NULL, engine, findings, &cover, &bytes_read, err);
+        status = verify_payload(checkpoint, reads_values ? stats : NULL, options->team, engine, findings, &cover, &bytes_read, err);
     if (!status && reads_values)
         report_stats(checkpoint, stats, options->fail_on, findings);
     if (!status && options->is_deep)
-        status = state_check_copies(checkpoint, engine, findings, err);
+        status = state_check_copies(checkpoint, options->team, engine, findings, err);
     if (!status && options->expects_optimizer)
-        status = state_check_optimizer(checkpoint, engine, findings, err);
+        status = state_check_optimizer(checkpoint, options->team, engine, findings, err);
     if (!status && options->against)
         status = against_run(checkpoint, options->against, options->open, findings, err);
     if (!status)
@@ -236,4 +293,10 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
     free(stats);
     sidecar_cover_release(&cover);
     return status ? status : findings->failures > failures ? RESHARD_DIFFERS : RESHARD_OK;
+}
+
+reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,
+                          struct finding_sink *findings, reshard_error *err)
+{
+    return team_finish(options->team, verify_all(checkpoint, options, engine, findings, err), err);
 }

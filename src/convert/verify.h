@@ -5,6 +5,7 @@
 
 #include "convert/checkpoint.h"
 #include "convert/finding.h"
+#include "convert/team.h"
 
 /*
  * What verify has looked at. "Checked" is what a stored checksum or the sidecar covers, so that damage cannot go unnoticed; of the rest
@@ -31,6 +32,7 @@ struct verify_options {
     void (*uncovered)(void *context, struct str key,
                       uint64_t bytes); /* is told each tensor with values that no checksum covers; may be NULL */
     void *context;
+    struct team *team; /* ranks that share the reading; all get the same result. NULL: none */
 };
 
 /* Whether a stored checksum or the sidecar covers all bytes of a tensor, so that damage cannot go unnoticed. */
