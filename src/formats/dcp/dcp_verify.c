@@ -140,7 +140,7 @@ static reshard_status check_blob(struct verifying *verifying, const struct dcp_r
 }
 
 /* Whether the file ends before the range does, or is gone: reading the catalog has told so. */
-static bool is_lost(const struct verifying *verifying, const struct dcp_range *range)
+static bool range_is_lost(const struct verifying *verifying, const struct dcp_range *range)
 {
     const struct catalog *catalog = verifying->source->catalog;
     return verifying->object != CATALOG_NONE && !range_fits(range->offset, range->length, catalog->objects[verifying->object].bytes);
@@ -158,7 +158,7 @@ static reshard_status open_range_file(struct verifying *verifying, const struct 
         return status;
     verifying->path = range->path;
     verifying->object = name_map_find(&verifying->source->catalog->object_names, str_of(name));
-    if (!source_bears_loss(verifying->source) || !is_lost(verifying, range))
+    if (!source_bears_loss(verifying->source) || !range_is_lost(verifying, range))
         status = store_open_object(verifying->source->store, name, &verifying->file, err);
     free(name);
     if (!status && verifying->file)
@@ -173,7 +173,7 @@ static reshard_status dcp_verify_check_range(struct verifying *verifying, uint32
     enum codec codec;
     reshard_error found = { 0 };
     reshard_status status = open_range_file(verifying, range, err);
-    if (!status && source_bears_loss(verifying->source) && is_lost(verifying, range))
+    if (!status && source_bears_loss(verifying->source) && range_is_lost(verifying, range))
         return RESHARD_OK;
     if (!status)
         status = dcp_transform_codec(metadata, range->transforms, &codec, err);

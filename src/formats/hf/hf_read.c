@@ -16,8 +16,9 @@ static reshard_status check_missing(const struct hf_read *read, reshard_error *e
     if (!source_bears_loss(read->source))
         return error_set(err, RESHARD_ERR_FORMAT, "file %" PRIu64 " of %" PRIu64 " is missing%s, and there is no index",
                          folder->missing_first, folder->numbered_total, others);
-    catalog_warn_lost(read->source->catalog, (struct str){ 0 }, "file %" PRIu64 " of %" PRIu64 " is missing%s, and there is no index: what they held is lost",
-                 folder->missing_first, folder->numbered_total, others);
+    catalog_warn_lost(read->source->catalog, (struct str){ 0 },
+                      "file %" PRIu64 " of %" PRIu64 " is missing%s, and there is no index: what they held is lost", folder->missing_first,
+                      folder->numbered_total, others);
     return RESHARD_OK;
 }
 
@@ -32,8 +33,8 @@ static reshard_status load_listed(struct hf_read *read, reshard_error *err)
     if (read->folder.kind != HF_SINGLE)
         catalog_warn(read->source->catalog, false, "no index file: %" PRIu32 " files are read as one model", read->set.files.count);
     if (read->folder.incomplete.size)
-        catalog_warn_lost(read->source->catalog, (struct str){ 0 }, "'%.*s' is one of several files, not all of which are here, and there is no index",
-                     STR_ARG(read->folder.incomplete));
+        catalog_warn_lost(read->source->catalog, (struct str){ 0 },
+                          "'%.*s' is one of several files, not all of which are here, and there is no index", STR_ARG(read->folder.incomplete));
     return RESHARD_OK;
 }
 

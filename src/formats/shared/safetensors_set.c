@@ -18,7 +18,7 @@ void st_files_release(struct st_files *files)
     *files = (struct st_files){ 0 };
 }
 
-static bool is_there(struct store *store, struct str name)
+static bool file_is_there(struct store *store, struct str name)
 {
     bool is_directory = false;
     uint64_t bytes;
@@ -38,7 +38,7 @@ static enum st_care header_care(const struct source *source)
 static reshard_status safetensors_set_read_file(struct source *source, struct st_file *file, reshard_error *err)
 {
     struct store_object *object = NULL;
-    reshard_status status = is_there(source->store, file->name) ? store_open_object(source->store, file->name.data, &object, err)
+    reshard_status status = file_is_there(source->store, file->name) ? store_open_object(source->store, file->name.data, &object, err)
                                                                 : error_set(err, RESHARD_ERR_FORMAT, "it is not there");
     if (!status) {
         struct reader reader = store_object_reader(object);
@@ -64,7 +64,7 @@ static reshard_status read_next(struct source *source, struct str name, bool has
     if (!status) {
         files->count++;
     } else if (status == RESHARD_ERR_FORMAT && source_bears_loss(source)) {
-        if (has_index && is_there(source->store, name)) /* the index tells what was in it, and what is not there is told */
+        if (has_index && file_is_there(source->store, name)) /* the index tells what was in it, and what is not there is told */
             catalog_warn(source->catalog, true, "%s", seen.message);
         else if (!has_index)
             catalog_warn_lost(source->catalog, (struct str){ 0 }, "%s", seen.message);
@@ -229,7 +229,7 @@ static reshard_status check_files_exist(const struct source *source, const struc
                                         reshard_error *err)
 {
     for (uint32_t i = 0; i < set->index.files.count; i++) {
-        if (is_there(source->store, names[i]))
+        if (file_is_there(source->store, names[i]))
             continue;
         if (source_bears_loss(source)) {
             catalog_warn(source->catalog, true, "'%.*s' names the file '%.*s', which is not there", STR_ARG(set->index_name),

@@ -22,7 +22,8 @@ struct st_files {
 #define ST_NO_FILE UINT32_MAX
 
 /* Reads the headers of all named files; names stay where they are. A file that is not there, or is no such file, is an error; where
- * source_bears_loss it is left out, as damage, unless none is left. numbers, which may be NULL: by name, its number in out or ST_NO_FILE. */
+ * source_bears_loss it is left out, as damage, unless none is left. numbers is by name, its number in out or ST_NO_FILE; NULL: there is no
+ * index that tells what was in a file. */
 reshard_status st_files_read(struct source *source, const struct str *names, size_t count, uint32_t *numbers, struct st_files *out,
                              reshard_error *err);
 void st_files_release(struct st_files *files);
