@@ -263,7 +263,7 @@ static int run_conversion(const struct options *options, const struct mapping_in
     if (status)
         exit_status = convert_failed(options, mapping, status, &err);
     else if (options->json)
-        report_json(options, &report, "reshard-convert/1");
+        report_json(options, &report, call == reshard_commit ? "reshard-commit/1" : "reshard-convert/1");
     else if (!options->quiet && !convert->part_count)
         convert_text(options, &report);
     reshard_report_release(&report);

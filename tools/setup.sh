@@ -6,7 +6,7 @@ set -eu
 build="gcc libc6-dev meson ninja-build pkg-config zlib1g-dev libzstd-dev libxxhash-dev libssl-dev libisal-dev libpcre2-dev liblz4-dev libblosc-dev libbz2-dev liblzma-dev"
 case "${1:-build}" in
     build) want="$build" ;;
-    test) want="$build libcmocka-dev scdoc python3 zsh fish openmpi-bin libopenmpi-dev mpich libmpich-dev" ;;
+    test) want="$build libcmocka-dev scdoc python3 python3-jsonschema zsh fish openmpi-bin libopenmpi-dev mpich libmpich-dev" ;;
     fuzz) want="$build clang libclang-rt-14-dev" ;;
     fuzz-coverage) want="$build clang libclang-rt-14-dev llvm-14 libcmocka-dev python3" ;;
     docs) want="$build scdoc python3 mkdocs man-db bsdextrautils" ;;

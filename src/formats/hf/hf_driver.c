@@ -5,7 +5,9 @@
 #include "formats/shared/kept_items.h"
 #include "formats/shared/safetensors_target.h"
 
-#define SCORE_DAMAGED 60 /* a folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong */
+/* A folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong. */
+#define SCORE_DAMAGED 60
+
 
 static int hf_probe(struct store *store, const char *name, reshard_error *err)
 {

@@ -34,7 +34,8 @@ static reshard_status load_listed(struct hf_read *read, reshard_error *err)
         catalog_warn(read->source->catalog, false, "no index file: %" PRIu32 " files are read as one model", read->set.files.count);
     if (read->folder.incomplete.size)
         catalog_warn_lost(read->source->catalog, (struct str){ 0 },
-                          "'%.*s' is one of several files, not all of which are here, and there is no index", STR_ARG(read->folder.incomplete));
+                          "'%.*s' is one of several files, not all of which are here, and there is no index",
+                          STR_ARG(read->folder.incomplete));
     return RESHARD_OK;
 }
 
