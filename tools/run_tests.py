@@ -60,7 +60,8 @@ def main():
     parser.add_argument("--suite", action="append", default=[])
     parser.add_argument("--no-suite", action="append", default=[])
     args = parser.parse_args()
-    command = ["meson", "test", "-C", args.build, "--no-rebuild", "--print-errorlogs", "--num-processes", "2"]
+    command = ["meson", "test", "-C", args.build, "--no-rebuild", "--print-errorlogs", "--num-processes", "2",
+               "--timeout-multiplier", "3"]  # machines are shared
     for suite in args.suite:
         command += ["--suite", suite]
     for suite in args.no_suite:
