@@ -247,7 +247,7 @@ struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_gr
 void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)
     __attribute__((format(printf, 3, 4))); /* keeps CATALOG_WARNINGS_MAX, counts the rest */
 void catalog_warn_lost(struct catalog *catalog, struct str key, const char *format, ...)
-    __attribute__((format(printf, 3, 4))); /* damage: a tensor is named, but nothing is left that says of what type and shape; key { 0 }: nor are names */
+    __attribute__((format(printf, 3, 4))); /* damage: a tensor of which nothing is left but its name; key { 0 }: not even that */
 reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

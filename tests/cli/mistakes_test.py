@@ -250,6 +250,20 @@ def case_damaged_folder(work):
     work.run("ls", "cut", status=4)
 
 
+def case_items_without_room(work):
+    """A header has room for so many items; what finds none is dropped and named, and what is no list of items is refused."""
+    torch_stub.write_zip(work.folder / "many.pt", {"w": torch_stub.tensor("FloatStorage", [2], bytes(8)), "small": 1, "long": "x" * (5 << 20), "last": 2})
+    dropped = json.loads(work.run("convert", "many.pt", "many.safetensors", "--json").stdout)["dropped"]
+    assert len(dropped) == 1 and "long" in dropped[0] and "header" in dropped[0], dropped
+    kept = {i["key"] for i in json.loads(work.run("ls", "--items", "--json", "many.safetensors").stdout)["items"] if "in" not in i}
+    assert kept == {"__metadata__", "small", "last"}, kept
+    for text in "{}", '{"schema":"reshard-items/1","items":[{"key":"a"}]}', "[":
+        header = json.dumps({"__metadata__": {"reshard_items": text}}).encode()
+        (work.folder / "no.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        said = work.run("ls", "no.safetensors", status=4).stderr
+        assert "reshard_items" in said and "no.safetensors" in said, said
+
+
 def case_threads(work):
     """Pairs that are shared out among threads are compared each with its own."""
     tensors = {f"t{i}": matrix(i + 1, 3, work.draw) for i in range(9)}
@@ -264,17 +278,22 @@ def case_threads(work):
 
 
 def case_items_come_home(work):
-    """Items survive a Hugging Face folder with their types."""
+    """Items survive a Hugging Face folder, and a single file, with their types."""
     value = {"betas": (0.9, 0.95), "none": None, "nan": math.nan, "inf": -math.inf, "bytes": b"\x00\xff", 3: ["a", True, 2**70], "lr": 1.0}
     numbers = {"betas": value["betas"], "list": [1, (2, 3)], "empty": ()}
     torch_stub.write_zip(work.folder / "m.pt", {"w": torch_stub.tensor("FloatStorage", [2], bytes(8)), **numbers})
-    work.run("convert", "m.pt", "kept", "--to", "hf")
-    work.run("convert", "kept", "home.pt", "--to", "torch")
-    changed = [f["key"] for f in work.findings("diff", "m.pt", "home.pt") if f["severity"] == "failure"]
-    assert changed == ["__metadata__"], changed
     (work.folder / "m.pdopt").write_bytes(pickle.dumps({"state": value, "step": 7}, protocol=2))
-    work.run("convert", "m.pdopt", "hf", "--to", "hf", status=0)
-    work.run("convert", "hf", "home.pdopt", "--to", "paddle")
+    for kept in "kept", "kept.safetensors":
+        work.run("convert", "m.pt", kept, *(["--to", "hf"] if kept == "kept" else []))
+        work.run("convert", kept, "home.pt", "--to", "torch", "--overwrite")
+        changed = [f["key"] for f in work.findings("diff", "m.pt", "home.pt") if f["severity"] == "failure"]
+        assert changed == ["__metadata__"], changed
+        come_home_from(work, "hf" + kept)
+
+
+def come_home_from(work, kept):
+    work.run("convert", "m.pdopt", kept, *(["--to", "hf"] if kept == "hfkept" else []))
+    work.run("convert", kept, "home.pdopt", "--to", "paddle", "--overwrite")
     done = json.loads(work.run("ls", "home.pdopt", "--items", "--json").stdout)["items"]
     there = json.loads(work.run("ls", "m.pdopt", "--items", "--json").stdout)["items"]
     home = {i["key"]: (i["kind"], i.get("value")) for i in done}

@@ -8,7 +8,6 @@
 /* A folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong. */
 #define SCORE_DAMAGED 60
 
-
 static int hf_probe(struct store *store, const char *name, reshard_error *err)
 {
     static const int scores[] = {

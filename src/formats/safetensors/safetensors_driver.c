@@ -147,7 +147,7 @@ static reshard_status st_lay_out(const struct layout_request *request, struct ta
     const char *tied = layout_option(request, "tied");
     struct st_pieces pieces = { 0 };
     struct st_metadata ties = { 0 };
-    struct st_items items = { 0 };
+    struct st_items items = { .kept.bytes_max = ST_KEPT_ITEMS_BYTES };
     reshard_status status;
     target->driver_state = st_target_new();
     if (!target->driver_state)
@@ -171,6 +171,8 @@ static reshard_status st_lay_out(const struct layout_request *request, struct ta
     if (status)
         goto out;
     status = put_ties(&items.metadata, &ties, err);
+    if (!status && items.kept.text.size)
+        status = st_metadata_put(&items.metadata, STR(ST_KEPT_ITEMS_KEY), buffer_str(&items.kept.text), err);
     if (status)
         goto out;
     /* A single-file target's one object has no name of its own. */
@@ -193,7 +195,7 @@ const struct format_driver format_safetensors = {
     .name = "safetensors",
     .name_space = "hf",
     .summary = "one safetensors file",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_NAMES_FRAMEWORK,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS | FORMAT_NAMES_FRAMEWORK,
     .options = st_options,
     .probe = st_probe,
     .read_catalog = st_read_catalog,

@@ -10,6 +10,7 @@
 #define DEPTH_MAX 40 /* of values that are kept: with their wrapping objects less than json_depth */
 #define ITEM_BYTES_MAX ((size_t)16 << 20)
 #define PATH_MAX_PARTS 64
+#define END_TEXT "\n]}\n"
 
 /* ---- writing ---- */
 
@@ -165,6 +166,8 @@ reshard_status kept_items_append(struct kept_items *items, const struct catalog 
         kept_path(&made, parts, count);
     buffer_append_text(&made, ",\"value\":");
     *is_kept = is_named && item->value && kept_value(&made, item->value);
+    items->is_full = *is_kept && items->bytes_max && text->size + made.size + sizeof(END_TEXT) > items->bytes_max;
+    *is_kept = *is_kept && !items->is_full;
     /* Items that share their parts are made one by one, and given up one by one. */
     reshard_status status = made.failed ? error_set_memory(err) : work_spend(catalog->limits.budget, made.size, err);
     items->in_vain += *is_kept ? 0 : made.size;
@@ -176,7 +179,7 @@ reshard_status kept_items_append(struct kept_items *items, const struct catalog 
 
 reshard_status kept_items_end(struct buffer *text, reshard_error *err)
 {
-    return buffer_append_text(text, "\n]}\n") ? RESHARD_OK : error_set_memory(err);
+    return buffer_append_text(text, END_TEXT) ? RESHARD_OK : error_set_memory(err);
 }
 
 /* ---- reading ---- */

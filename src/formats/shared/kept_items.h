@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Items beside weights whose format has no place for them: reshard_items.json.
+ * Items beside weights whose format has no place for them: reshard_items.json, or that text in the header of the only file.
  *
  *   {"schema": "reshard-items/1", "items": [{"key": "a.b", "path": ["a", "b"], "value": …}, …]}
  *
@@ -19,7 +19,9 @@
 /* The file's text; empty: no item is kept. A zeroed one is empty; release text. */
 struct kept_items {
     struct buffer text;
-    uint64_t in_vain; /* bytes of items that were given up: after KEPT_IN_VAIN_MAX of them no other is tried */
+    uint64_t in_vain;   /* bytes of items that were given up: after KEPT_IN_VAIN_MAX of them no other is tried */
+    uint64_t bytes_max; /* of text, its end included; 0: no bound. To be set before */
+    bool is_full;       /* the last item was given up for want of room */
 };
 #define KEPT_IN_VAIN_MAX ((uint64_t)64 << 20)
 

@@ -9,14 +9,21 @@ reshard_status st_metadata_add_item(struct catalog *catalog, const struct st_pai
 {
     struct value_graph graph = { 0 };
     struct value **nodes = arena_array(&graph.arena, (size_t)count * 2 + 1, sizeof(*nodes));
+    const struct st_pair *kept_items = NULL;
     bool made = nodes != NULL;
+    size_t next = 0;
     for (uint32_t i = 0; i < count && made; i++) {
-        nodes[2 * i] = value_new_str(&graph, pairs[i].key);
-        nodes[2 * i + 1] = value_new_str(&graph, pairs[i].value);
-        made = nodes[2 * i] && nodes[2 * i + 1];
+        if (str_is(pairs[i].key, ST_KEPT_ITEMS_KEY)) {
+            kept_items = &pairs[i];
+            continue;
+        }
+        nodes[next] = value_new_str(&graph, pairs[i].key);
+        nodes[next + 1] = value_new_str(&graph, pairs[i].value);
+        made = nodes[next] && nodes[next + 1];
+        next += 2;
     }
     if (made)
-        graph.root = value_new_list(&graph, VALUE_DICT, nodes, (size_t)count * 2);
+        graph.root = value_new_list(&graph, VALUE_DICT, nodes, next);
     if (!graph.root) {
         value_graph_release(&graph);
         return error_set_memory(err);
@@ -25,7 +32,13 @@ reshard_status st_metadata_add_item(struct catalog *catalog, const struct st_pai
     if (!kept)
         return error_set_memory(err);
     struct catalog_item item = { .key = STR(ST_METADATA_KEY), .kind = ITEM_VALUE, .value = kept->root, .graph = kept };
-    return catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+    reshard_status status = catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+    if (status || !kept_items)
+        return status;
+    status = kept_items_read(catalog, kept_items->value, err);
+    if (status)
+        error_prefix(err, ST_METADATA_KEY ": " ST_KEPT_ITEMS_KEY);
+    return status;
 }
 
 /* ---- what a target keeps ---- */
@@ -130,6 +143,9 @@ static reshard_status keep_or_note(const struct layout_request *request, struct 
         status = kept_items_append(&out->kept, request->wanted, &kept, &is_kept, err);
         if (status || is_kept)
             return status;
+        if (out->kept.is_full)
+            return target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%s, items take at most %llu bytes of a header: hf holds it",
+                                       value_kind_name(loaded->value), (unsigned long long)out->kept.bytes_max);
         struct buffer name = { 0 };
         bool is_object = value_class_name(loaded->value, &name) && name.size;
         status = target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%.*s, which %s cannot hold",
@@ -155,10 +171,8 @@ reshard_status st_items_take(const struct layout_request *request, struct target
             status = take_value(request, target, i, out, err);
         else if (carries_files && (item->kind == ITEM_FILE || st_item_is_config(item)))
             out->files[out->file_count++] = i;
-        else if (carries_files)
-            status = keep_or_note(request, target, i, out, err);
         else
-            status = safetensors_items_note_item(target, item, err);
+            status = keep_or_note(request, target, i, out, err);
     }
     return status || !out->kept.text.size ? status : kept_items_end(&out->kept.text, err);
 }

@@ -11,7 +11,12 @@
 /* Item of a Hugging Face folder: the metadata of its index file, without what is counted from the tensors. */
 #define ST_INDEX_METADATA_KEY "__index_metadata__"
 
-/* Adds the pairs as an item __metadata__, a dict of str to str. */
+/* Key of a header's metadata: items that were kept there, as the text of a reshard_items.json. A header is read whole by whoever opens the
+ * file, so that they have a bound. */
+#define ST_KEPT_ITEMS_KEY "reshard_items"
+#define ST_KEPT_ITEMS_BYTES ((uint64_t)4 << 20)
+
+/* Adds the pairs as an item __metadata__, a dict of str to str, and the items that are kept in them as what they were. */
 reshard_status st_metadata_add_item(struct catalog *catalog, const struct st_pair *pairs, uint32_t count, reshard_error *err);
 
 /* What a target can keep of wanted's items. */
@@ -26,7 +31,7 @@ struct st_items {
 /* Whether an item is the text of a config.json that is not one of the source's files. */
 bool st_item_is_config(const struct catalog_item *item);
 
-/* Sorts wanted's items; those that are neither are noted as dropped, and side files too unless the target carries them. */
+/* Sorts wanted's items; those that cannot be kept are noted as dropped, and side files too unless the target carries them. */
 reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out,
                              reshard_error *err);
 void st_items_release(struct st_items *items);
