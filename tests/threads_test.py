@@ -66,10 +66,22 @@ class Check:
             print("\n".join(f"# {line}" for line in [f"exit {done.returncode}", *text.splitlines()]))
         return done.returncode
 
+    def same(self, name, *arguments):
+        """With any number of threads and any memory the output is the same to the last digit."""
+        outputs = set()
+        for threads, memory in (("1", "256MiB"), ("4", "1MiB"), ("3", "3MiB")):
+            done = subprocess.run([self.binary, *map(str, arguments), "--threads", threads, "--memory", memory], capture_output=True,
+                                  env=self.environment, timeout=300)
+            outputs.add((done.returncode, done.stdout))
+        self.count += 1
+        self.failed += len(outputs) != 1
+        print(f"{'ok' if len(outputs) == 1 else 'not ok'} {self.count} - {name}")
+
 
 def run(check, source, work):
     label = source.name if source.name not in ("ckpt", "checkpoint") else source.parent.name
     check(f"{label}: hash", "hash", source, "--digest", "xxh3")
+    check.same(f"{label}: stats", "stats", source, "--json")
     check(f"{label}: verify --deep", "verify", source, "--deep", allowed=(0, 1))
     for name, target_name in FORMATS.items():
         target = work / target_name

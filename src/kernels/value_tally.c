@@ -12,8 +12,7 @@
 #pragma GCC optimize("O3")
 #endif
 
-#define BLOCK_ELEMENTS 1024 /* stays in the first-level cache between the loops over it */
-#define LANES 16            /* sums that a compiler may keep in registers side by side */
+#define BLOCK_ELEMENTS FLOAT_BLOCK
 #define CODES_16 65536
 #define BY_CODE_MIN 8192   /* elements from which on a table of all codes is worth being cleared and read */
 #define CODED_MAX (UINT64_C(1) << 31)
@@ -115,7 +114,7 @@ static void tally_doubles(struct value_tally *tally, const double *values, size_
         tally_value(tally, values[i], 1, smallest_normal);
 }
 
-/* ---- float32, and what small tensors are made into ---- */
+/* ---- float32 and bfloat16 ---- */
 
 typedef float mem_float __attribute__((aligned(1), may_alias));
 typedef uint16_t mem_code __attribute__((aligned(1), may_alias));
@@ -137,69 +136,27 @@ static void tally_doubled_floats(struct value_tally *tally, const mem_float *val
 }
 
 /*
- * The same of a whole block, when the mean is known already: distances from it are summed as floats, in LANES short sums that a compiler
- * keeps in registers. 16 of them lose less than a digit of float32 each time; the sums of the sums are doubles. false, and nothing is done,
- * where the squares leave the range of float32, or its better part.
+ * The same of a whole block, when the mean is known already: distances from it are summed as floats. false, and nothing is done, where
+ * something is not finite, or the squares leave the range of float32, or its better part.
  */
-static bool tally_block(struct value_tally *tally, const mem_float *values)
+static bool tally_block(struct value_counter *counter, const void *elements)
 {
+    struct value_tally *tally = &counter->tally;
     const float shift = (float)tally->mean;
-    float low[LANES], high[LANES];
-    double sum = 0, square = 0;
-    for (int j = 0; j < LANES; j++)
-        low[j] = high[j] = values[j];
-    for (size_t i = 0; i < BLOCK_ELEMENTS;) {
-        float sums[LANES] = { 0 }, squares[LANES] = { 0 };
-        for (int k = 0; k < 16; k++, i += LANES) {
-            for (int j = 0; j < LANES; j++) {
-                float value = values[i + (size_t)j], distance = value - shift;
-                sums[j] += distance;
-                squares[j] += distance * distance;
-                low[j] = value < low[j] ? value : low[j];
-                high[j] = value > high[j] ? value : high[j];
-            }
-        }
-        for (int j = 0; j < LANES; j++) {
-            sum += sums[j];
-            square += squares[j];
-        }
-    }
-    bool is_constant = true;
-    for (int j = 0; j < LANES; j++)
-        is_constant = is_constant && low[j] == high[j] && low[j] == low[0];
-    if (!is_constant && !(square > 0x1p-90 && square < 0x1p127))
+    struct float_moments found;
+    counter->kernels->moments(elements, shift, &found);
+    const bool is_constant = found.low == found.high && found.square < INFINITY;
+    if (!is_constant && !(found.square > 0x1p-90 && found.square < 0x1p127))
         return false;
-    for (int j = 0; j < LANES; j++) {
-        tally->min = low[j] < tally->min ? (double)low[j] : tally->min;
-        tally->max = high[j] > tally->max ? (double)high[j] : tally->max;
-    }
-    double rest = is_constant ? 0 : square - sum * sum / BLOCK_ELEMENTS;
-    double mean = is_constant ? (double)low[0] : shift + sum / BLOCK_ELEMENTS;
+    tally->min = found.low < tally->min ? (double)found.low : tally->min;
+    tally->max = found.high > tally->max ? (double)found.high : tally->max;
+    double rest = is_constant ? 0 : found.square - found.sum * found.sum / BLOCK_ELEMENTS;
+    double mean = is_constant ? (double)found.low : shift + found.sum / BLOCK_ELEMENTS;
     join_moments(tally, BLOCK_ELEMENTS, mean, rest > 0 ? rest : 0);
     tally->count += BLOCK_ELEMENTS;
+    float largest = -found.low > found.high ? -found.low : found.high;
+    counter->kernels->exponents(&counter->exponents, elements, (int)(float_to_bits(largest) >> 23 & 0xff));
     return true;
-}
-
-static void tally_finite_floats(struct value_tally *tally, const mem_float *values, size_t count)
-{
-    bool is_done = count == BLOCK_ELEMENTS && value_tally_finite(tally) && tally_block(tally, values);
-    if (count && !is_done)
-        tally_doubled_floats(tally, values, count);
-}
-
-/* Sign and exponent of each, from its upper half; the rest of what there is to count follows from how often each comes. */
-static void count_exponents(uint32_t exponents[EXPONENT_TABLES][512], const uint8_t *bytes, size_t count)
-{
-    const mem_code *halves = (const mem_code *)bytes;
-    size_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        exponents[0][halves[2 * i + 1] >> 7]++;
-        exponents[1][halves[2 * i + 3] >> 7]++;
-        exponents[2][halves[2 * i + 5] >> 7]++;
-        exponents[3][halves[2 * i + 7] >> 7]++;
-    }
-    for (; i < count; i++)
-        exponents[0][halves[2 * i + 1] >> 7]++;
 }
 
 /* By sign and exponent. */
@@ -207,7 +164,7 @@ static uint64_t signed_count(const struct value_counter *counter, unsigned code)
 {
     uint64_t count = 0;
     for (int table = 0; table < EXPONENT_TABLES; table++)
-        count += counter->exponents[table][code];
+        count += counter->exponents.tables[table][code];
     return count;
 }
 
@@ -233,53 +190,53 @@ static void count_tiny(struct value_tally *tally, const uint8_t *bytes, size_t c
     tally->bins[0][0] += negative;
 }
 
+/* Any floats: what is not finite is left out of range and moments. */
+static void tally_floats(struct value_tally *tally, const mem_float *values, size_t count)
+{
+    float finite[BLOCK_ELEMENTS];
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        tally->nan_count += isnan(values[i]) != 0;
+        tally->inf_count += isinf(values[i]) != 0;
+        if (isfinite(values[i]))
+            finite[kept++] = values[i];
+    }
+    tally->count += count - kept;
+    if (kept)
+        tally_doubled_floats(tally, finite, kept);
+}
+
 static void add_float_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
-    struct value_tally *tally = &counter->tally;
-    uint64_t special = exponent_count(counter, 255), tiny = exponent_count(counter, 0);
-    const mem_float *values = (const mem_float *)bytes;
-    count_exponents(counter->exponents, bytes, count);
-    if (exponent_count(counter, 255) == special) {
-        tally_finite_floats(tally, values, count);
-    } else { /* rare: what is not finite is left out first */
-        float finite[BLOCK_ELEMENTS];
-        size_t kept = 0;
-        for (size_t i = 0; i < count; i++) {
-            tally->nan_count += isnan(values[i]);
-            tally->inf_count += isinf(values[i]) != 0;
-            if (isfinite(values[i]))
-                finite[kept++] = values[i];
-        }
-        tally->count += count - kept;
-        tally_finite_floats(tally, finite, kept);
+    const bool is_bf16 = counter->dtype == DTYPE_BF16, is_whole = count == BLOCK_ELEMENTS && value_tally_finite(&counter->tally);
+    const uint64_t tiny = exponent_count(counter, 0);
+    const void *values = bytes;
+    float wide[BLOCK_ELEMENTS];
+    const bool is_done = is_whole && tally_block(counter, bytes);
+    if (!is_done)
+        exponents_count(&counter->exponents, bytes, count, is_bf16);
+    if (is_bf16 && (!is_done || exponent_count(counter, 0) != tiny)) {
+        for (size_t i = 0; i < count; i++)
+            wide[i] = bf16_decode(((const mem_code *)bytes)[i]);
+        values = wide;
     }
+    if (!is_done)
+        tally_floats(&counter->tally, values, count);
     if (exponent_count(counter, 0) != tiny)
-        count_tiny(tally, bytes, count);
+        count_tiny(&counter->tally, values, count);
 }
 
 /* What has the smallest exponent is counted where it was met. */
 static void end_exponents(struct value_counter *counter)
 {
     struct value_tally *tally = &counter->tally;
+    exponents_settle(&counter->exponents);
     for (unsigned i = 1; i < 255; i++) {
         tally->bins[1][i] += signed_count(counter, i);
         tally->bins[0][i] += signed_count(counter, i + 256);
     }
-    memset(counter->exponents, 0, sizeof(counter->exponents));
+    memset(&counter->exponents, 0, sizeof(counter->exponents));
     counter->coded = 0;
-}
-
-static void add_floats(struct value_counter *counter, const uint8_t *bytes, size_t count)
-{
-    while (count) {
-        size_t part = count < BLOCK_ELEMENTS ? count : BLOCK_ELEMENTS;
-        add_float_block(counter, bytes, part);
-        counter->coded += part;
-        if (counter->coded >= CODED_MAX)
-            end_exponents(counter);
-        bytes += part * sizeof(float);
-        count -= part;
-    }
 }
 
 /* ---- by code ---- */
@@ -404,17 +361,52 @@ static void add_codes(struct value_counter *counter, const uint8_t *bytes, size_
 
 /* ---- any type ---- */
 
-static void add_doubles(struct value_counter *counter, const uint8_t *bytes, size_t count)
+static void add_double_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
-    to_double_function to_double = cast_to_double_find(counter->dtype);
-    const unsigned width = dtype_element_bytes(counter->dtype), parts = dtype_info(counter->dtype)->class_ == DTYPE_CLASS_COMPLEX ? 2 : 1;
-    double values[BLOCK_ELEMENTS];
-    while (count) {
-        size_t part = count < BLOCK_ELEMENTS / 2 ? count : BLOCK_ELEMENTS / 2;
-        to_double(bytes, values, part);
-        tally_doubles(&counter->tally, values, part * parts, tally_smallest_normal(counter->dtype));
-        bytes += part * width;
-        count -= part;
+    const unsigned parts = dtype_info(counter->dtype)->class_ == DTYPE_CLASS_COMPLEX ? 2 : 1;
+    double values[2 * BLOCK_ELEMENTS];
+    cast_to_double_find(counter->dtype)(bytes, values, count);
+    tally_doubles(&counter->tally, values, count * parts, tally_smallest_normal(counter->dtype));
+}
+
+/* count elements, a whole block but at a tensor's end. */
+static void add_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
+{
+    if (!counter->kernels) {
+        add_double_block(counter, bytes, count);
+        return;
+    }
+    add_float_block(counter, bytes, count);
+    counter->coded += count;
+    if (counter->coded >= CODED_MAX)
+        end_exponents(counter);
+}
+
+/* Numbers are of this many bytes: a complex one of float32 is two of them. */
+static size_t block_width(const struct value_counter *counter)
+{
+    return counter->dtype == DTYPE_C64 ? sizeof(float) : dtype_element_bytes(counter->dtype);
+}
+
+static void add_blocks(struct value_counter *counter, const uint8_t *bytes, size_t size)
+{
+    const size_t whole = BLOCK_ELEMENTS * block_width(counter);
+    while (size) {
+        if (!counter->waiting && size >= whole) {
+            add_block(counter, bytes, BLOCK_ELEMENTS);
+            bytes += whole;
+            size -= whole;
+            continue;
+        }
+        size_t part = size < whole - counter->waiting ? size : whole - counter->waiting;
+        memcpy(counter->block + counter->waiting, bytes, part);
+        counter->waiting += part;
+        bytes += part;
+        size -= part;
+        if (counter->waiting == whole) {
+            add_block(counter, counter->block, BLOCK_ELEMENTS);
+            counter->waiting = 0;
+        }
     }
 }
 
@@ -427,9 +419,12 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
 {
     const unsigned width = dtype_element_bytes(dtype);
     const bool is_complex = dtype_info(dtype)->class_ == DTYPE_CLASS_COMPLEX;
+    const bool is_float = dtype == DTYPE_F32 || dtype == DTYPE_C64 || dtype == DTYPE_BF16;
     value_tally_start(&counter->tally);
     counter->dtype = dtype;
-    counter->is_by_code = !is_complex && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
+    counter->waiting = 0;
+    counter->kernels = is_float ? float_block_kernels_find(dtype == DTYPE_BF16, FLOAT_WIDTH_BEST) : NULL;
+    counter->is_by_code = !is_float && !is_complex && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
     if (!counter->is_by_code || counter->codes)
         return true;
     counter->codes = calloc(CODES_16, sizeof(*counter->codes));
@@ -440,16 +435,15 @@ void value_counter_add(struct value_counter *counter, const void *elements, size
 {
     if (counter->is_by_code)
         add_codes(counter, elements, count);
-    else if (counter->dtype == DTYPE_F32)
-        add_floats(counter, elements, count);
-    else if (counter->dtype == DTYPE_C64)
-        add_floats(counter, elements, count * 2);
     else
-        add_doubles(counter, elements, count);
+        add_blocks(counter, elements, count * dtype_element_bytes(counter->dtype));
 }
 
 void value_counter_end(struct value_counter *counter)
 {
+    if (counter->waiting)
+        add_block(counter, counter->block, counter->waiting / block_width(counter));
+    counter->waiting = 0;
     if (counter->is_by_code)
         end_codes(counter);
     else if (counter->coded)

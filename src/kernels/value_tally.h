@@ -3,18 +3,20 @@
  * What the values of a tensor are like: range, moments, what is special among them, and how many lie between which powers of two. One pass,
  * in any pieces; tallies of parts are joined.
  *
- * Types of 8 and 16 bits are counted by code, so that what is said of them is exact. Wider ones are summed around a value of their own, a
- * block at a time: a mean far from zero costs no digits of the deviation; moments of float32 are good to some seven digits.
+ * Small types but bfloat16 are counted by code, so that what is said of them is exact. Others are summed around a value of their own, a
+ * block at a time: a mean far from zero costs no digits of the deviation; moments of float32 and bfloat16 are good to some seven digits.
+ * Blocks are counted from the tensor's first element on, so that nothing depends on the pieces in which it comes, nor on the machine.
  */
 #ifndef KERNELS_VALUE_TALLY_H
 #define KERNELS_VALUE_TALLY_H
 
+#include "kernels/float_block.h"
 #include "tensor/dtype.h"
 
 #include <stddef.h>
 
 #define TALLY_BINS 256
-#define EXPONENT_TABLES 4 /* the same exponent often comes twice in a row: so the counts are apart */
+#define TALLY_BLOCK_BYTES (2 * FLOAT_BLOCK * sizeof(double))
 
 struct value_tally {
     uint64_t count; /* numbers: a complex element is two */
@@ -43,7 +45,10 @@ struct value_counter {
     bool is_by_code;
     uint64_t coded;  /* since the codes were last added to the tally */
     uint32_t *codes; /* how often each occurs */
-    uint32_t exponents[EXPONENT_TABLES][512]; /* of float32 likewise: sign and exponent */
+    struct exponent_counter exponents; /* of float32 and bfloat16 */
+    const struct float_block_kernels *kernels;
+    size_t waiting; /* bytes of a block that is not whole yet */
+    uint8_t block[TALLY_BLOCK_BYTES];
 };
 
 /* Whether there is a number in such an element: not in opaque ones. */

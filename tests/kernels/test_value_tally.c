@@ -147,12 +147,64 @@ TEST(parts_are_joined_as_if_they_were_one)
     value_counter_release(&part);
 }
 
+/* Exponents around window ends, zeros, subnormals, NaN and infinities now and then, and a level that changes from block to block. */
+static void make_levels(float *values, size_t count, int kind)
+{
+    for (size_t i = 0; i < count; i++) {
+        float noise = (float)(random_bits() >> 40) / 16777216.0f - 0.5f;
+        int level = kind == 0 ? 0 : kind == 1 ? (int)(random_bits() % 40) - 20 : kind == 2 ? (int)(i / FLOAT_BLOCK * 7 % 60) - 30 : -118;
+        values[i] = ldexpf(noise, level);
+        if (random_bits() % 997 == 0)
+            values[i] = (float[]){ 0.0f, -0.0f, 1e-40f, -1e-40f, kind == 2 ? NAN : 1.0f, kind == 2 ? -INFINITY : 2.0f }[random_bits() % 6];
+    }
+}
+
+/* By each width of machine: the same to the last bit, for any pieces. */
+static void tally_by_width(enum dtype dtype, const void *elements, size_t count, size_t piece, int width, struct value_tally *out)
+{
+    struct value_counter counter = { 0 };
+    assert_true(value_counter_start(&counter, dtype, count));
+    counter.kernels = float_block_kernels_find(dtype == DTYPE_BF16, width);
+    for (size_t done = 0; done < count; done += piece) {
+        const uint8_t *from = (const uint8_t *)elements + done * dtype_element_bytes(dtype);
+        value_counter_add(&counter, from, piece < count - done ? piece : count - done);
+    }
+    value_counter_end(&counter);
+    *out = counter.tally;
+    value_counter_release(&counter);
+}
+
+TEST(no_bit_depends_on_machine_or_pieces)
+{
+    static float values[COUNT * 4];
+    static uint16_t halves[COUNT * 4];
+    const size_t pieces[] = { 1, 1000, 1024, 5000, COUNT * 4 };
+    for (int kind = 0; kind < 4; kind++) {
+        make_levels(values, COUNT * 4, kind);
+        for (size_t i = 0; i < COUNT * 4; i++)
+            memcpy(&halves[i], (const uint8_t *)&values[i] + 2, 2);
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            const enum dtype dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32;
+            struct value_tally expected, found;
+            tally_by_width(dtype, is_bf16 ? (void *)halves : (void *)values, COUNT * 4, COUNT, 0, &expected);
+            for (int width = 0; width <= FLOAT_WIDTH_BEST; width++)
+                for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
+                    tally_by_width(dtype, is_bf16 ? (void *)halves : (void *)values, COUNT * 4, pieces[i], width, &found);
+                    assert_memory_equal(&found, &expected, sizeof(found));
+                }
+        }
+        check_tally(DTYPE_F32, (uint8_t *)values, COUNT, 0x1p-126);
+        check_tally(DTYPE_BF16, (uint8_t *)halves, COUNT, 0x1p-126);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_bits_of_every_type),
         cmocka_unit_test(moments_of_difficult_floats),
         cmocka_unit_test(parts_are_joined_as_if_they_were_one),
+        cmocka_unit_test(no_bit_depends_on_machine_or_pieces),
     };
     return cmocka_run_group_tests_name("value_tally", tests, NULL, NULL);
 }

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Range, moments and exponents of blocks of float32 or bfloat16: the loops that statistics spend their time in, as wide as the machine can.
+ * Sums run in as many lanes, in the same order, on every machine, so that no digit depends on what it can do.
+ */
+#ifndef KERNELS_FLOAT_BLOCK_H
+#define KERNELS_FLOAT_BLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FLOAT_BLOCK 1024    /* elements; stays in the first-level cache between the loops over it */
+#define EXPONENT_TABLES 4   /* the same exponent often comes twice in a row: so the counts are apart */
+#define EXPONENT_WINDOW 16  /* exponents that are counted side by side */
+#define EXPONENT_LANE_BYTES 32
+
+struct float_moments {
+    double sum, square; /* of the distances from the shift */
+    float low, high;    /* without NaN; square is NaN or infinite if there is any, or an infinity */
+};
+
+/* Of FLOAT_BLOCK elements at any address, finite ones. Summed as floats, in short sums; the sums of the sums are doubles. */
+typedef void (*float_moments_function)(const void *elements, float shift, struct float_moments *out);
+
+/* How often each sign and exponent comes. Starts zeroed. */
+struct exponent_counter {
+    uint32_t tables[EXPONENT_TABLES][512]; /* by sign and exponent: of what is not pending */
+    /* Pending: numbers with exponents from top down, those of one sign or both; bit b of a byte is exponent top - b, or top - 8 - b. */
+    uint8_t digits[4][5][EXPONENT_LANE_BYTES]; /* by stream: sums of bits, binary digit by digit */
+    uint64_t thirty_twos[4][8];
+    int top;               /* 0: nothing is pending */
+    uint32_t plain_blocks; /* still to be counted slowly */
+    bool has_moved;
+};
+
+/* Counts FLOAT_BLOCK elements, the largest of which has exponent top. */
+typedef void (*exponents_function)(struct exponent_counter *counter, const void *elements, int top);
+
+struct float_block_kernels {
+    float_moments_function moments;
+    exponents_function exponents;
+};
+
+/* Of float32, or bfloat16. width: 0, what every machine can do, to FLOAT_WIDTH_BEST, the best that this one can; results are the same. */
+#define FLOAT_WIDTH_BEST 2
+const struct float_block_kernels *float_block_kernels_find(bool is_bf16, int width);
+
+/* Counts any number of elements, slowly. */
+void exponents_count(struct exponent_counter *counter, const void *elements, uint64_t count, bool is_bf16);
+
+/* What is pending comes into the tables. */
+void exponents_settle(struct exponent_counter *counter);
+
+#endif
