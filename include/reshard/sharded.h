@@ -188,6 +188,22 @@ reshard_status reshard_sharded_compare_common(const reshard_sharded *first, cons
 
 /* ------------------------------------------------------------------------------------------------ saving and loading together */
 
+/*
+ * What a save has planned, for the next one: each rank has one, which reshard_save fills and uses again. A save whose ranks all describe
+ * the tensors and objects that they described before, with options that say the same, exchanges no descriptions and plans nothing; memory
+ * may have moved, and the path may be another. If objects or common values are others, or the path's last part is of another length (where
+ * the format is a single file: is another), the target is laid out anew out of what is kept. A change of any rank's is detected, and all
+ * is planned anew: what is saved never depends on what was kept.
+ *
+ * Kept is what options say by `to`, layout, wrap, max_shard_bytes, format_options and checksum; with `like`, a mapping, a selection, other
+ * names or `open` every save plans for itself. Memory is that of the descriptions of all ranks, and of the plan. One save at a time uses a
+ * reshard_kept; after one that failed it is empty. reshard_kept_uses: how many saves had their plan out of it.
+ */
+typedef struct reshard_kept reshard_kept;
+reshard_status reshard_kept_new(reshard_kept **out, reshard_error *err);
+void reshard_kept_free(reshard_kept *kept);
+uint64_t reshard_kept_uses(const reshard_kept *kept);
+
 typedef struct reshard_save_options {
     size_t struct_size;
     const reshard_convert_options *convert; /* to, format_options and all else that says what is written; the same on all ranks. Its parts,
@@ -198,8 +214,9 @@ typedef struct reshard_save_options {
                                              * them, as by reshard_sharded_spread */
     void (*warn)(const char *text, void *context); /* common values that differ from rank 0's, which are saved; on rank 0; may be NULL */
     void *context;
+    reshard_kept *kept;                     /* on all ranks or on none; NULL: nothing is kept */
 } reshard_save_options;
-#define RESHARD_SAVE_OPTIONS_INIT { sizeof(reshard_save_options), NULL, NULL, 0, 0, NULL, NULL }
+#define RESHARD_SAVE_OPTIONS_INIT { sizeof(reshard_save_options), NULL, NULL, 0, 0, NULL, NULL, NULL }
 
 /*
  * Saves what all ranks of a group have as one checkpoint, at a path on storage that all of them see. comm NULL: this process is all.

@@ -1,35 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving together: what ranks have is described to all, and every rank writes its own (convert/joint_save). */
-#include "api/convert_call.h"
-#include "api/sharded_group.h"
+#include "api/save_kept.h"
+#include "base/cursor.h"
 #include "base/hash.h"
-#include "convert/joint_save.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
 struct save_call {
-    struct sharded_group group;
+    struct save_plan *plan;     /* own, or that of options.kept */
+    struct save_plan own;
     struct convert_call convert;
     reshard_save_options given;
-    struct joint_save joint;
     const char *path;
-    struct shard *shards;
-    struct live_item *items;
-    size_t shard_count, item_count;
-    struct value_graph bytes;  /* values of objects that are bytes */
-    struct arena keys;         /* of objects */
 };
 
 static void save_release(struct save_call *call)
 {
-    group_release(&call->group);
-    joint_release(&call->joint);
+    save_plan_release(&call->own);
     map_call_release(&call->convert.map);
-    free(call->shards);
-    free(call->items);
-    value_graph_release(&call->bytes);
-    arena_release(&call->keys);
 }
 
 static reshard_status save_options_read(struct save_call *call, const reshard_save_options *options, const reshard_run_options *run,
@@ -50,11 +39,11 @@ static reshard_status save_options_read(struct save_call *call, const reshard_sa
 
 static reshard_status common_warn(const struct save_call *call, reshard_error *err)
 {
-    const struct sharded_group *group = &call->group;
+    const struct sharded_group *group = &call->plan->group;
     reshard_status status = RESHARD_OK;
     for (uint32_t r = 1; r < group->size && call->given.warn && group->rank == 0 && !status; r++) {
         struct buffer text = { 0 };
-        status = common_difference(group->ranks[0], group->ranks[r], r, &text, err);
+        status = common_difference(save_plan_values(call->plan, 0), save_plan_values(call->plan, r), r, &text, err);
         if (!status && text.size && buffer_append_byte(&text, '\0'))
             call->given.warn((const char *)text.data, call->given.context);
         buffer_release(&text);
@@ -64,7 +53,7 @@ static reshard_status common_warn(const struct save_call *call, reshard_error *e
 
 static reshard_status copies_spread(struct save_call *call, reshard_error *err)
 {
-    struct sharded_group *group = &call->group;
+    struct sharded_group *group = &call->plan->group;
     struct spread_owner **owners;
     reshard_status status = sharded_owners_new(group->ranks, group->size, &owners, err);
     if (!status)
@@ -78,24 +67,24 @@ static reshard_status copies_spread(struct save_call *call, reshard_error *err)
 /* The main copies of all ranks. */
 static reshard_status shards_collect(struct save_call *call, reshard_error *err)
 {
-    const struct sharded_group *group = &call->group;
+    const struct sharded_group *group = &call->plan->group;
     size_t total = 0;
     for (uint32_t r = 0; r < group->size; r++)
         total += group->ranks[r]->tensor_count;
-    call->shards = calloc(total + 1, sizeof(*call->shards));
-    if (!call->shards)
+    call->plan->shards = calloc(total + 1, sizeof(*call->plan->shards));
+    if (!call->plan->shards)
         return error_set_memory(err);
     for (uint32_t r = 0; r < group->size; r++) {
         for (size_t i = 0; i < group->ranks[r]->tensor_count; i++) {
             const struct sharded_tensor *tensor = &group->ranks[r]->tensors[i];
-            struct shard *shard = &call->shards[call->shard_count];
+            struct shard *shard = &call->plan->shards[call->plan->shard_count];
             if (!replica_is_main(&tensor->replica))
                 continue;
             *shard = tensor->shard;
             if (!shard->data && !shard->is_elsewhere && !box_is_empty(shard->rank, shard->extent))
                 return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 ": tensor '%.*s' has no values", r, STR_ARG(shard->key));
             shard->writer = r;
-            call->shard_count++;
+            call->plan->shard_count++;
         }
     }
     return RESHARD_OK;
@@ -104,11 +93,11 @@ static reshard_status shards_collect(struct save_call *call, reshard_error *err)
 static reshard_status object_item(struct save_call *call, const struct sharded_object *object, struct live_item *out, reshard_error *err)
 {
     struct buffer key = { 0 };
-    bool is_kept = sharded_object_key(object, &key) && arena_str(&call->keys, buffer_str(&key), &out->key);
+    bool is_kept = sharded_object_key(object, &key) && arena_str(&call->plan->keys, buffer_str(&key), &out->key);
     buffer_release(&key);
     out->json = object->json;
     if (is_kept && !object->json.size) {
-        struct value *value = value_new_str(&call->bytes, object->bytes);
+        struct value *value = value_new_str(&call->plan->bytes, object->bytes);
         if (value)
             value->kind = object->bytes.data ? VALUE_BYTES : VALUE_NONE;
         out->value = value;
@@ -120,32 +109,48 @@ static reshard_status object_item(struct save_call *call, const struct sharded_o
 /* Objects of all ranks, and rank 0's common values. */
 static reshard_status items_collect(struct save_call *call, reshard_error *err)
 {
-    const struct sharded_group *group = &call->group;
-    size_t total = group->ranks[0]->value_count;
+    struct save_plan *plan = call->plan;
+    const struct sharded_dict *first = save_plan_values(plan, 0);
+    size_t total = first->value_count;
     reshard_status status = RESHARD_OK;
-    for (uint32_t r = 0; r < group->size; r++)
-        total += group->ranks[r]->object_count;
-    call->items = calloc(total + 1, sizeof(*call->items));
-    if (!call->items)
+    for (uint32_t r = 0; r < plan->group.size; r++)
+        total += save_plan_values(plan, r)->object_count;
+    plan->items = calloc(total + 1, sizeof(*plan->items));
+    if (!plan->items)
         return error_set_memory(err);
-    for (uint32_t r = 0; r < group->size; r++) {
-        for (size_t i = 0; i < group->ranks[r]->object_count && !status; i++) {
-            if (replica_is_main(&group->ranks[r]->objects[i].replica))
-                status = object_item(call, &group->ranks[r]->objects[i], &call->items[call->item_count++], err);
+    for (uint32_t r = 0; r < plan->group.size; r++) {
+        const struct sharded_dict *values = save_plan_values(plan, r);
+        for (size_t i = 0; i < values->object_count && !status; i++) {
+            if (replica_is_main(&values->objects[i].replica))
+                status = object_item(call, &values->objects[i], &plan->items[plan->item_count++], err);
         }
     }
-    for (size_t i = 0; i < group->ranks[0]->value_count; i++) {
-        const struct sharded_value *value = &group->ranks[0]->values[i];
-        call->items[call->item_count++] = (struct live_item){ .key = value->key, .json = value->json };
-    }
-    for (size_t i = 0; i < call->item_count; i++)
-        call->items[i].value_count = call->bytes.count;
+    for (size_t i = 0; i < first->value_count; i++)
+        plan->items[plan->item_count++] = (struct live_item){ .key = first->values[i].key, .json = first->values[i].json };
+    for (size_t i = 0; i < plan->item_count; i++)
+        plan->items[i].value_count = plan->bytes.count;
     return status;
+}
+
+/* Lays the target out, and plans. */
+static reshard_status save_lay_out(struct save_call *call, reshard_error *err)
+{
+    struct save_plan *plan = call->plan;
+    reshard_status status = items_collect(call, err);
+    const struct joint_input input = { .shards = plan->shards,
+                                       .shard_count = plan->shard_count,
+                                       .items = plan->items,
+                                       .item_count = plan->item_count,
+                                       .rank = plan->group.rank,
+                                       .name = call->given.name ? call->given.name : "memory" };
+    if (!status)
+        status = joint_prepare(&plan->joint, &input, call->path, &call->convert.options, &call->convert.run.engine, err);
+    return map_call_status(&call->convert.map, status, err);
 }
 
 static reshard_status save_prepare(struct save_call *call, reshard_error *err)
 {
-    const struct sharded_group *group = &call->group;
+    const struct sharded_group *group = &call->plan->group;
     reshard_status status = call->given.no_check ? RESHARD_OK : sharded_check(group->ranks, group->size, err);
     if (!status)
         status = common_warn(call, err);
@@ -153,17 +158,7 @@ static reshard_status save_prepare(struct save_call *call, reshard_error *err)
         status = copies_spread(call, err);
     if (!status)
         status = shards_collect(call, err);
-    if (!status)
-        status = items_collect(call, err);
-    const struct joint_input input = { .shards = call->shards,
-                                       .shard_count = call->shard_count,
-                                       .items = call->items,
-                                       .item_count = call->item_count,
-                                       .rank = group->rank,
-                                       .name = call->given.name ? call->given.name : "memory" };
-    if (!status)
-        status = joint_prepare(&call->joint, &input, call->path, &call->convert.options, &call->convert.run.engine, err);
-    return map_call_status(&call->convert.map, status, err);
+    return status ? status : save_lay_out(call, err);
 }
 
 /* ---- saving ---- */
@@ -175,15 +170,13 @@ struct save_identity {
 
 /* Ranks that were told other options would write into each other's files, and so would late ones of a save that was given up: each save
  * has a number, which is rank 0's. */
-static reshard_status identity_agree(struct save_call *call, reshard_error *err)
+static reshard_status identity_agree(struct save_call *call, uint64_t *turn, reshard_error *err)
 {
-    const struct save_identity own = { joint_identity(&call->joint), hash_random_seed() };
+    const struct save_identity own = { call->plan->joint.target, hash_random_seed() };
     struct save_identity first = own, other;
     struct comm_gathered gathered = { 0 };
-    if (!call->group.comm)
-        return RESHARD_OK;
-    reshard_status status = group_gather(&call->group, &own, sizeof(own), &gathered, err);
-    for (uint32_t r = 0; r < call->group.size && !status; r++) {
+    reshard_status status = group_gather(&call->plan->group, &own, sizeof(own), &gathered, err);
+    for (uint32_t r = 0; r < call->plan->group.size && !status; r++) {
         if (gathered.parts[r].size != sizeof(other))
             status = error_set(err, RESHARD_ERR_FORMAT, "rank %" PRIu32 " does not say what it would write", r);
         else
@@ -191,9 +184,10 @@ static reshard_status identity_agree(struct save_call *call, reshard_error *err)
         if (!status && r > 0 && other.target != first.target)
             status = error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " would write another target than rank 0: the options differ", r);
     }
-    comm_gathered_release(&gathered);
+    group_gathered_release(&call->plan->group, &gathered);
+    *turn = first.turn;
     if (!status)
-        joint_set_turn(&call->joint, first.turn);
+        joint_set_turn(&call->plan->joint, first.turn);
     return status;
 }
 
@@ -202,13 +196,13 @@ static reshard_status save_commit(struct save_call *call, const struct buffer *p
     struct comm_gathered gathered = { 0 };
     const struct str own = buffer_str(part);
     reshard_status status = RESHARD_OK;
-    if (call->group.comm)
-        status = group_gather(&call->group, part->data, part->size, &gathered, err);
-    if (!status && call->group.rank == 0)
-        status = joint_commit(&call->joint, call->group.comm ? gathered.parts : &own, call->group.size, err);
+    if (call->plan->group.comm)
+        status = group_gather(&call->plan->group, part->data, part->size, &gathered, err);
+    if (!status && call->plan->group.rank == 0)
+        status = joint_commit(&call->plan->joint, call->plan->group.comm ? gathered.parts : &own, call->plan->group.size, err);
     comm_gathered_release(&gathered);
-    bool is_there = !status && call->group.rank == 0;
-    status = group_agree(&call->group, status, err);
+    bool is_there = !status && call->plan->group.rank == 0;
+    status = group_agree(&call->plan->group, status, err);
     if (status && is_there)
         error_hint(err, "the checkpoint is whole and in its place; what failed is only that all ranks learn of it");
     return status;
@@ -217,15 +211,233 @@ static reshard_status save_commit(struct save_call *call, const struct buffer *p
 static reshard_status save_write(struct save_call *call, reshard_error *err)
 {
     struct buffer part = { 0 };
-    reshard_status status = call->group.rank == 0 ? joint_begin(&call->joint, err) : RESHARD_OK;
-    status = group_agree(&call->group, status, err);
+    reshard_status status = call->plan->group.rank == 0 ? joint_begin(&call->plan->joint, err) : RESHARD_OK;
+    status = group_agree(&call->plan->group, status, err);
     if (!status)
-        status = group_agree(&call->group, joint_write(&call->joint, &part, err), err);
+        status = group_agree(&call->plan->group, joint_write(&call->plan->joint, &part, err), err);
     if (!status)
         status = save_commit(call, &part, err);
-    if (status && call->group.rank == 0)
-        joint_abandon(&call->joint);
+    if (status && call->plan->group.rank == 0)
+        joint_abandon(&call->plan->joint);
     buffer_release(&part);
+    return status;
+}
+
+/* ---- a plan from an earlier save ---- */
+
+/* What ranks tell each other first, where plans are kept: the number of the plan that this rank has for what it has now, 0 if none, and
+ * then what its objects and common values are. */
+#define KEPT_CALL "reshard_save with a kept plan"
+
+static reshard_status kept_offer(struct save_call *call, reshard_sharded *sharded, const struct sharded_group *group, struct buffer *out,
+                                 reshard_error *err)
+{
+    const reshard_kept *kept = call->given.kept;
+    bool fits = kept->number && kept->rank == group->rank && kept->size == group->size && kept_can(&call->convert) &&
+                kept_match_options(kept, &call->given, &call->convert) && kept->own == kept_description(&sharded->dict);
+    buffer_append_u64le(out, fits ? kept->number : 0);
+    return (!fits || kept_values_pack(&sharded->dict, out)) && !out->failed ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Whether all ranks have the same plan. */
+static bool kept_is_shared(const struct str *parts, uint32_t count, uint64_t *number)
+{
+    uint64_t other;
+    *number = 0;
+    for (uint32_t r = 0; r < count; r++) {
+        struct cursor cursor = cursor_over(parts[r].data, parts[r].size);
+        if (!cursor_u64le(&cursor, &other) || (r && other != *number))
+            return false;
+        *number = other;
+    }
+    return *number != 0;
+}
+
+/* Takes in what objects and values are; *changed: they are others than before. */
+static reshard_status kept_values_take(reshard_kept *kept, const struct str *parts, bool *changed, reshard_error *err)
+{
+    struct save_plan *plan = &kept->plan;
+    reshard_status status = RESHARD_OK;
+    *changed = false;
+    for (uint32_t r = 0; r < kept->size; r++) {
+        uint64_t hash = hash64(parts[r].data + 8, parts[r].size - 8, 0);
+        *changed |= hash != kept->values[r];
+        kept->values[r] = hash;
+    }
+    if (!*changed)
+        return RESHARD_OK;
+    if (!plan->said)
+        plan->said = calloc((size_t)kept->size + 1, sizeof(*plan->said));
+    if (!plan->said)
+        return error_set_memory(err);
+    for (uint32_t r = 0; r < kept->size && !status; r++) {
+        sharded_dict_release(&plan->said[r]);
+        status = sharded_unpack(parts[r].data + 8, parts[r].size - 8, &plan->said[r], err);
+    }
+    return status;
+}
+
+/* Values of tensors lie where they lie now. */
+static reshard_status kept_move(struct save_plan *plan, const struct sharded_dict *own, reshard_error *err)
+{
+    const struct sharded_dict *dict = &plan->group.dicts[plan->group.rank];
+    size_t shard = 0;
+    while (shard < plan->shard_count && plan->shards[shard].writer != plan->group.rank)
+        shard++;
+    for (size_t i = 0; i < dict->tensor_count; i++) {
+        struct shard *kept = &plan->shards[shard];
+        if (!replica_is_main(&dict->tensors[i].replica))
+            continue;
+        kept->data = own->tensors[i].shard.data;
+        if (!kept->data && !box_is_empty(kept->rank, kept->extent))
+            return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 ": tensor '%.*s' has no values", plan->group.rank,
+                             STR_ARG(kept->key));
+        shard++;
+    }
+    return RESHARD_OK;
+}
+
+static void items_drop(struct save_plan *plan)
+{
+    free(plan->items);
+    plan->items = NULL;
+    plan->item_count = 0;
+    value_graph_release(&plan->bytes);
+    arena_release(&plan->keys);
+}
+
+/* The kept plan, for this save: where objects or values are others, the target is laid out anew, out of the same shards. */
+static reshard_status kept_take_up(struct save_call *call, const reshard_sharded *sharded, const struct str *parts, reshard_error *err)
+{
+    struct save_plan *plan = call->plan;
+    bool changed, is_good = false;
+    kept_use_options(call->given.kept, &call->convert);
+    reshard_status status = kept_values_take(call->given.kept, parts, &changed, err);
+    if (!status)
+        status = common_warn(call, err);
+    if (!status)
+        status = kept_move(plan, &sharded->dict, err);
+    if (!status && !changed)
+        status = joint_turn_to(&plan->joint, plan->shards, call->path, &call->convert.options, &call->convert.run.engine, &is_good, err);
+    if (status || is_good)
+        return status;
+    joint_release(&plan->joint);
+    items_drop(plan);
+    return save_lay_out(call, err);
+}
+
+/* Looks whether all ranks have a plan for what they have now, and takes it up. */
+static reshard_status kept_begin(struct save_call *call, reshard_comm *comm, reshard_sharded *sharded, bool *is_kept, reshard_error *err)
+{
+    reshard_kept *kept = call->given.kept;
+    struct sharded_group group;
+    struct comm_gathered gathered = { 0 };
+    struct buffer own = { 0 };
+    uint64_t number;
+    group_of(&group, comm, KEPT_CALL);
+    reshard_status status = reshard_sharded_expand(sharded, err);
+    if (!status)
+        status = kept_offer(call, sharded, &group, &own, err);
+    status = group_agree(&group, status, err);
+    if (!status)
+        status = group_gather(&group, own.data, own.size, &gathered, err);
+    buffer_release(&own);
+    *is_kept = !status && kept_is_shared(gathered.parts, group.size, &number);
+    if (*is_kept) {
+        kept->plan.group.comm = group.comm;
+        call->plan = &kept->plan;
+        kept->uses++;
+        status = group_agree(&group, kept_take_up(call, sharded, gathered.parts, err), err);
+        const uint64_t turn[] = { number, kept->uses };
+        joint_set_turn(&kept->plan.joint, hash64(turn, sizeof(turn), 0));
+    }
+    group_gathered_release(&group, &gathered);
+    return status;
+}
+
+/* The plan that was just made is for the next save, too: what it was made for. */
+static void kept_fill(struct save_call *call, const reshard_sharded *sharded, uint64_t turn)
+{
+    reshard_kept *kept = call->given.kept;
+    const struct sharded_group *group = &call->plan->group;
+    kept->rank = group->rank;
+    kept->size = group->size;
+    kept->own = kept_description(&sharded->dict);
+    kept->values = calloc(group->size, sizeof(*kept->values));
+    bool is_good = kept->own && kept->values;
+    for (uint32_t r = 0; r < group->size && is_good; r++) {
+        struct buffer packed = { 0 };
+        is_good = kept_values_pack(group->ranks[r], &packed);
+        kept->values[r] = hash64(packed.data, packed.size, 0);
+        buffer_release(&packed);
+    }
+    kept->number = is_good ? turn | 1 : 0; /* without memory this save goes on, and the next plans anew */
+}
+
+API_EXPORT reshard_status reshard_kept_new(reshard_kept **out, reshard_error *err)
+{
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = calloc(1, sizeof(**out));
+    return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+API_EXPORT void reshard_kept_free(reshard_kept *kept)
+{
+    if (kept)
+        kept_clear(kept);
+    free(kept);
+}
+
+API_EXPORT uint64_t reshard_kept_uses(const reshard_kept *kept)
+{
+    return kept ? kept->uses : 0;
+}
+
+/* ---- all of it ---- */
+
+/* What all ranks have is described, and planned. */
+static reshard_status save_plan_new(struct save_call *call, reshard_comm *comm, reshard_sharded *sharded, reshard_status status,
+                                    reshard_error *err)
+{
+    reshard_kept *kept = call->given.kept;
+    bool keeps = kept && !status && kept_can(&call->convert);
+    uint64_t turn;
+    if (kept)
+        kept_clear(kept);
+    if (keeps) {
+        call->plan = &kept->plan;
+        status = kept_take_options(kept, &call->given, &call->convert) ? RESHARD_OK : error_set_memory(err);
+        kept_use_options(kept, &call->convert);
+    }
+    status = group_begin(&call->plan->group, comm, "reshard_save", sharded, true, status, err);
+    if (!status)
+        status = group_agree(&call->plan->group, save_prepare(call, err), err);
+    if (!status)
+        status = identity_agree(call, &turn, err);
+    if (!status && keeps)
+        kept_fill(call, sharded, turn);
+    return status;
+}
+
+static reshard_status save_run(struct save_call *call, reshard_comm *comm, reshard_sharded *sharded, reshard_status status,
+                               reshard_error *err)
+{
+    reshard_kept *kept = call->given.kept;
+    struct sharded_group group;
+    bool is_kept = false;
+    if (kept) {
+        group_of(&group, comm, KEPT_CALL);
+        status = group_agree(&group, status, err);
+    }
+    if (kept && !status)
+        status = kept_begin(call, comm, sharded, &is_kept, err);
+    if (!is_kept && (!kept || !status))
+        status = save_plan_new(call, comm, sharded, status, err);
+    if (!status)
+        status = save_write(call, err);
+    if (kept && (status || !kept->number))
+        kept_clear(kept);
     return status;
 }
 
@@ -239,13 +451,8 @@ API_EXPORT reshard_status reshard_save(reshard_comm *comm, const char *path, res
     reshard_status status =
         path && sharded && options ? save_options_read(&call, options, run, err)
                                    : argument_missing(__func__, !path ? "path" : !sharded ? "sharded" : "options", err);
-    status = group_begin(&call.group, comm, "reshard_save", sharded, true, status, err);
-    if (!status)
-        status = group_agree(&call.group, save_prepare(&call, err), err);
-    if (!status)
-        status = identity_agree(&call, err);
-    if (!status)
-        status = save_write(&call, err);
+    call.plan = &call.own;
+    status = save_run(&call, comm, sharded, status, err);
     save_release(&call);
     return status;
 }

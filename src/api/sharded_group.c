@@ -24,6 +24,25 @@ reshard_status group_gather(const struct sharded_group *group, const void *bytes
     return RESHARD_OK;
 }
 
+void group_gathered_release(const struct sharded_group *group, struct comm_gathered *gathered)
+{
+    if (group->comm) {
+        comm_gathered_release(gathered);
+        return;
+    }
+    free(gathered->memory);
+    free(gathered->parts);
+    *gathered = (struct comm_gathered){ 0 };
+}
+
+void group_of(struct sharded_group *group, const reshard_comm *comm, const char *call)
+{
+    struct comm *inner = comm ? comm->inner : NULL;
+    *group = (struct sharded_group){
+        .comm = inner, .call = call, .rank = inner ? comm_rank(inner) : 0, .size = inner ? comm_size(inner) : 1
+    };
+}
+
 /* What came from this rank itself stands for its tensors again. */
 static reshard_status own_restore(struct sharded_group *group, const struct sharded_dict *own, reshard_error *err)
 {
@@ -56,12 +75,9 @@ static reshard_status dicts_unpack(struct sharded_group *group, const struct str
 reshard_status group_begin(struct sharded_group *group, reshard_comm *comm, const char *call, reshard_sharded *sharded, bool with_values,
                            reshard_status status, reshard_error *err)
 {
-    struct comm *inner = comm ? comm->inner : NULL;
     struct comm_gathered gathered = { 0 };
     struct buffer own = { 0 };
-    *group = (struct sharded_group){
-        .comm = inner, .call = call, .rank = inner ? comm_rank(inner) : 0, .size = inner ? comm_size(inner) : 1
-    };
+    group_of(group, comm, call);
     if (!status)
         status = reshard_sharded_expand(sharded, err);
     if (!status && !sharded_pack(&sharded->dict, with_values, &own))
@@ -75,12 +91,7 @@ reshard_status group_begin(struct sharded_group *group, reshard_comm *comm, cons
     status = dicts_unpack(group, gathered.parts, err);
     if (!status)
         status = own_restore(group, &sharded->dict, err);
-    if (inner) {
-        comm_gathered_release(&gathered);
-    } else {
-        free(gathered.memory);
-        free(gathered.parts);
-    }
+    group_gathered_release(group, &gathered);
     return group_agree(group, status, err); /* no rank waits for one that could not take in what came */
 }
 

@@ -14,12 +14,17 @@ struct sharded_group {
     const struct sharded_dict **ranks; /* the same, as pointers */
 };
 
+/* The group without dicts. */
+void group_of(struct sharded_group *group, const reshard_comm *comm, const char *call);
+
 /* The same status for all ranks; err must not be NULL. */
 reshard_status group_agree(const struct sharded_group *group, reshard_status status, reshard_error *err);
 
 /* Every rank's bytes to all. Release *out on failure too; parts are by rank. */
 reshard_status group_gather(const struct sharded_group *group, const void *bytes, size_t size, struct comm_gathered *out,
                             reshard_error *err);
+
+void group_gathered_release(const struct sharded_group *group, struct comm_gathered *gathered);
 
 /* Begins a collective call: status is how this rank fared so far. Fills in dicts. Release it on failure too. */
 reshard_status group_begin(struct sharded_group *group, reshard_comm *comm, const char *call, reshard_sharded *sharded, bool with_values,

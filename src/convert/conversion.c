@@ -266,6 +266,28 @@ out:
     return status;
 }
 
+/* Formats of folders note the name in a text, if at all, whose size counts; single files may have it in each member's name. */
+reshard_status conversion_turn_to(struct conversion *conversion, const char *target_path, const struct conversion_options *options,
+                                  const struct engine_options *engine, bool *out, reshard_error *err)
+{
+    char *name = conversion_base_name(target_path);
+    if (!name)
+        return error_set_memory(err);
+    bool is_folder = conversion->target.driver->abilities & FORMAT_IS_DIRECTORY;
+    *out = is_folder ? strlen(name) == strlen(conversion->file_name) : strcmp(name, conversion->file_name) == 0;
+    if (*out) {
+        free(conversion->file_name);
+        conversion->request.file_name = conversion->file_name = name;
+        conversion->options = options;
+        conversion->request.wrap = options->wrap;
+        conversion->engine = *engine;
+        conversion->engine.no_sync = options->no_sync;
+    } else {
+        free(name);
+    }
+    return RESHARD_OK;
+}
+
 void conversion_release(struct conversion *conversion)
 {
     plan_free(conversion->plan);

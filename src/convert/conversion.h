@@ -69,6 +69,11 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
                                   reshard_error *err);
 void conversion_release(struct conversion *conversion);
 
+/* A prepared conversion is to write another target, with options that say the same and lie elsewhere. *out false: the name is a part of
+ * what was laid out, and it has to be prepared anew. */
+reshard_status conversion_turn_to(struct conversion *conversion, const char *target_path, const struct conversion_options *options,
+                                  const struct engine_options *engine, bool *out, reshard_error *err);
+
 /* Writes the target: it appears whole or not at all. What is there is replaced only if target_check.h allows it. */
 reshard_status conversion_run(struct conversion *conversion, const char *target_path, reshard_error *err);
 

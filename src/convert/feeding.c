@@ -52,6 +52,37 @@ static reshard_status there_make(struct feeding *feeding, reshard_error *err)
     return RESHARD_OK;
 }
 
+static void there_release(struct feeding *feeding)
+{
+    uint32_t count = feeding->source ? feeding->source->source->catalog->tensor_count : 0;
+    for (uint32_t i = 0; feeding->there && i < count; i++)
+        box_set_release(&feeding->there[i]);
+    free(feeding->there);
+    feeding->there = NULL;
+}
+
+reshard_status feeding_turn_to(struct feeding *feeding, const char *target_path, const struct conversion_options *options,
+                               const struct engine_options *engine, bool *out, reshard_error *err)
+{
+    char *path = str_copy(str_of(target_path));
+    *out = false;
+    if (!path)
+        return error_set_memory(err);
+    run_release(&feeding->run);
+    feeding->run = (struct run){ .conversion = &feeding->conversion };
+    free(feeding->path);
+    feeding->path = path;
+    feeding->options = *options;
+    feeding->is_broken = false;
+    there_release(feeding);
+    reshard_status status = options_check(options, err);
+    if (!status)
+        status = there_make(feeding, err);
+    if (!status)
+        status = target_check_source(feeding->source, target_path, options->overwrite, err);
+    return status ? status : conversion_turn_to(&feeding->conversion, target_path, &feeding->options, engine, out, err);
+}
+
 reshard_status feeding_prepare_pieces(struct feeding *feeding, struct checkpoint *source, const char *target_path,
                                       const struct conversion_options *options, const struct engine_options *engine, reshard_error *err)
 {
@@ -509,16 +540,13 @@ reshard_status feeding_finish(struct feeding *feeding, reshard_error *err)
 
 void feeding_release(struct feeding *feeding)
 {
-    uint32_t count = feeding->source ? feeding->source->source->catalog->tensor_count : 0;
     if (feeding->run.objects)
         run_close_objects(&feeding->run);
     store_txn_abort(feeding->run.txn, false);
     run_release(&feeding->run);
     plan_feeds_release(&feeding->feeds);
     conversion_release(&feeding->conversion);
-    for (uint32_t i = 0; feeding->there && i < count; i++)
-        box_set_release(&feeding->there[i]);
-    free(feeding->there);
+    there_release(feeding);
     checkpoint_close(feeding->source);
     pthread_mutex_destroy(&feeding->lock);
     free(feeding->path);

@@ -41,6 +41,10 @@ reshard_status feeding_prepare(struct feeding *feeding, struct checkpoint *sourc
 reshard_status feeding_prepare_pieces(struct feeding *feeding, struct checkpoint *source, const char *target_path,
                                       const struct conversion_options *options, const struct engine_options *engine, reshard_error *err);
 
+/* A feeding that has reached its end is to write another target, as conversion_turn_to says; it is as it was when it was prepared. */
+reshard_status feeding_turn_to(struct feeding *feeding, const char *target_path, const struct conversion_options *options,
+                               const struct engine_options *engine, bool *out, reshard_error *err);
+
 /* Begins the target: from here on pieces may come. */
 reshard_status feeding_begin(struct feeding *feeding, reshard_error *err);
 

@@ -63,7 +63,7 @@ reshard_status joint_prepare(struct joint_save *save, const struct joint_input *
     const struct open_options open = { .limits = limits_default, .iteration = -1 };
     const struct live_state live = { input->shards, input->shard_count, input->items, input->item_count };
     struct checkpoint *source = NULL;
-    *save = (struct joint_save){ .rank = input->rank };
+    *save = (struct joint_save){ .rank = input->rank, .shard_count = input->shard_count };
     reshard_status status = checkpoint_open_live(&live, &open, input->name, &source, err);
     if (!status)
         status = feeding_prepare_pieces(&save->feeding, source, target_path, options, engine, err);
@@ -76,18 +76,26 @@ reshard_status joint_prepare(struct joint_save *save, const struct joint_input *
     if (status)
         joint_release(save);
     else
-        save->identity = run_identity(&save->feeding.conversion);
+        save->identity = save->target = run_identity(&save->feeding.conversion);
     return status;
 }
 
-uint64_t joint_identity(const struct joint_save *save)
+/* A shard's number is its region's. */
+reshard_status joint_turn_to(struct joint_save *save, const struct shard *shards, const char *target_path,
+                             const struct conversion_options *options, const struct engine_options *engine, bool *out, reshard_error *err)
 {
-    return save->identity;
+    const struct source *source = save->feeding.source->source;
+    for (size_t i = 0; i < save->shard_count; i++) {
+        if (shards[i].writer == save->rank)
+            store_region_move(source->store, i, shards[i].data);
+    }
+    save->identity = save->target;
+    return feeding_turn_to(&save->feeding, target_path, options, engine, out, err);
 }
 
 void joint_set_turn(struct joint_save *save, uint64_t turn)
 {
-    save->identity = hash64(&turn, sizeof(turn), save->identity);
+    save->identity = hash64(&turn, sizeof(turn), save->target);
 }
 
 void joint_release(struct joint_save *save)

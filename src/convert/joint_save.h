@@ -13,7 +13,9 @@
 struct joint_save {
     struct feeding feeding;
     uint32_t rank;
-    uint64_t identity;    /* of what is written, and of this save */
+    size_t shard_count;
+    uint64_t target;      /* what is written: the same number on all ranks that were told the same */
+    uint64_t identity;    /* of that, and of this save */
     struct plan *alone;   /* steps into chunks that only this rank writes */
     struct plan *mixed;   /* this rank's and others' steps into chunks that several write */
     struct plan *own;     /* all of this rank's steps */
@@ -34,8 +36,10 @@ struct joint_input {
 reshard_status joint_prepare(struct joint_save *save, const struct joint_input *input, const char *target_path,
                              const struct conversion_options *options, const struct engine_options *engine, reshard_error *err);
 
-/* The same number on all ranks that were told the same. */
-uint64_t joint_identity(const struct joint_save *save);
+/* A save that was prepared, and may have reached its end, is to write another target from memory that has moved: options say the same as
+ * before. *out false: it has to be prepared anew. On failure and then nothing is left but to release. */
+reshard_status joint_turn_to(struct joint_save *save, const struct shard *shards, const char *target_path,
+                             const struct conversion_options *options, const struct engine_options *engine, bool *out, reshard_error *err);
 
 /* Before anything is written, on all ranks with the same random number: a rank that was given up and wakes up late then finds that what
  * lies beside the target is not its save's, and does not write into it. */

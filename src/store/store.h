@@ -48,6 +48,9 @@ struct store_region {
 void store_region_name(uint32_t number, char out[STORE_REGION_NAME_MAX]);
 reshard_status store_new_over(const struct store_region *regions, size_t count, struct store **out, reshard_error *err);
 
+/* The same bytes of a region of such a store lie elsewhere now. No object of it is open. */
+void store_region_move(struct store *store, size_t number, const void *memory);
+
 /* Adds or replaces an object of a memory store without a transaction. */
 reshard_status store_memory_put(struct store *store, const char *name, const void *bytes, size_t size, reshard_error *err);
 

@@ -160,6 +160,13 @@ static const struct store_region *region_find(const struct caller_store *store, 
     return strcmp(own, name) == 0 ? &store->regions[number] : NULL;
 }
 
+void store_region_move(struct store *store, size_t number, const void *memory)
+{
+    struct caller_store *caller = caller_store_of(store);
+    if (number < caller->count)
+        caller->regions[number].memory = memory;
+}
+
 static void caller_store_free(struct store *store)
 {
     free(caller_store_of(store)->regions);

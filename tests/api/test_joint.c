@@ -207,6 +207,109 @@ TEST(checksums_of_what_ranks_wrote_are_right)
     }
 }
 
+/* ---- a plan that is kept ---- */
+
+/* The saves of a loop, one after the other: what is other than before, and whether the plan can be used again. */
+static const struct kept_step {
+    const char *what, *iteration, *parent;
+    bool more_tensors, checksum, no_spread, uses;
+} kept_steps[] = {
+    { "the first", "7", "a", false, false, false, false },      { "the same", "7", "b", false, false, false, true },
+    { "another value", "123", "c", false, false, false, true }, { "again", "123", "d", false, false, false, true },
+    { "a tensor more", "123", "e", true, false, false, false }, { "the same more", "124", "f", true, false, false, true },
+    { "options", "124", "g", true, true, false, false },        { "no spread", "124", "h", true, true, true, false },
+    { "last", "124", "i", true, true, true, true },
+};
+
+/* What was saved, for who calls to free: memory of the next save is other memory then. */
+static struct held *kept_step_save(struct rank_call *call, const struct kept_step *step, reshard_kept *kept, const char *path)
+{
+    static const int64_t shape[] = { 3 };
+    float more[] = { 1, 2, 3 };
+    struct held *held = held_new(call->rank, call->ranks);
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    char *format = strdup(call->format); /* what options point to need not outlive the call */
+    held->more = (float)(step - kept_steps) * 10000;
+    held_walk(held, call->rank, call->ranks, true);
+    value.key = text_of("step");
+    value.json = text_of(step->iteration);
+    assert_int_equal(reshard_sharded_add_value(held->sharded, &value, NULL), RESHARD_OK);
+    if (step->more_tensors && call->rank == call->ranks - 1)
+        tensor_add(held, "more", 1, 0, shape, NULL, 0, more, NULL);
+    convert.to = format;
+    convert.no_sync = 1;
+    convert.checksum = step->checksum ? "crc32c" : NULL;
+    options.no_spread = step->no_spread;
+    options.convert = &convert;
+    options.kept = kept;
+    call->status = reshard_save(call->comm, path, held->sharded, &options, NULL, &call->err);
+    free(format);
+    return held;
+}
+
+static void kept_check(struct rank_call *call, const char *what, const reshard_kept *kept, uint64_t uses)
+{
+    if (call->status || reshard_kept_uses(kept) == uses)
+        return;
+    call->status = RESHARD_DIFFERS;
+    snprintf(call->err.message, sizeof(call->err.message), "%s: %d uses in place of %d", what, (int)reshard_kept_uses(kept), (int)uses);
+}
+
+/* Every save with what is kept is byte for byte that of a save that keeps nothing; one that fails leaves nothing to be used. */
+static void kept_rank(struct rank_call *call)
+{
+    const size_t count = sizeof(kept_steps) / sizeof(*kept_steps);
+    struct held *held[sizeof(kept_steps) / sizeof(*kept_steps)] = { NULL };
+    reshard_kept *kept;
+    char path[300];
+    uint64_t uses = 0;
+    call->status = reshard_kept_new(&kept, &call->err);
+    for (size_t i = 0; i < count && !call->status; i++) {
+        for (int with = 0; with < 2 && !call->status; with++) {
+            snprintf(path, sizeof(path), "%s/%s-%d/step-%s%s", call->path, kept_steps[i].parent, with, call->format, i % 2 ? "-x" : "-y");
+            struct held *saved = kept_step_save(call, &kept_steps[i], with ? kept : NULL, path);
+            if (with)
+                held[i] = saved;
+            else
+                held_free(saved);
+        }
+        uses += kept_steps[i].uses;
+        kept_check(call, kept_steps[i].what, kept, uses);
+    }
+    for (int again = 0; again < 2 && !call->status; again++) { /* where there is something already; and after that */
+        held_free(kept_step_save(call, &kept_steps[count - 1], kept, again ? strcat(path, "-new") : path));
+        call->status = again ? call->status : call->status == RESHARD_ERR_IO ? RESHARD_OK : RESHARD_DIFFERS;
+        kept_check(call, "after a failure", kept, uses + 1);
+    }
+    for (size_t i = 0; i < count; i++)
+        if (held[i])
+            held_free(held[i]);
+    reshard_kept_free(kept);
+}
+
+TEST(a_kept_plan_writes_what_a_new_one_would)
+{
+    static const char *const formats[] = { "torch-dcp", "torch_dist", "hf", "paddle-flex", "torch" };
+    static const int64_t counts[] = { 1, 3 };
+    char command[900];
+    for (size_t f = 0; f < sizeof(formats) / sizeof(*formats); f++) {
+        for (size_t c = 0; c < 2; c++) {
+            char name[64];
+            snprintf(name, sizeof(name), "kept-%s-%d", formats[f], (int)counts[c]);
+            const struct rank_call save = { .path = path_in(name), .format = formats[f], .work = kept_rank };
+            snprintf(command, sizeof(command), "cd %s && mkdir %s && cd %s && for x in a b c d e f g h i; do mkdir $x-0 $x-1; done", folder,
+                     name, name);
+            assert_int_equal(system(command), 0);
+            ranks_must(&save, counts[c]);
+            snprintf(command, sizeof(command), "cd %s/%s && rm -rf i-1/*-new* && for x in *-0; do diff -r $x ${x%%-0}-1 || exit; done",
+                     folder, name);
+            assert_int_equal(system(command), 0);
+        }
+    }
+}
+
 /* ---- uneven pieces ---- */
 
 /* Of each rank up to three pieces, in the order of the tensor; 0 ends them. */
@@ -594,6 +697,7 @@ int main(void)
         cmocka_unit_test(any_number_of_ranks_loads_what_any_other_saved),
         cmocka_unit_test(each_rank_writes_a_file_of_its_own),
         cmocka_unit_test(checksums_of_what_ranks_wrote_are_right),
+        cmocka_unit_test(a_kept_plan_writes_what_a_new_one_would),
         cmocka_unit_test(pieces_may_be_uneven_and_many_or_none),
         cmocka_unit_test(strictness_is_megatrons),
         cmocka_unit_test(extents_may_differ_where_that_is_allowed),
