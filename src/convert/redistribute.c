@@ -4,14 +4,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static const char redistribute_call[] = "reshard_redistribute";
-
 /* What a rank tells the others: its scratch, and both lists. */
 static reshard_status redistribute_pack(const struct shard_list *source, const struct shard_list *target, uint64_t scratch_bytes,
                                         struct buffer *out, reshard_error *err)
 {
     buffer_append_u64le(out, scratch_bytes ? scratch_bytes : EXCHANGE_SCRATCH_BYTES);
-    return shard_list_pack(source, out) && shard_list_pack(target, out) ? RESHARD_OK : buffer_error(out, err);
+    return shard_list_pack(source, true, out) && shard_list_pack(target, true, out) ? RESHARD_OK : buffer_error(out, err);
 }
 
 static reshard_status redistribute_unpack(const struct comm_gathered *gathered, uint32_t rank, struct shard_list *sources,
@@ -32,13 +30,13 @@ static reshard_status redistribute_unpack(const struct comm_gathered *gathered, 
     return status;
 }
 
-static reshard_status transfers_gather(struct comm *comm, const struct buffer *own, uint64_t *scratch_bytes, struct transfers *out,
-                                       reshard_error *err)
+static reshard_status transfers_gather(struct comm *comm, const char *call, const struct buffer *own, uint64_t *scratch_bytes,
+                                       struct transfers *out, reshard_error *err)
 {
     struct comm_gathered gathered;
     struct shard_list sources = { 0 }, targets = { 0 };
     reshard_error why = RESHARD_ERROR_INIT;
-    reshard_status status = comm_all_gather(comm, redistribute_call, own->data, own->size, &gathered, err);
+    reshard_status status = comm_all_gather(comm, call, own->data, own->size, &gathered, err);
     if (status)
         return status;
     *scratch_bytes = UINT64_MAX;
@@ -87,39 +85,48 @@ static reshard_status own_steps_find(const struct transfers *transfers, uint32_t
     return RESHARD_OK;
 }
 
-static reshard_status transfers_run(struct comm *comm, const struct transfers *transfers, uint64_t scratch_bytes,
-                                    struct redistribution *redistribution, reshard_error *err)
+reshard_status transfers_run(struct comm *comm, const char *call, const struct transfers *transfers, uint64_t scratch_bytes,
+                             struct redistribution *redistribution, reshard_error *err)
 {
     struct own_steps own = { 0 };
     reshard_error why = RESHARD_ERROR_INIT;
     reshard_status status = own_steps_find(transfers, comm_rank(comm), &own, &redistribution->moved, &why);
-    status = comm_agree(comm, redistribute_call, status, &why);
+    status = comm_agree(comm, call, status, &why);
     if (!status) {
         const struct exchange exchange = { own.steps, own.count, own_describe, &own, scratch_bytes };
-        status = exchange_run(comm, redistribute_call, &exchange, &redistribution->totals, &why);
+        status = exchange_run(comm, call, &exchange, &redistribution->totals, &why);
     }
     free(own.steps);
     free(own.numbers);
     return status ? error_pass(err, status, &why) : RESHARD_OK;
 }
 
-reshard_status redistribute(struct comm *comm, const struct shard_list *source, const struct shard_list *target,
-                            struct redistribution *redistribution, reshard_error *err)
+reshard_status transfers_make_together(struct comm *comm, const char *call, const struct shard_list *source,
+                                       const struct shard_list *target, uint64_t *scratch_bytes, struct transfers *out,
+                                       reshard_error *err)
 {
-    struct transfers transfers = { 0 };
     struct buffer own = { 0 };
     reshard_error why = RESHARD_ERROR_INIT;
-    uint64_t scratch_bytes = 0;
-    reshard_status status = redistribute_pack(source, target, redistribution->scratch_bytes, &own, &why);
-    status = comm_agree(comm, redistribute_call, status, &why);
+    reshard_status status = redistribute_pack(source, target, *scratch_bytes, &own, &why);
+    status = comm_agree(comm, call, status, &why);
     if (!status)
-        status = transfers_gather(comm, &own, &scratch_bytes, &transfers, &why);
+        status = transfers_gather(comm, call, &own, scratch_bytes, out, &why);
     buffer_release(&own);
     /* All see the same descriptions, and find the same faults: what differs is want of memory, about which transfers_run agrees. */
     if (status == RESHARD_ERR_MEMORY)
         comm_abort(comm, why.message);
-    if (!status)
-        status = transfers_run(comm, &transfers, scratch_bytes, redistribution, &why);
-    transfers_release(&transfers);
     return status ? error_pass(err, status, &why) : RESHARD_OK;
+}
+
+reshard_status redistribute(struct comm *comm, const struct shard_list *source, const struct shard_list *target,
+                            struct redistribution *redistribution, reshard_error *err)
+{
+    static const char call[] = "reshard_redistribute";
+    struct transfers transfers = { 0 };
+    uint64_t scratch_bytes = redistribution->scratch_bytes;
+    reshard_status status = transfers_make_together(comm, call, source, target, &scratch_bytes, &transfers, err);
+    if (!status)
+        status = transfers_run(comm, call, &transfers, scratch_bytes, redistribution, err);
+    transfers_release(&transfers);
+    return status;
 }

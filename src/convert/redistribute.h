@@ -38,7 +38,16 @@ struct redistribution {
     uint64_t moved;                    /* out: bytes that all ranks send together */
 };
 
-/* Collective. */
+/* Collective: the plan of all ranks' lists. *scratch_bytes is what this rank gives, then the least of all. Release *out on failure too. */
+reshard_status transfers_make_together(struct comm *comm, const char *call, const struct shard_list *source,
+                                       const struct shard_list *target, uint64_t *scratch_bytes, struct transfers *out,
+                                       reshard_error *err);
+
+/* Collective: moves the values. */
+reshard_status transfers_run(struct comm *comm, const char *call, const struct transfers *transfers, uint64_t scratch_bytes,
+                             struct redistribution *redistribution, reshard_error *err);
+
+/* Collective: both, once. */
 reshard_status redistribute(struct comm *comm, const struct shard_list *source, const struct shard_list *target,
                             struct redistribution *redistribution, reshard_error *err);
 

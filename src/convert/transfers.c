@@ -83,7 +83,7 @@ static reshard_status side_add(struct side *side, size_t index, reshard_error *e
     if (!shard_span(shard, &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a shard of rank %u is no whole number of bytes", STR_ARG(shard->key),
                          shard->writer);
-    if (bytes && !shard->data)
+    if (bytes && !shard->data && !shard->is_elsewhere)
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': a shard of rank %u has no values", STR_ARG(shard->key), shard->writer);
     snprintf(name, sizeof(name), "rank %u, shard %zu", shard->writer, index);
     reshard_status status = side_tensor(side, index, &tensor, err);
@@ -269,6 +269,12 @@ struct exchange_step transfers_step(const struct transfers *transfers, uint32_t 
                                    shard_of_chunk(&transfers->targets, transfers->target, planned->target_chunk)->writer };
 }
 
+/* Also of memory that is another rank's, or not known: nobody looks there. */
+static uint8_t *address_at(const struct shard *shard, uint64_t offset)
+{
+    return (uint8_t *)((uintptr_t)shard->data + (uintptr_t)offset);
+}
+
 reshard_status transfers_copy(const struct transfers *transfers, uint32_t step, struct exchange_copy *out, reshard_error *err)
 {
     struct plan_step chosen = transfers->plan->steps[step];
@@ -278,7 +284,7 @@ reshard_status transfers_copy(const struct transfers *transfers, uint32_t step, 
     if (status)
         return status;
     out->spec = copy.spec;
-    out->source = shard_of_chunk(&transfers->sources, transfers->source, chosen.source_chunk)->data + copy.source_offset;
-    out->target = shard_of_chunk(&transfers->targets, transfers->target, chosen.target_chunk)->data + copy.target_offset;
+    out->source = address_at(shard_of_chunk(&transfers->sources, transfers->source, chosen.source_chunk), copy.source_offset);
+    out->target = address_at(shard_of_chunk(&transfers->targets, transfers->target, chosen.target_chunk), copy.target_offset);
     return RESHARD_OK;
 }

@@ -38,9 +38,9 @@ reshard_status shard_list_add_split(struct shard_list *list, const struct shard 
  * the target asks for nothing else. The source's shards may overlap. target may be NULL. USAGE names the key, and the region missing. */
 reshard_status shard_list_check(const struct shard_list *source, const struct shard_list *target, reshard_error *err);
 
-/* Descriptions as bytes, with the addresses of values; and back, added to a list as shards of rank `writer` that are elsewhere. What comes
- * in is checked: FORMAT for bytes that are no list, USAGE for shards that cannot be. False: no memory. */
-bool shard_list_pack(const struct shard_list *list, struct buffer *out);
+/* Descriptions as bytes, says_where: with the addresses of values; and back, added to a list as shards of rank `writer` that are elsewhere.
+ * What comes in is checked: FORMAT for bytes that are no list, USAGE for shards that cannot be. False: no memory. */
+bool shard_list_pack(const struct shard_list *list, bool says_where, struct buffer *out);
 reshard_status shard_list_unpack(struct cursor *cursor, uint32_t writer, struct shard_list *out, reshard_error *err);
 
 #endif

@@ -8,12 +8,12 @@
 
 #define SHARDS_MAGIC UINT32_C(0x31534852)
 
-bool shard_list_pack(const struct shard_list *list, struct buffer *out)
+bool shard_list_pack(const struct shard_list *list, bool says_where, struct buffer *out)
 {
     buffer_append_u32le(out, SHARDS_MAGIC);
     buffer_append_u32le(out, (uint32_t)list->count);
     for (size_t i = 0; i < list->count; i++)
-        shard_pack(&list->shards[i], true, out);
+        shard_pack(&list->shards[i], says_where, out);
     return !out->failed;
 }
 

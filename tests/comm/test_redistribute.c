@@ -5,72 +5,14 @@
  */
 #include "check.h"
 
-#include "api/api_comm.h"
 #include "comm/layouts.h"
 #include "comm/ranks.h"
+#include "comm/relay.h"
 
 #include <unistd.h>
 
 #define CASES 5000
 #define MESSAGE_CASES 400
-
-/* ---- a transport of callbacks, over the threads' own ---- */
-
-static int relay_all_gather(const void *bytes, size_t size, void **all, size_t *sizes, void *context)
-{
-    reshard_comm *under = context;
-    const void *parts[LAYOUT_RANKS_MAX];
-    uint8_t *packed, *at;
-    void *memory;
-    if (reshard_comm_all_gather(under, bytes, size, parts, sizes, &memory, NULL))
-        return 1;
-    size_t total = 0;
-    for (int64_t i = 0; i < reshard_comm_size(under); i++)
-        total += sizes[i];
-    packed = at = malloc(total + 1);
-    for (int64_t i = 0; i < reshard_comm_size(under); i++) {
-        memcpy(at, parts[i], sizes[i]);
-        at += sizes[i];
-    }
-    reshard_free(memory);
-    *all = packed;
-    return 0;
-}
-
-static int relay_send(int64_t to, const void *bytes, size_t size, void *context)
-{
-    return comm_send(((reshard_comm *)context)->inner, (uint32_t)to, bytes, size, NULL) != RESHARD_OK;
-}
-
-static int relay_recv(int64_t from, void *bytes, size_t size, void *context)
-{
-    return comm_recv(((reshard_comm *)context)->inner, (uint32_t)from, bytes, size, NULL) != RESHARD_OK;
-}
-
-static int relay_run(void *context)
-{
-    return comm_run(((reshard_comm *)context)->inner, "relay", NULL) != RESHARD_OK;
-}
-
-static void relay_abort(const char *reason, void *context)
-{
-    comm_abort(((reshard_comm *)context)->inner, reason);
-}
-
-static reshard_comm *relay_new(reshard_comm *under, reshard_error *err)
-{
-    reshard_comm_callbacks callbacks = RESHARD_COMM_CALLBACKS_INIT;
-    reshard_comm *comm;
-    callbacks.rank = reshard_comm_rank(under);
-    callbacks.size = reshard_comm_size(under);
-    callbacks.all_gather = relay_all_gather;
-    callbacks.submit_send = relay_send;
-    callbacks.submit_recv = relay_recv;
-    callbacks.run = relay_run;
-    callbacks.abort = relay_abort;
-    callbacks.context = under;
-    return reshard_comm_new(&callbacks, NULL, &comm, err) ? NULL : comm;
-}
 
 /* ---- random layouts ---- */
 
