@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "command_words.h"
 #include "commands.h"
+#include "note_groups.h"
 #include "mapping_input.h"
 #include "streams.h"
 

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NOTES_SHOWN 10
 #define DAMAGE_SHOWN 10
 
 /* Length of the valid UTF-8 sequence at data, 0 if it is none. Lone surrogates (WTF-8) count as invalid here. */
@@ -197,29 +196,6 @@ const char *colour(const struct options *options, const char *code)
     const char *no_color = getenv("NO_COLOR");
     bool on = strcmp(choice, "always") == 0 || (strcmp(choice, "auto") == 0 && is_terminal() && !(no_color && *no_color));
     return on ? code : "";
-}
-
-static void print_notes_of(FILE *out, const struct options *options, const reshard_report *report, const char *between, int what)
-{
-    static const char *const words[] = { "dropped", "changed", "warning" };
-    reshard_note note = RESHARD_NOTE_INIT;
-    size_t count = 0;
-    for (size_t i = 0; reshard_report_note_at(report, i, &note) == RESHARD_OK; i++) {
-        if (note.what != what || (count++ >= NOTES_SHOWN && !options->verbose))
-            continue;
-        const char *text = command_words(note.text.data);
-        fprintf(out, "%s%s", words[what], between);
-        print_text(out, text, strlen(text));
-        putc('\n', out);
-    }
-    if (count > NOTES_SHOWN && !options->verbose)
-        fprintf(out, "%s%s%zu more; --verbose shows all\n", words[what], between, count - NOTES_SHOWN);
-}
-
-void print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between)
-{
-    for (int what = RESHARD_NOTE_DROPPED; what <= RESHARD_NOTE_WARNING; what++)
-        print_notes_of(out, options, report, between, what);
 }
 
 static int noted_failure;

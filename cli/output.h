@@ -35,9 +35,6 @@ void json_lost(const reshard_checkpoint *checkpoint);
 /* What is damaged, on standard error: ten lines, or all with --verbose, none with --quiet. */
 void print_damage(const struct options *options, const reshard_checkpoint *checkpoint);
 
-/* Lines of what was dropped and changed, and of warnings: ten of each, or all with --verbose; `between` stands behind the first word. */
-void print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between);
-
 /* Whether standard output is a terminal that people look at, and whether to colour it. Not where it is relayed: some mpirun give a rank a
  * terminal whatever their own output is. */
 bool is_terminal(void);

@@ -147,10 +147,14 @@ static reshard_status keep_or_note(const struct layout_request *request, struct 
             return target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%s, items take at most %llu bytes of a header: hf holds it",
                                        value_kind_name(loaded->value), (unsigned long long)out->kept.bytes_max);
         struct buffer name = { 0 };
+        const enum value_kind kind = loaded->value->kind;
+        const bool is_nest = kind == VALUE_LIST || kind == VALUE_TUPLE || kind == VALUE_DICT;
         bool is_object = value_class_name(loaded->value, &name) && name.size;
-        status = target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%.*s, which %s cannot hold",
+        status = target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%.*s%s, which %s cannot hold",
                                      is_object ? (int)name.size : (int)strlen(value_kind_name(loaded->value)),
-                                     is_object ? (const char *)name.data : value_kind_name(loaded->value), target->catalog->format);
+                                     is_object ? (const char *)name.data : value_kind_name(loaded->value),
+                                     is_nest && !is_object ? " that is not made of plain values" : "",
+                                     target->catalog->format);
         buffer_release(&name);
         return status;
     }
