@@ -148,6 +148,52 @@ def names(root):
     return test
 
 
+TORCHS_NAMES = ("--rename", r"s/^optim_meta$/optim.param_groups/", "--rename", r"s/^(?!optim\.|ckpt_meta|.*-\w+$)/model./",
+                "--rename", r"s/^(.*)-(exp_avg|exp_avg_sq|step)$/optim.state.\1.\2/")
+
+
+def torchs_names(root):
+    """optim.state.w.exp_avg and optim.param_groups, beside model.w, become what atorch itself writes."""
+    def test(shell):
+        shell("convert", folder(root, "atorch-w2"), "torch", "--to", "torch-dcp", *TORCHS_NAMES, "--quiet")
+        listed = shell("ls", "torch").decode()
+        assert "\nmodel.h.0.gate\t" in listed and "\noptim.state.h.0.gate.exp_avg\t" in listed and "-exp_avg" not in listed, listed
+        shell("convert", "torch", "w3", "--like", folder(root, "atorch-w3"), "--strip-prefix", "model.", "--verify", "--quiet")
+        must_be_same(folder(root, "atorch-w3"), shell.work / "w3")
+        shell("convert", "torch", "long", "--to", "atorch", "--rename", r"s/^model\.h\./net.h./", "--verify", "--quiet")
+        group = pickle.loads((shell.work / "long" / "optim_meta").read_bytes())[0]
+        assert group["params"][0] == "model.emb.weight" and "net.h.0.void" in group["params_names"].values(), group
+        assert shell("cat", "long", "net.h.1.gate-exp_avg") == shell("cat", folder(root, "atorch-w2"), "h.1.gate-exp_avg")
+        shell("convert", "torch", "few", "--to", "atorch", "--exclude", "model.h.0.gate", "--verify", "--quiet")
+        assert b"optim.state.h.0.gate.exp_avg" in shell("ls", "few")                    # of what is not written: kept as it is
+        twice = ("--rename", r"s/^model\.bn\.num_batches_tracked$/model.h.1.gate-step/")
+        said = shell("convert", "torch", "twice", "--to", "atorch", *twice, "--quiet", exit_status=5).decode()
+        assert "two tensors are the state step of 'model.h.1.gate'" in said, said
+    return test
+
+
+def groups_by_option(root):
+    """A DCP may have an item of each option of a group."""
+    def test(shell):
+        source = root / "torch-dcp" / "dcp-fsdp1" / "ckpt"
+        shell("convert", source, "out", "--to", "atorch", "--layout", "ranks=3", "--verify", "--quiet")
+        group, = pickle.loads((shell.work / "out" / "optim_meta").read_bytes())
+        assert group["betas"] == (0.8, 0.95), group
+        assert group["params"][2] == "model.embed.weight" and group["params_names"][6] == "model.norm.bias", group
+        listed = shell("ls", "out").decode()
+        assert "model.stack-exp_avg\tF32\t[3,5,2]" in listed and "\nmodel.ema\tBF16" in listed and "optim." not in listed, listed
+    return test
+
+
+def a_part_of_the_experts(root):
+    """What has lost its place in a unit is kept, with its state."""
+    def test(shell):
+        shell("convert", folder(root, "atorch-moe"), "out", "--to", "atorch", "--exclude", "ckpt_meta.expert_0.*", "--verify", "--quiet")
+        listed = shell("ls", "out").decode()
+        assert "ckpt_meta.expert_1.layers.0.w1\t" in listed and "ckpt_meta.expert_1.layers.0.w1-exp_avg\t" in listed, listed
+    return test
+
+
 def one_tensor(root, spy):
     """A tensor by name costs its bytes and the metadata."""
     def test(shell):
@@ -246,7 +292,8 @@ def main():
         ("every case is written again byte by byte", written_again(root)), ("all world sizes from each other", other_world_sizes(root)),
         ("other wrappings, by rules and references", other_wrappings(root)), ("padding beyond a shard", padding_beyond_a_shard(root)),
         ("pickles as Python writes them", pickles_as_python_writes_them(root)), ("names and what is missing", names(root)),
-        ("one tensor costs its bytes", one_tensor(root, arguments.spy)), ("what is refused, and why", refused(root)),
+        ("names of torch's optimizers", torchs_names(root)), ("groups by option", groups_by_option(root)),
+        ("a part of the experts", a_part_of_the_experts(root)), ("one tensor costs its bytes", one_tensor(root, arguments.spy)), ("what is refused, and why", refused(root)),
         ("padding that is not 42 is told", padding_is_looked_at(root)),
     ]
     return small_models.run(arguments.bin, tests)

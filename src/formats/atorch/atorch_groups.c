@@ -24,6 +24,7 @@ struct group_writing {
     uint32_t *wanted_of;        /* by source tensor: 1 + wanted tensor */
     struct group_names *groups; /* that are to be written */
     size_t group_count;
+    struct str before;          /* what stands before param_groups in the source's keys, if they are torch's */
     bool is_changed;
     reshard_error *err;
 };
@@ -57,12 +58,12 @@ static bool groups_rename(const struct group_writing *writing, struct str *name)
     const struct catalog *source = writing->request->source_catalog, *wanted = writing->request->wanted;
     const struct atorch_source *own = atorch_known(writing->request->source);
     const struct atorch_parameter *parameter = own ? atorch_parameter_find(&own->model, *name) : NULL;
-    uint32_t tensor = parameter ? parameter->tensor : catalog_find(source, *name);
+    uint32_t tensor = parameter ? parameter->tensor : state_owners_weight(&writing->plan->owners, writing->before, *name);
     if (tensor == CATALOG_NONE)
         return true;
     if (!writing->wanted_of[tensor])
         return false;
-    if (!str_equal(source->tensors[tensor].key, wanted->tensors[writing->wanted_of[tensor] - 1].key))
+    if (!parameter || !str_equal(source->tensors[tensor].key, wanted->tensors[writing->wanted_of[tensor] - 1].key))
         *name = wanted->tensors[writing->wanted_of[tensor] - 1].key;
     return true;
 }
@@ -256,29 +257,51 @@ static bool groups_are_a_list(const struct value *value)
     return good;
 }
 
+/* The groups that the source has: atorch's own, else torch's, which are put together in graph. *count: of the graph's nodes. */
+static reshard_status groups_find(struct group_writing *writing, struct target *target, struct value_graph *graph,
+                                  const struct value **out, uint32_t *count)
+{
+    struct atorch_target *state = target->driver_state;
+    const struct catalog_item *item;
+    struct value *made = NULL;
+    reshard_status status = groups_item(writing->request, atorch_file_stem(ATORCH_OPTIM_META), &item, writing->err);
+    *out = item ? item->value : NULL;
+    *count = *out ? item->graph->count : 0;
+    if (status || groups_are_a_list(*out) || !writing->plan->state_count)
+        return status;
+    status = atorch_torch_groups(writing->request, graph, &made, &writing->before, writing->err);
+    if (status || !made)
+        return status;
+    state->has_torch_groups = writing->is_changed = true;
+    state->groups_before = writing->before;
+    *out = made;
+    *count = graph->count;
+    return RESHARD_OK;
+}
+
 reshard_status atorch_groups_write(const struct layout_request *request, struct target *target, const struct atorch_plan *plan,
                                    struct buffer *out, reshard_error *err)
 {
     struct group_writing writing = { .request = request, .plan = plan, .err = err };
-    const struct catalog_item *item;
-    reshard_status status = groups_item(request, atorch_file_stem(ATORCH_OPTIM_META), &item, err);
-    if (status)
-        return status;
-    const struct value *value = item ? item->value : NULL;
-    if (!groups_are_a_list(value)) {
+    struct value_graph graph = { 0 };
+    const struct value *value;
+    uint32_t count;
+    reshard_status status = groups_find(&writing, target, &graph, &value, &count);
+    if (!status && !groups_are_a_list(value)) {
         if (plan->state_count)
             status = groups_invent(&writing, target, out);
-    } else {
+    } else if (!status) {
         status = groups_find_names(&writing, value);
         if (!status && writing.is_changed)
-            status = groups_rewrite(&writing, value, item->graph->count, out);
+            status = groups_rewrite(&writing, value, count, out);
         else if (!status)
-            status = groups_pickle(request, value, item->graph->count, out, err);
+            status = groups_pickle(request, value, count, out, err);
     }
     for (size_t i = 0; writing.groups && i < writing.group_count; i++)
         free(writing.groups[i].items);
     free(writing.groups);
     arena_release(&writing.arena);
+    value_graph_release(&graph);
     return status;
 }
 

@@ -186,6 +186,7 @@ static reshard_status layout_text(struct target *target, enum atorch_file_kind k
 
 static reshard_status layout_items(const struct layout_request *request, struct target *target, reshard_error *err)
 {
+    const struct atorch_target *state = atorch_state_of(target);
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
         const struct catalog_item *item = layout_item_stored(request, i);
@@ -193,7 +194,7 @@ static reshard_status layout_items(const struct layout_request *request, struct 
         uint64_t rank, world;
         bool is_own = str_is(key, atorch_file_stem(ATORCH_OPTIM_META)) || str_is(key, atorch_file_stem(ATORCH_CKPT_META));
         bool is_file = item->kind == ITEM_FILE && request->source && atorch_file_of(key, &rank, &world) == ATORCH_BESIDE;
-        if (is_own)
+        if (is_own || (state->has_torch_groups && atorch_is_torch_group(item->key, &state->groups_before)))
             continue;
         if (!is_file)
             status = target_note_dropped(target, NOTE_NO_PLACE, key, err, "atorch's folders have no place for it");

@@ -24,7 +24,7 @@ struct plan_name {
     uint32_t experts;   /* 0: it is no expert's */
     uint32_t *tensors;  /* by expert */
     uint32_t parameter; /* of the model; CATALOG_NONE */
-    bool has_state;
+    bool has_state, is_spelled; /* is_spelled: the source spells the state otherwise */
 };
 
 struct planning {
@@ -35,7 +35,8 @@ struct planning {
     bool is_template;                      /* the reference is request->like */
     struct plan_name *known;               /* by name of the plan */
     uint32_t known_capacity;
-    uint32_t *renamed; /* the reference is the source: name by tensor of its catalog, or NAME_NONE */
+    uint32_t *by_source; /* name by tensor of the source's catalog, or NAME_NONE */
+    uint32_t *renamed;   /* by_source, if the reference is the source; else NULL */
     bool has_states;   /* of parameters: what has none is a buffer, where nothing else tells */
     int64_t alignment; /* the option compute says so; 0: it does not */
     reshard_error *err;
@@ -107,6 +108,19 @@ static bool plan_is_state(const struct planning *planning, struct str name, uint
     return false;
 }
 
+/* The same of optim.state.w.exp_avg in the source: whatever w is called in the target. What is not of w's shape is not cut with it. */
+static bool plan_is_spelled_state(const struct planning *planning, uint32_t tensor, uint32_t *owner, struct str *state)
+{
+    const struct layout_request *request = planning->request;
+    const struct catalog *source = request->source_catalog, *wanted = request->wanted;
+    uint32_t from = request->wanted_source[tensor], weight;
+    if (from == CATALOG_NONE || !state_owners_find(&planning->plan->owners, source->tensors[from].key, &weight, state))
+        return false;
+    *owner = planning->by_source[weight];
+    const struct catalog_tensor *of = *owner == NAME_NONE ? NULL : &wanted->tensors[planning->known[*owner].first];
+    return of && (wanted->tensors[tensor].rank == 0 || catalog_same_shape(wanted, &wanted->tensors[tensor], wanted, of));
+}
+
 /* Buffers that modules of torch have under these names; what is not of floats is never trained. */
 static bool plan_is_buffer(struct str name, enum dtype dtype)
 {
@@ -155,7 +169,9 @@ static void plan_choose_role(struct planning *planning, uint32_t number)
         role = plan_known_role(request->like, catalog_find(like, request->wanted->tensors[known->first].key));
     if (!role && request->source)
         role = plan_known_role(request->source, request->wanted_source[known->first]);
-    if (!role && plan_is_state(planning, name, &known->owner, &known->state)) {
+    bool is_own = !role && plan_is_state(planning, name, &known->owner, &known->state);
+    known->is_spelled = !role && !is_own && plan_is_spelled_state(planning, known->first, &known->owner, &known->state);
+    if (is_own || known->is_spelled) {
         role = PLAN_STATE;
         planning->has_states = true;
         planning->known[known->owner].has_state = true;
@@ -179,18 +195,19 @@ static void plan_choose_rest(struct planning *planning)
 static reshard_status plan_find_renamed(struct planning *planning)
 {
     const struct layout_request *request = planning->request;
-    if (!planning->reference || planning->is_template)
-        return RESHARD_OK;
     uint32_t count = request->source_catalog->tensor_count;
-    planning->renamed = arena_array(&planning->plan->arena, (size_t)count + 1, sizeof(*planning->renamed));
-    if (!planning->renamed)
+    planning->by_source = arena_array(&planning->plan->arena, (size_t)count + 1, sizeof(*planning->by_source));
+    if (!planning->by_source)
         return error_set_memory(planning->err);
-    memset(planning->renamed, 0xFF, (size_t)count * sizeof(*planning->renamed));
+    memset(planning->by_source, 0xFF, (size_t)count * sizeof(*planning->by_source));
     for (uint32_t i = 0; i < planning->plan->names.count; i++) {
-        uint32_t tensor = request->wanted_source[plan_tensor(&planning->known[i], 0)];
+        uint32_t first = plan_tensor(&planning->known[i], 0), tensor = first == CATALOG_NONE ? first : request->wanted_source[first];
         if (tensor != CATALOG_NONE)
-            planning->renamed[tensor] = i;
+            planning->by_source[tensor] = i;
     }
+    if (planning->reference && !planning->is_template)
+        planning->renamed = planning->by_source;
+    state_owners_begin(&planning->plan->owners, request->source_catalog);
     return RESHARD_OK;
 }
 
@@ -207,11 +224,13 @@ static reshard_status plan_read_names(struct planning *planning)
         else
             status = plan_note_name(planning, i);
     }
+    if (!status)
+        status = plan_find_renamed(planning);
     for (uint32_t i = 0; i < planning->plan->names.count && !status; i++)
         plan_choose_role(planning, i);
     if (!status)
         plan_choose_rest(planning);
-    return status ? status : plan_find_renamed(planning);
+    return status;
 }
 
 /* ---- units ---- */
@@ -532,6 +551,21 @@ static const uint32_t *plan_tensors(struct planning *planning, const struct plan
     return tensors;
 }
 
+/* All tensors of the name: those of a part of the experts have no place in a unit. */
+static reshard_status plan_add_buffer(struct planning *planning, const struct plan_name *known)
+{
+    struct atorch_plan *plan = planning->plan;
+    for (uint32_t i = 0; i < (known->experts ? known->experts : 1); i++) {
+        uint32_t tensor = plan_tensor(known, i);
+        if (tensor == CATALOG_NONE)
+            continue;
+        if (!ARRAY_ROOM(plan->buffers, plan->buffer_count, plan->buffer_capacity))
+            return error_set_memory(planning->err);
+        plan->buffers[plan->buffer_count++] = tensor;
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status plan_add_state(struct planning *planning, const struct plan_name *known)
 {
     struct atorch_plan *plan = planning->plan;
@@ -539,9 +573,12 @@ static reshard_status plan_add_state(struct planning *planning, const struct pla
     const struct catalog_tensor *tensor = &wanted->tensors[known->first];
     uint32_t number = planning->known[known->owner].parameter;
     const struct atorch_parameter *parameter = number == CATALOG_NONE ? NULL : &plan->model.parameters[number];
-    struct atorch_state state = { .parameter = number, .is_scalar = tensor->rank == 0 && (!parameter || parameter->rank > 0) };
-    if (!parameter)
-        return target_note_dropped(planning->target, NOTE_NO_PLACE, tensor->key, planning->err, "state of what is no parameter");
+    if (!parameter) {
+        reshard_status status = target_note_changed(planning->target, NOTE_NO_PLACE, tensor->key, planning->err,
+                                                    "state of what is no parameter: written as a buffer");
+        return status ? status : plan_add_buffer(planning, known);
+    }
+    struct atorch_state state = { .parameter = number, .is_scalar = tensor->rank == 0 && parameter->rank > 0 };
     bool fits = shape_equal(tensor->rank, catalog_vector_at(wanted, tensor->shape), parameter->rank, parameter->shape);
     if (!state.is_scalar && !fits)
         return target_note_dropped(planning->target, NOTE_NO_PLACE, tensor->key, planning->err,
@@ -556,7 +593,31 @@ static reshard_status plan_add_state(struct planning *planning, const struct pla
             return error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not there for expert rank %" PRIu32, STR_ARG(tensor->key),
                              i);
     }
+    state.is_spelled = known->is_spelled;
     plan->states[plan->state_count++] = state;
+    return RESHARD_OK;
+}
+
+/* A state that is spelled in another way is found again in atorch's; nothing else may have that name. */
+static reshard_status plan_rename_states(struct planning *planning)
+{
+    const struct atorch_plan *plan = planning->plan;
+    for (uint32_t i = 0; i < plan->state_count; i++) {
+        const struct atorch_state *state = &plan->states[i];
+        struct str owner = plan->model.parameters[state->parameter].name, kind = name_map_at(&plan->state_names, state->name);
+        if (i && state[-1].parameter == state->parameter && state[-1].name == state->name)
+            return error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "two tensors are the state %.*s of '%.*s'", STR_ARG(kind),
+                             STR_ARG(owner));
+        if (!state->is_spelled)
+            continue;
+        char *key = arena_printf(&planning->plan->arena, "%.*s-%.*s", STR_ARG(owner), STR_ARG(kind));
+        if (!key)
+            return error_set_memory(planning->err);
+        const struct path_part part = { .kind = PATH_KEY, .key = str_of(key) };
+        reshard_status status = target_read_as_path(planning->target, state->tensors[0], &part, 1, planning->err);
+        if (status)
+            return status;
+    }
     return RESHARD_OK;
 }
 
@@ -577,10 +638,8 @@ static reshard_status plan_take_states(struct planning *planning)
         const struct plan_name *known = &planning->known[i];
         if (known->role == PLAN_STATE)
             status = plan_add_state(planning, known);
-        else if (known->role == PLAN_BUFFER && !ARRAY_ROOM(plan->buffers, plan->buffer_count, plan->buffer_capacity))
-            status = error_set_memory(planning->err);
         else if (known->role == PLAN_BUFFER)
-            plan->buffers[plan->buffer_count++] = known->first;
+            status = plan_add_buffer(planning, known);
     }
     plan->tensors = arena_zalloc(&plan->arena, ((size_t)count + 1) * sizeof(const uint32_t *));
     plan->first_state = arena_zalloc(&plan->arena, ((size_t)count + 2) * sizeof(*plan->first_state));
@@ -590,6 +649,9 @@ static reshard_status plan_take_states(struct planning *planning)
         return status;
     if (plan->state_count)
         qsort(plan->states, plan->state_count, sizeof(*plan->states), plan_state_order);
+    status = plan_rename_states(planning);
+    if (status)
+        return status;
     for (uint32_t i = 0; i < plan->state_count; i++)
         plan->first_state[plan->states[i].parameter + 1] = i + 1;
     for (uint32_t i = 0; i < count; i++) {

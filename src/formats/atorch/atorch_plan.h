@@ -5,12 +5,14 @@
 
 #include "formats/atorch/atorch.h"
 #include "formats/atorch/atorch_source.h"
+#include "parallel/state_owner.h"
 
 /* State of a planned parameter. */
 struct atorch_state {
     uint32_t parameter, name;   /* name: of the plan's state_names */
     const uint32_t *tensors;    /* wanted tensor of each expert */
     bool is_scalar;
+    bool is_spelled;            /* the source spells it otherwise: optim.state.w.exp_avg */
 };
 
 struct atorch_plan {
@@ -22,6 +24,7 @@ struct atorch_plan {
     struct name_map state_names, names; /* names: of all wanted tensors, without their expert */
     uint32_t *buffers;          /* wanted tensors */
     uint32_t buffer_count, buffer_capacity;
+    struct state_owners owners; /* in the source's names */
     struct arena arena;
 };
 

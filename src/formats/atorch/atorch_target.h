@@ -36,6 +36,8 @@ struct atorch_target {
     struct atorch_plan plan;
     struct atorch_object *objects; /* by object of the target's catalog */
     uint32_t object_count, object_capacity;
+    struct str groups_before;      /* what stands before param_groups in the items that optim_meta is made of */
+    bool has_torch_groups;
 };
 
 /* atorch_entries.c: what the rank's file holds, in its order; and the head of the file, as atorch's own writer has it. */
@@ -51,6 +53,15 @@ reshard_status atorch_meta_write(const struct atorch_model *model, uint32_t rank
 /* atorch_groups.c: optim_meta and ckpt_meta; *out stays empty where there is nothing to be written. */
 reshard_status atorch_groups_write(const struct layout_request *request, struct target *target, const struct atorch_plan *plan,
                                    struct buffer *out, reshard_error *err);
+
+/* atorch_torch_groups.c: the groups of parameters as torch has them, as one list in graph; *out NULL: there are none, or of several
+ * optimizers, or their parameters have no names. *before: as groups_before, a part of an item's key. */
+reshard_status atorch_torch_groups(const struct layout_request *request, struct value_graph *graph, struct value **out, struct str *before,
+                                   reshard_error *err);
+
+/* Whether the item is one of those (of any optimizer, if before is NULL). */
+bool atorch_is_torch_group(struct str key, const struct str *before);
+
 reshard_status atorch_checkpoint_write(const struct layout_request *request, const struct atorch_plan *plan, struct buffer *out,
                                        reshard_error *err);
 

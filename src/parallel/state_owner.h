@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which tensor of a checkpoint a state belongs to, where keys put the word `state` before both: optim.state.w.exp_avg is exp_avg of w, or
+ * of what the checkpoint calls w below a prefix, as a DCP of {"model": …, "optim": …} calls it model.w. Parts that share the text before
+ * `state` share their prefix.
+ */
+#ifndef PARALLEL_STATE_OWNER_H
+#define PARALLEL_STATE_OWNER_H
+
+#include "catalog/catalog.h"
+
+#define STATE_OWNER_PREFIXES 16
+
+struct state_owner_prefix {
+    struct str before;      /* "optim."; a part of a key */
+    struct str prefix;      /* "model."; a part of a key, or empty */
+    bool is_found;
+};
+
+/* Borrows the catalog, which is sealed. */
+struct state_owners {
+    const struct catalog *catalog;
+    struct state_owner_prefix prefixes[STATE_OWNER_PREFIXES];
+    uint32_t count;
+};
+
+/* Finds the prefixes. */
+void state_owners_begin(struct state_owners *owners, const struct catalog *catalog);
+
+/* Whether the key says `state` and what belongs to it; the tensor that it is state of, and the state's name. */
+bool state_owners_find(const struct state_owners *owners, struct str key, uint32_t *weight, struct str *state);
+
+/* The tensor that the optimizer whose keys begin with `before` calls name, or CATALOG_NONE. */
+uint32_t state_owners_weight(const struct state_owners *owners, struct str before, struct str name);
+
+#endif

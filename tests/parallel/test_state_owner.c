@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which tensor a state belongs to, where optimizer and model lie beside each other in one checkpoint. */
+#include "check.h"
+
+#include "parallel/state_owner.h"
+
+static struct catalog *catalog_of(const char *const *keys)
+{
+    struct catalog *catalog = catalog_new("test");
+    const int64_t shape[] = { 2 };
+    reshard_error err;
+    for (uint32_t tensor; *keys; keys++)
+        assert_int_equal(catalog_add_tensor(catalog, str_of(*keys), DTYPE_F32, 1, shape, &tensor, &err), RESHARD_OK);
+    assert_int_equal(catalog_seal(catalog, true, &err), RESHARD_OK);
+    return catalog;
+}
+
+static void check_owner(const struct state_owners *owners, const char *key, const char *weight, const char *state)
+{
+    uint32_t found;
+    struct str name;
+    bool is_found = state_owners_find(owners, str_of(key), &found, &name);
+    assert_int_equal(is_found, weight != NULL);
+    if (!weight)
+        return;
+    assert_true(str_is(owners->catalog->tensors[found].key, weight));
+    assert_true(str_is(name, state));
+}
+
+static void owners_of_all_spellings(void **unused)
+{
+    static const char *const keys[] = {
+        "ema.w", "model.w", "model.h.0.w", "optim.state.w.exp_avg", "optim.state.h.0.w.step", /* an average of the model has no state */
+        "bare", "state.bare.exp_avg", "optimizer.state.exp_avg.bare",
+        "a.net.w", "a.opt.state.w.exp_avg", "b.net.w", "b.opt.state.w.exp_avg", "late.b.net.w", /* two models with optimizers */
+        "mamba.state.x.log", "layer.weight", "layer.weight.scale", NULL                         /* no states */
+    };
+    struct catalog *catalog = catalog_of(keys);
+    struct state_owners owners;
+    (void)unused;
+    state_owners_begin(&owners, catalog);
+    check_owner(&owners, "optim.state.w.exp_avg", "model.w", "exp_avg");
+    check_owner(&owners, "optim.state.h.0.w.step", "model.h.0.w", "step");
+    check_owner(&owners, "state.bare.exp_avg", "bare", "exp_avg");
+    check_owner(&owners, "optimizer.state.exp_avg.bare", "bare", "exp_avg");
+    check_owner(&owners, "a.opt.state.w.exp_avg", "a.net.w", "exp_avg");
+    check_owner(&owners, "b.opt.state.w.exp_avg", "b.net.w", "exp_avg");
+    check_owner(&owners, "mamba.state.x.log", NULL, NULL);
+    check_owner(&owners, "layer.weight.scale", NULL, NULL);
+    check_owner(&owners, "optim.state.gone.exp_avg", NULL, NULL);
+    assert_int_equal(state_owners_weight(&owners, STR("optim."), STR("bare")), 5);
+    assert_int_equal(state_owners_weight(&owners, STR("optim."), STR("state.bare.exp_avg")), CATALOG_NONE);
+    catalog_free(catalog);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(owners_of_all_spellings) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
