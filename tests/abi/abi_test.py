@@ -4,7 +4,8 @@
 
 A dump of each version lies beside this file (0.2.txt). Of every one, all symbols must be there, all members where they were, and structs at
 least as large. The newest one must be exact, so that nothing is exported, and no struct grows, unseen. Also compiles each header alone as
-C99 and as C++17, without a warning and without a hole between members. Prints TAP.
+C99 and as C++17, without a warning and without a hole between members; and says which structs, arrays and functions the tests of arguments
+(tests/api/test_arguments*.c) lack. Prints TAP.
 
 usage: abi_test.py --library FILE --include DIR [--cc COMMAND] [--write VERSION]
 """
@@ -16,33 +17,21 @@ import subprocess
 import sys
 import tempfile
 
+import public_headers
+
 HERE = pathlib.Path(__file__).resolve().parent
-HEADERS = ("error.h", "reshard.h", "geometry.h", "state.h", "sharded.h", "comm.h")
+TABLES = HERE.parent / "api"
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Wpadded", "-Werror"]
-
-
-def members(body):
-    """Names of the members that a struct's body declares."""
-    body = re.sub(r"/\*.*?\*/", " ", body, flags=re.S)
-    for declaration in filter(str.strip, body.split(";")):
-        pointer = re.search(r"\(\*(\w+)\)\(", declaration)
-        if pointer:
-            yield pointer.group(1)
-            continue
-        for part in declaration.split(","):
-            yield re.search(r"(\w+)\s*(?:\[\w+\])?\s*$", part).group(1)
 
 
 def probe(include):
     """A program that prints every struct's size, and every member's place and size."""
-    lines = ['#include "reshard/sharded.h"', "#include <stdio.h>", "int main(void)", "{"]
-    for header in HEADERS:
-        text = (include / "reshard" / header).read_text()
-        for name, body in re.findall(r"typedef struct (\w+) \{\n(.*?)\n\} \1;", text, re.S):
-            lines.append(f'    printf("struct {name} %zu\\n", sizeof({name}));')
-            for member in members(body):
-                place = f"offsetof({name}, {member}), sizeof((({name} *)0)->{member})"
-                lines.append(f'    printf("member {name}.{member} %zu %zu\\n", {place});')
+    lines = [*(f'#include "reshard/{header}"' for header in public_headers.names(include)), "#include <stdio.h>", "int main(void)", "{"]
+    for name, body in public_headers.Headers(include).structs.items():
+        lines.append(f'    printf("struct {name} %zu\\n", sizeof({name}));')
+        for member in public_headers.members(body):
+            place = f"offsetof({name}, {member}), sizeof((({name} *)0)->{member})"
+            lines.append(f'    printf("member {name}.{member} %zu %zu\\n", {place});')
     return "\n".join([*lines, "    return 0;", "}"])
 
 
@@ -95,7 +84,7 @@ def check_headers(tap, cc, include, work):
     languages = [("C99", [cc, "-std=c99", "-xc"])]
     if shutil.which("c++"):
         languages.append(("C++17", ["c++", "-std=c++17", "-xc++"]))
-    for header in HEADERS:
+    for header in public_headers.names(include):
         macros = re.findall(r"#define (RESHARD_(\w+)_INIT)\b", (include / "reshard" / header).read_text())
         uses = "\n".join(f"reshard_{name.lower()} make_{name.lower()}(void);\nreshard_{name.lower()} make_{name.lower()}(void)\n"
                          f"{{\n    const reshard_{name.lower()} made = {macro};\n    return made;\n}}" for macro, name in macros)
@@ -103,6 +92,22 @@ def check_headers(tap, cc, include, work):
         for language, command in languages:
             done = run(*command, *STRICT, "-I", str(include), "-c", str(work / "header.c"), "-o", str(work / "header.o"))
             tap(f"{header} alone as {language}", done.stderr.splitlines())
+
+
+# A report is handed back as it was filled in: no call reads it as options. Statistics are added to what they were: a struct that goes in.
+OTHERS = {("IN", "reshard_report"), ("OUT", "reshard_tensor_stats")}
+
+
+def untested(headers):
+    """Structs, strides and functions of the headers that are in no table of tests/api/test_arguments*.c."""
+    text = "\n".join(path.read_text() for path in sorted(TABLES.glob("test_arguments*.c")))
+    tested = set(re.findall(r"\b(IN|OUT|TOLD)\((reshard_\w+)", text)) | OTHERS
+    yield from (f"no row {way}({name}, ...)" for way, name in headers.crossings() if (way, name) not in tested)
+    arrays = {f"{where}.{stride}" for where, stride in re.findall(r"\bARRAY\((\w+), (\w+)", text)}
+    yield from (f"no row ARRAY({where.replace('.', ', ')}, ...)" for where in headers.arrays() if where not in arrays)
+    for name, (returned, parameters) in headers.functions().items():
+        if "*" in parameters and not re.search(rf"(?:REFUSED|HARMLESS|NOTHING|HARMLESS_STATUS)\([^;]*\b{name}\b", text):
+            yield f"no REFUSED({name}(...)) or HARMLESS({name}(NULL))"
 
 
 def main():
@@ -125,6 +130,9 @@ def main():
             tap(f"what version {dump.stem} has", list(differences(as_table(dump.read_text().splitlines()), new, dump == dumps[-1])))
         tap("only names of reshard are exported", [key[1] for key in new if key[0] == "symbol" and not key[1].startswith("reshard_")])
         check_headers(tap, args.cc, args.include, work)
+        headers = public_headers.Headers(args.include)
+        tap("every struct can grow", list(headers.problems()))
+        tap("arguments of every version are tested", list(untested(headers)))
     print(f"1..{tap.count}")
     return 1 if tap.failed else 0
 
