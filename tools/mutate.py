@@ -225,7 +225,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--skip", type=int, default=0, help="leave out the first of the sample, which an earlier run has tried")
     parser.add_argument("--budget", type=float, default=120, metavar="SECONDS", help="of a sample: tests for one mutation end after this")
-    parser.add_argument("--ask", action="append", metavar="GLOB", help="of a sample: only tests whose `suite/name` is so are asked; several")
+    parser.add_argument("--ask", action="append", metavar="GLOB",
+                        help="of a sample: only tests whose `suite/name` is so are asked; several may be given")
     parser.add_argument("--keep-coverage", action="store_true", help="use the map of lines to tests although files have changed since")
     args = parser.parse_args()
     WORK.mkdir(exist_ok=True)
