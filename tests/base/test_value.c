@@ -89,6 +89,8 @@ TEST(bytes_are_known_in_every_spelling)
         buffer_release(&out);
         value_graph_release(&graph);
     }
+    struct buffer none = { 0 };
+    assert_false(value_is_bytes(NULL) || value_as_bytes(NULL, &none) || none.size);
 }
 
 TEST(kinds_and_classes_have_names)

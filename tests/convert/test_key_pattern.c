@@ -140,6 +140,23 @@ TEST(a_filter_names_the_pattern_that_matches_nothing)
     key_filter_release(&filter);
 }
 
+TEST(the_three_nearest_keys_are_told_the_nearest_first)
+{
+    static const char *const include[] = { "layers.0.weihgt", NULL };
+    static const char *const keys[] = { "head", "layers.0.weight", "layers.1.weight", "layers.2.weight", "layers.0.weight_x", "layers.9.bias", "lay" };
+    struct key_filter filter;
+    reshard_error err = { 0 };
+    CHECK_OK(key_filter_begin(&filter, include, NULL, &err));
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++) {
+        bool wanted;
+        CHECK_OK(key_filter_wants(&filter, str_of(keys[i]), &wanted, &err));
+        assert_false(wanted);
+    }
+    CHECK_FAILS(key_filter_check(&filter, &err), RESHARD_ERR_USAGE);
+    assert_string_equal(err.hint, "the nearest keys are 'layers.0.weight', 'layers.0.weight_x', 'layers.1.weight'");
+    key_filter_release(&filter);
+}
+
 TEST(every_failed_allocation_is_told_as_such)
 {
     static const char *const renames[] = { "s/a(b+)\\.c/x\\1y/", "*.abc.* -> *.x.*" };
@@ -166,6 +183,7 @@ int main(void)
         cmocka_unit_test(renames_that_are_none_are_refused),
         cmocka_unit_test(searches_end),
         cmocka_unit_test(a_filter_names_the_pattern_that_matches_nothing),
+        cmocka_unit_test(the_three_nearest_keys_are_told_the_nearest_first),
         cmocka_unit_test(every_failed_allocation_is_told_as_such),
     };
     return cmocka_run_group_tests_name("key_pattern", tests, NULL, NULL);
