@@ -281,8 +281,10 @@ TEST(a_slice_goes_from_one_layout_to_another)
     CHECK_FAILS(reshard_assign_slice(&copy, &elements, &err), RESHARD_ERR_USAGE);
     assert_non_null(strstr(err.message, "axis 0: the source's slice has 1 there, the target's 2"));
     copy.source = copy.source_region = &elsewhere;
+    elements = 9;
     CHECK_FAILS(reshard_assign_slice(&copy, &elements, &err), RESHARD_ERR_USAGE);
     assert_non_null(strstr(err.message, "no values"));
+    assert_int_equal(elements, 0);
 }
 
 TEST(a_slice_is_permuted_and_cast_in_the_order_given)

@@ -293,6 +293,30 @@ TEST(what_is_shown_beyond_what_is_stored_is_bounded_in_all)
     CHECK_FAILS(seal_expanded(4, 4, 2, false, false), RESHARD_ERR_LIMIT); /* stride 0, twice */
 }
 
+TEST(what_is_decoded_counts_as_held_stream_by_stream)
+{
+    static const int64_t shape[1] = { 9 << 26 };
+    for (uint64_t apart = 0; apart < 2; apart++) {
+        struct catalog *catalog = catalog_new("test");
+        uint32_t object = 0;
+        CHECK_OK(catalog_add_object(catalog, STR("file"), 400, &object, &err));
+        for (uint64_t i = 0; i < 4; i++) {
+            struct catalog_chunk *chunk = NULL;
+            uint32_t tensor = add_tensor(catalog, (char[]){ 'w', (char)('0' + i), 0 }, 1, shape);
+            CHECK_OK(catalog_add_chunk(catalog, tensor, NULL, NULL, object, 0, UINT64_C(9) << 28, &chunk, &err));
+            struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
+            assert_non_null(layout);
+            layout->codec = CODEC_ZSTD;
+            layout->coded_offset = apart * i * 100;
+            layout->coded_bytes = 100;
+        }
+        reshard_status status = catalog_seal(catalog, false, &err);
+        if (status != (apart ? RESHARD_OK : RESHARD_ERR_LIMIT))
+            fail_msg("%d: %s", (int)apart, err.message);
+        catalog_free(catalog);
+    }
+}
+
 TEST(adding_spends_work)
 {
     static const int64_t shape[1] = { 4 };
@@ -336,6 +360,7 @@ int main(void)
         cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
         cmocka_unit_test(every_failed_allocation_is_reported_and_leaks_nothing),
         cmocka_unit_test(what_is_shown_beyond_what_is_stored_is_bounded_in_all),
+        cmocka_unit_test(what_is_decoded_counts_as_held_stream_by_stream),
         cmocka_unit_test(adding_spends_work),
     };
     return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);

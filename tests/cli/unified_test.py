@@ -388,6 +388,17 @@ def dealt_over_ranks(shell):
             assert json.loads(text)["master_weights"] is False and json.loads(text)["quant_ckpt_resume_times"] == 0
 
 
+def quantising_that_no_source_knows(shell):
+    """A source of another format has not been taken up from quantised states."""
+    weights = {"w.weight": tensor("w", [4, 3], "BF16")}
+    family(shell.work / "a", "model", [weights])
+    family(shell.work / "a", "optimizer", [states(weights)], master_weights=False, quant_ckpt_resume_times=3)
+    shell("convert", "a", "s.safetensors", "--quiet")
+    shell("convert", "s.safetensors", "c", "--to", "paddle-uc", "--quiet")
+    index = json.loads((shell.work / "c" / "optimizer.safetensors.index.json").read_text())
+    assert (index["quant_ckpt_resume_times"], index["master_weights"], "ckpt_quant_stage" in index) == (0, False, False), index
+
+
 def split_by_size(shell):
     weights = {f"w{i}": tensor(f"{i}", [10], "BF16") for i in range(5)}
     family(shell.work / "a", "model", [weights])
@@ -565,7 +576,8 @@ def main():
         ("ignore_merge_optimizer: what cannot be told is refused", ranked_that_cannot_be_told),
         ("ignore_merge_optimizer: ranks that disagree are named", ranked_that_disagree),
         ("indexes that do not fit their files are refused", bad_indexes),
-        ("tensors are dealt over files as the trainer deals them", dealt_over_ranks), ("files of a size", split_by_size),
+        ("tensors are dealt over files as the trainer deals them", dealt_over_ranks), ("quantising that no source knows", quantising_that_no_source_knows),
+        ("files of a size", split_by_size),
         ("files as a reference has them", like_a_reference), ("what Paddle lacks is said", what_paddle_lacks),
         ("files beside the tensors come along", side_files),
         ("F18 names of a Flex Checkpoint and back, by md5", there_and_back), ("names stay where nobody asks for others", names_stay),

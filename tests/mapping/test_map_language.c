@@ -111,6 +111,31 @@ TEST(braces_put_numbers_inside_names)
     CHECK_CASES(cases, FORWARDS);
 }
 
+TEST(placeholders_match_numbers_of_any_digits)
+{
+    static const char *const numbers[] = { "0", "9", "10", "90", "1234567899" };
+    struct map_space source = { 0 };
+    struct map_run run;
+    struct buffer out = { 0 }, expected = { 0 };
+    reshard_error err = { 0 };
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        char key[32];
+        snprintf(key, sizeof(key), "l.%s.w", numbers[i]);
+        add(&source, key, 1, 2, 0);
+        buffer_printf(&expected, "%s -> m.%s\n", key, numbers[i]);
+    }
+    add(&source, "l.x9.w", 1, 2, 0);
+    CHECK_OK(map_space_seal(&source, &err));
+    CHECK_OK(map_run(&run, "l.$LAYER_ID.w -> m.$LAYER_ID", &source, NULL, false, &err));
+    print_run(&run, &out);
+    buffer_append_byte(&expected, '\0');
+    assert_string_equal(out.data, expected.data);
+    buffer_release(&out);
+    buffer_release(&expected);
+    map_run_release(&run);
+    map_space_release(&source);
+}
+
 TEST(conditions_keep_or_drop_a_statement)
 {
     static const struct text_case cases[] = {
@@ -270,6 +295,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(constants_are_numbers_by_name),
         cmocka_unit_test(braces_put_numbers_inside_names),
+        cmocka_unit_test(placeholders_match_numbers_of_any_digits),
         cmocka_unit_test(conditions_keep_or_drop_a_statement),
         cmocka_unit_test(conditions_read_backwards_ask_for_what_keys_come_from),
         cmocka_unit_test(optional_statements_need_their_first_name),
