@@ -143,7 +143,8 @@ TEST(a_filter_names_the_pattern_that_matches_nothing)
 TEST(the_three_nearest_keys_are_told_the_nearest_first)
 {
     static const char *const include[] = { "layers.0.weihgt", NULL };
-    static const char *const keys[] = { "head", "layers.0.weight", "layers.1.weight", "layers.2.weight", "layers.0.weight_x", "layers.9.bias", "lay" };
+    static const char *const keys[] = { "head", "layers.0.weight", "layers.1.weight", "layers.2.weight",
+                                        "layers.0.weight_x", "layers.9.bias", "lay" };
     struct key_filter filter;
     reshard_error err = { 0 };
     CHECK_OK(key_filter_begin(&filter, include, NULL, &err));

@@ -103,6 +103,36 @@ TEST(chunks_at_the_edge_are_of_full_size_in_every_order)
     }
 }
 
+/* The bits are those of torch 2.13, and for a NaN of bfloat16 those of ml_dtypes. */
+TEST(fill_values_of_small_floats_are_rounded_to_nearest_even)
+{
+    static const char *const types[] = { "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float16", "bfloat16" };
+    static const struct {
+        const char *value;
+        uint16_t bits[6];
+    } cases[] = {
+        { "0.0", { 0 } }, { "0", { 0 } },
+        { "-0.0", { 0x80, 0x80, 0, 0, 0x8000, 0x8000 } }, { "1", { 0x38, 0x3C, 0x40, 0x40, 0x3C00, 0x3F80 } },
+        { "1.5", { 0x3C, 0x3E, 0x44, 0x42, 0x3E00, 0x3FC0 } }, { "-0.3125", { 0xAA, 0xB5, 0xB2, 0xB9, 0xB500, 0xBEA0 } },
+        { "0.001953125", { 0x01, 0x18, 0x02, 0x1C, 0x1800, 0x3B00 } }, { "0.0001", { 0x00, 0x07, 0x00, 0x0B, 0x068E, 0x38D2 } },
+        { "240.0", { 0x77, 0x5C, 0x7F, 0x60, 0x5B80, 0x4370 } }, { "17.0", { 0x58, 0x4C, 0x60, 0x50, 0x4C40, 0x4188 } },
+        { "19.0", { 0x5A, 0x4D, 0x62, 0x51, 0x4CC0, 0x4198 } }, { "1.0625", { 0x38, 0x3C, 0x40, 0x40, 0x3C40, 0x3F88 } },
+        { "\"NaN\"", { 0x7F, 0x7E, 0x80, 0x80, 0x7E00, 0x7FC0 } },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        for (size_t type = 0; type < 6; type++) {
+            struct store *store = store_new_memory();
+            char text[512], expected[16];
+            snprintf(text, sizeof(text),
+                     V3("[1]", "\"data_type\":\"%s\"," GRID("[1]") KEYS "\"fill_value\":%s,\"codecs\":[" LITTLE "]"),
+                     types[type], cases[i].value);
+            memory_put_text(store, "zarr.json", text);
+            snprintf(expected, sizeof(expected), type < 4 ? "%d" : "%d %d", cases[i].bits[type] & 255, cases[i].bits[type] >> 8);
+            check_elements(text, store, 1, expected);
+            store_free(store);
+        }
+}
+
 TEST(absent_chunks_hold_the_fill_value)
 {
     struct store *store = store_new_memory();
@@ -459,6 +489,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_at_the_edge_are_of_full_size_in_every_order),
+        cmocka_unit_test(fill_values_of_small_floats_are_rounded_to_nearest_even),
         cmocka_unit_test(absent_chunks_hold_the_fill_value),
         cmocka_unit_test(shards_are_read_through_their_index),
         cmocka_unit_test(an_inner_chunk_outside_the_shards_data_is_refused),

@@ -160,9 +160,9 @@ static bool small_float_encode(const struct small_float *type, double value, uin
         *out = sign | infinity;
         return type->has_infinity;
     }
-    frexp(magnitude, &exponent); /* magnitude is in [0.5, 1) * 2^exponent */
+    frexp(magnitude, &exponent); /* magnitude is in [0.5, 1) * 2^exponent, or 0, which has no exponent and is the least subnormal */
     int lowest = 1 - type->bias;
-    int scale = exponent - 1 < lowest ? lowest : exponent - 1;
+    int scale = magnitude == 0 || exponent - 1 < lowest ? lowest : exponent - 1;
     double rounded = nearbyint(ldexp(magnitude, type->mantissa_bits - scale));
     /* A mantissa that rounds up into the next power of two carries into the exponent by itself. */
     uint64_t bits = (uint64_t)rounded + ((uint64_t)(scale - lowest) << type->mantissa_bits);
