@@ -154,6 +154,11 @@ class Bench:
         chunks = 1_000_000
         found = self.side_by_side({"inspect": [reshard, "inspect", source],
                                    "plan": [reshard, "plan", source, "--to", "torch-dcp", "--layout", "ranks=500"]})
+        page = os.path.join(self.root, "map.html")
+        drawn = self.side_by_side({"draw": ["sh", "-c", f"rm -f {page}; exec {reshard} draw {source} {page}"]})
+        seconds, mib, _ = drawn["draw"]
+        self.row("draw of 1,000,000 chunks as a page", f"{seconds:.2f} s", "3 s", "1 s",
+                 f"{os.path.getsize(page) / 1e6:.2f} MB of page; must 3, aim 1; {mib:.0f} MiB of memory")
         decode = subprocess.run([self.program("bench_metadata"), source + "/.metadata"], capture_output=True, text=True)
         self.row(".metadata of 1,000,000 chunks: decode", decode.stdout.strip() or "not built", "1 M/s", "10 M/s",
                  "median of 5 in one process")

@@ -517,9 +517,9 @@ reshard_status reshard_estimate(reshard_checkpoint *source, const char *target_p
 
 /*
  * The same, and what the target would look like: *target is a checkpoint to look at, whose tensors, chunks and files are those that
- * reshard_convert would write, under the names that the target's files give them. It has no items, and none of its values can be read.
- * Tensors without a chunk of their own are left out. It lives without the source; close it with reshard_close. report, which may be NULL,
- * tells the moves too. Since 0.3
+ * reshard_convert would write, under the names that the target's files give them; a target that is one file is named "". It has no items,
+ * and none of its values can be read. Tensors without a chunk of their own are left out. It lives without the source; close it with
+ * reshard_close. report, which may be NULL, tells the moves too. Since 0.3
  */
 reshard_status reshard_preview(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                const reshard_run_options *run, reshard_report *report, reshard_checkpoint **target, reshard_error *err);

@@ -9,7 +9,7 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { DEEPSPEED, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ };
+enum other { DEEPSPEED, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
     [DEEPSPEED] = { "DeepSpeed",
@@ -22,6 +22,7 @@ static const struct other_format others[] = {
     [KERAS] = { "HDF5", "h5py gives its arrays; safetensors.numpy.save_file writes them" },
     [ONNX] = { "ONNX", "the checkpoint that the model was exported from holds its weights" },
     [NUMPY] = { "NumPy's npy", "numpy.load gives them; safetensors.numpy.save_file writes them" },
+    [TORCH_CHECKPOINTING] = { "torch_checkpointing", "restore it with torch_checkpointing and save it with torch.distributed.checkpoint" },
     [NPZ] = { "NumPy's npz", "numpy.load gives its arrays; safetensors.numpy.save_file writes them" },
 };
 
@@ -29,45 +30,55 @@ static const struct other_format others[] = {
 static const struct {
     const char *glob;
     enum other format;
+    const char *beside; /* counts only beside a file of such a name */
 } names[] = {
-    { "*mp_rank_*_model_states.pt", DEEPSPEED },
-    { "*zero_pp_rank_*_optim_states.pt", DEEPSPEED },
-    { "layer_*-model_*states.pt", DEEPSPEED },
-    { "manifest.ocdbt", ORBAX },
-    { "ocdbt.process_*", ORBAX },
-    { "_CHECKPOINT_METADATA", ORBAX },
-    { ".snapshot_metadata", SNAPSHOT },
-    { "saved_model.pb", TENSORFLOW },
-    { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW },
-    { "*.gguf", GGUF },
-    { "flax_model*.msgpack", FLAX },
-    { "*.h5", KERAS },
-    { "*.keras", KERAS },
-    { "*.onnx", ONNX },
-    { "*.npz", NPZ },
-    { "*.npy", NUMPY },
+    { "*mp_rank_*_model_states.pt", DEEPSPEED, NULL },
+    { "*zero_pp_rank_*_optim_states.pt", DEEPSPEED, NULL },
+    { "layer_*-model_*states.pt", DEEPSPEED, NULL },
+    { "manifest.ocdbt", ORBAX, NULL },
+    { "ocdbt.process_*", ORBAX, NULL },
+    { "_CHECKPOINT_METADATA", ORBAX, NULL },
+    { ".snapshot_metadata", SNAPSHOT, NULL },
+    { "saved_model.pb", TENSORFLOW, NULL },
+    { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW, NULL },
+    { "*.gguf", GGUF, NULL },
+    { "flax_model*.msgpack", FLAX, NULL },
+    { "*.h5", KERAS, NULL },
+    { "*.keras", KERAS, NULL },
+    { "*.onnx", ONNX, NULL },
+    { "*.npz", NPZ, NULL },
+    { "*.npy", NUMPY, NULL },
+    { "metadata.pkl", TORCH_CHECKPOINTING, "*_0.pt" }, /* an item's file is ITEM_RANK.pt */
 };
 
 #define NAMES (sizeof(names) / sizeof(names[0]))
 
-static const struct other_format *format_of_name(const char *name)
+static bool any_entry_fits(const struct store_entry *entries, size_t count, size_t prefix_bytes, const char *glob)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (fnmatch(glob, entries[i].name.data + prefix_bytes, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
+const struct other_format *other_format_of_entries(const struct store_entry *entries, size_t count, size_t prefix_bytes)
 {
     for (size_t i = 0; i < NAMES; i++) {
-        if (fnmatch(names[i].glob, name, 0) == 0)
+        if (any_entry_fits(entries, count, prefix_bytes, names[i].glob) &&
+            (!names[i].beside || any_entry_fits(entries, count, prefix_bytes, names[i].beside)))
             return &others[names[i].format];
     }
     return NULL;
 }
 
-const struct other_format *other_format_of_entries(const struct store_entry *entries, size_t count, size_t prefix_bytes)
+static const struct other_format *format_of_name(const char *name)
 {
-    const struct other_format *best = NULL;
-    for (size_t i = 0; i < count; i++) {
-        const struct other_format *found = format_of_name(entries[i].name.data + prefix_bytes);
-        if (found && (!best || found < best))
-            best = found;
+    for (size_t i = 0; i < NAMES; i++) {
+        if (!names[i].beside && fnmatch(names[i].glob, name, 0) == 0)
+            return &others[names[i].format];
     }
-    return best;
+    return NULL;
 }
 
 const struct other_format *other_format_of_file(const char *name, const uint8_t *first, size_t size)
