@@ -95,6 +95,31 @@ static reshard_status compare_with_expected(const struct catalog *found, const s
     return status ? status : finding_sink_status(findings, err);
 }
 
+/* Types of quantised weights are no matter of torch_dtype. */
+static bool is_plain_float(enum dtype dtype)
+{
+    return dtype_info(dtype)->class_ == DTYPE_CLASS_FLOAT && dtype_info(dtype)->bits >= 16;
+}
+
+/* One warning for each other floating type that weights have, not one for each weight. */
+static void report_other_types(const struct catalog *found, const struct expected *expected, enum dtype wanted,
+                               struct finding_sink *findings)
+{
+    uint32_t counts[DTYPE_COUNT] = { 0 }, first[DTYPE_COUNT] = { 0 };
+    for (uint32_t i = 0; i < expected->catalog->tensor_count; i++) {
+        uint32_t tensor = catalog_find(found, expected_key(expected, i));
+        enum dtype dtype = tensor == CATALOG_NONE ? wanted : found->tensors[tensor].dtype;
+        if (dtype != wanted && is_plain_float(dtype) && !counts[dtype]++)
+            first[dtype] = tensor;
+    }
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+        if (counts[dtype])
+            finding_report(findings, FINDING_WARNING, "dtype", found->tensors[first[dtype]].key,
+                           "is %s, one of %u such weights; config.json says %s", dtype_info((enum dtype)dtype)->name,
+                           counts[dtype], dtype_info(wanted)->name);
+    }
+}
+
 reshard_status against_config(const struct catalog *catalog, struct str config, const struct limits *limits, struct finding_sink *findings,
                               reshard_error *err)
 {
@@ -105,6 +130,8 @@ reshard_status against_config(const struct catalog *catalog, struct str config, 
                                      .ignored_count = shapes.ignored_count, .knows_shapes = true };
         skip_what_a_bare_model_lacks(catalog, &expected);
         status = compare_with_expected(catalog, &expected, findings, err);
+        if (!status && shapes.dtype != DTYPE_COUNT)
+            report_other_types(catalog, &expected, shapes.dtype, findings);
     } else if (!status) {
         finding_report(findings, FINDING_NOTE, "config", STR(""), shapes.family ? "nothing is known about the tensors of a '%s'"
                                                                                 : "config.json names no model_type%s",

@@ -159,6 +159,12 @@ def case_against_config(work):
     work.hf("good", tensors)
     work.run("verify", "good", "--against", "good/config.json")
     work.run("verify", "good", "--against", "good/config.json", "--fail-on", "nan")
+    config = json.loads((work.folder / "good/config.json").read_text())
+    for name, said in ("float32", 0), ("bfloat16", 1):
+        (work.folder / "typed.json").write_text(json.dumps(config | {"torch_dtype": name}))
+        told = json.loads(work.run("verify", "good", "--against", "typed.json", "--json").stdout)["findings"]
+        told = [f for f in told if f["kind"] == "dtype"]
+        assert len(told) == said and all(f["severity"] == "warning" and f"one of {len(tensors)} " in f["text"] and "BF16" in f["text"] for f in told), told
     bad = dict(tensors)
     del bad["lm_head.weight"]
     bad["model.layers.1.mlp.gate_proj.weight"] = [list(c) for c in zip(*tensors["model.layers.1.mlp.gate_proj.weight"])]

@@ -29,18 +29,24 @@ convert shards pieces --to hf --layout ranks=3
 """
 # By schema, command lines; `2>` says that the object is looked for on standard error.
 CASES = {
-    "ls": ["ls $F/torch-dcp/dcp-fsdp2-4", "ls --chunks --items dcp", "ls --items other.pt", "ls --tree shards", "ls lost", "ls --chunks $F/torch-dcp/dcp-zstd",
-           "ls --items $F/megatron/megatron-optim-dense-full-tp2dp2", "ls --chunks --items $F/torch-file/torch-file-tied-legacy", "ls --chunks --items $F/torch-file/torch-file-ambiguous-keys"],
+    "ls": ["ls $F/torch-dcp/dcp-fsdp2-4", "ls --chunks --items dcp", "ls --items other.pt", "ls --tree shards", "ls lost",
+           "ls --chunks $F/torch-dcp/dcp-zstd",
+           "ls --items $F/megatron/megatron-optim-dense-full-tp2dp2", "ls --chunks --items $F/torch-file/torch-file-tied-legacy",
+           "ls --chunks --items $F/torch-file/torch-file-ambiguous-keys"],
     "inspect": ["inspect dcp", "inspect lost", "inspect pieces", "inspect other.pt"],
     "hash": ["hash dcp", "hash --digest xxh3 shards", "hash --digest crc32c $F/torch-dcp/dcp-dots"],
-    "cat": ["cat dcp model.proj.weight", "cat dcp model.proj.weight --slice 0:2,1", "cat numbers.safetensors bool", "cat numbers.safetensors nan", "cat numbers.safetensors complex",
+    "cat": ["cat dcp model.proj.weight", "cat dcp model.proj.weight --slice 0:2,1", "cat numbers.safetensors bool",
+            "cat numbers.safetensors nan", "cat numbers.safetensors complex",
             "cat dcp lr_scheduler.gamma"],
     "plan": ["plan dcp --to hf", "plan --ranks dcp --to torch-dcp --layout ranks=3", "plan dcp --to safetensors --dtype f16"],
-    "convert": ["convert dcp out1 --to hf", "convert shards out2.pt", "convert pieces out3 --to torch-dcp --layout ranks=2 --verify", "convert dcp out4 --to hf --part 0/1"],
+    "convert": ["convert dcp out1 --to hf", "convert shards out2.pt", "convert pieces out3 --to torch-dcp --layout ranks=2 --verify",
+                "convert dcp out4 --to hf --part 0/1"],
     "commit": ["commit out4"],
-    "verify": ["verify dcp", "verify --deep lost", "verify --against shards pieces", "verify --against shards lost", "verify --fail-on nan,inf,zero numbers.safetensors", "verify --latest-good .",
+    "verify": ["verify dcp", "verify --deep lost", "verify --against shards pieces", "verify --against shards lost",
+               "verify --fail-on nan,inf,zero numbers.safetensors", "verify --latest-good .",
                "verify --expect-optimizer shards"],
-    "diff": ["diff dcp dcp", "diff --stat dcp other.pt", "diff --max 1 dcp other.pt", "diff --items ignore shards dcp", "diff --stat numbers.safetensors shards"],
+    "diff": ["diff dcp dcp", "diff --stat dcp other.pt", "diff --max 1 dcp other.pt", "diff --items ignore shards dcp",
+             "diff --stat numbers.safetensors shards"],
     "salvage": ["salvage lost rest", "salvage dcp rest2"],
     "stats": ["stats dcp", "stats numbers.safetensors", "stats other.pt model.*"],
     "draw": ["draw dcp", "draw dcp --to torch-dcp --layout ranks=2", "draw lost", "draw numbers.safetensors"],
@@ -52,14 +58,16 @@ CASES = {
     "map-check": ["map check m.aoa --source s.json --target t.json"],
     "map-invert": ["map invert turn.aoa --source s.json"],
     "map-eval": ["map eval m.aoa --source s.json --target t.json"],
-    "error": ["2> ls nowhere", "2> convert shards out5 --to nothing", "2> hash lost", "2> map parse broken.aoa", "2> cat dcp model.proj.weigh", "2> ls bad.safetensors"],
+    "error": ["2> ls nowhere", "2> convert shards out5 --to nothing", "2> hash lost", "2> map parse broken.aoa",
+              "2> cat dcp model.proj.weigh", "2> ls bad.safetensors"],
     "progress": ["2> convert dcp out6 --to hf --progress json --overwrite"],
 }
 
 
 def numbers(path):
     """Values that JSON has no numbers for."""
-    parts = {"bool": ("BOOL", [2], b"\0\1"), "complex": ("C64", [1], bytes(8)), "nan": ("F32", [3], b"\0\0\xc0\x7f" + b"\0\0\x80\x7f" + bytes(4)), "none": ("F32", [0, 3], b"")}
+    parts = {"bool": ("BOOL", [2], b"\0\1"), "complex": ("C64", [1], bytes(8)), "nan": ("F32", [3],
+    b"\0\0\xc0\x7f" + b"\0\0\x80\x7f" + bytes(4)), "none": ("F32", [0, 3], b"")}
     header, data = {}, b""
     for key, (dtype, shape, content) in parts.items():
         header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
@@ -83,7 +91,8 @@ def prepare(run, work, fixtures):
     (work / "broken.aoa").write_text("a -> \n")
     tensor = {"dtype": "F32", "shape": [2, 2], "data": [1, 2, 3, 4]}
     (work / "s.json").write_text(json.dumps({"tensors": {k: tensor for k in "acef"}}))
-    (work / "t.json").write_text(json.dumps({"tensors": {"b": {"dtype": "BF16", "shape": [2, 2]}, "d": {"dtype": "F32", "shape": [2, 2]}, "g": {"dtype": "F32", "shape": [2, 4]}}}))
+    (work / "t.json").write_text(json.dumps({"tensors": {"b": {"dtype": "BF16", "shape": [2, 2]}, "d": {"dtype": "F32", "shape": [2, 2]},
+    "g": {"dtype": "F32", "shape": [2, 4]}}}))
 
 
 def check(run, name, lines):
@@ -122,7 +131,8 @@ def main():
             return paths[word]
 
         def run(line):
-            return subprocess.run([arguments.bin.resolve(), *map(word_of, line.split())], cwd=work, capture_output=True, text=True, timeout=120)
+            return subprocess.run([arguments.bin.resolve(), *map(word_of, line.split())],
+            cwd=work, capture_output=True, text=True, timeout=120)
 
         prepare(run, work, arguments.fixtures)
         kept = {path.name for path in SCHEMAS.glob("*.json")}
