@@ -254,7 +254,7 @@ static void rank_misfits(struct test_rank *rank)
     const enum misfit misfit = rank->rank == 1 ? *(enum misfit *)rank->context : (enum misfit)-1;
     float memory[2][12] = { { 0 } };
     reshard_shards *source, *target, *other;
-    reshard_transfers *plan, *wrong;
+    reshard_transfers *plan = NULL, *wrong = NULL;
     shards_of(&source, "w", rank->rank * 2, 2, memory[0]);
     shards_of(&target, "w", 0, 4, memory[1]);
     shards_of(&other, "w", 0, misfit == MISFIT_LAYOUT ? 3 : 4, misfit == MISFIT_VALUES ? NULL : memory[1]);
