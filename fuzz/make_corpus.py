@@ -388,11 +388,11 @@ def saver_requests():
     def shard(key, dtype, shape, start, extent, flat, offset):
         return packed_shard(key, dtype, shape, start, extent, flat) + struct.pack("<Q", offset)
 
-    def request(shards, items, magic=b"RSHSAVE1", count=None, lists=None, end=b"", sharded=b"\0"):
+    def request(shards, items, magic=b"RSHSAVE2", count=None, lists=None, end=b"", sharded=b"\0"):
         words = ["/nowhere/x", None, "job", "torch-dcp", "ranks=2", None, None, "a.", "b.", None]
         options = b"".join(map(text, words))
         options += b"".join(listed(values) for values in lists or [["w*"], None, ["bf16"], [], ["s/a/b/"]])
-        options += bytes([0, 1, 1, 0, 1]) + struct.pack("<Q", 1 << 20) + text("mmap") + struct.pack("<QQ", 1 << 20, 2)
+        options += bytes([0, 1, 1, 0, 1, 1]) + struct.pack("<Q", 1 << 20) + text("mmap") + struct.pack("<QQ", 1 << 20, 2)
         pairs = struct.pack("<Q", len(items)) + b"".join(text(k) + text(v) for k, v in items)
         return magic + options + sharded + struct.pack("<Q", len(shards) if count is None else count) + b"".join(shards) + pairs + end
 

@@ -333,7 +333,7 @@ static reshard_status kept_begin(struct save_call *call, reshard_comm *comm, res
     struct sharded_group group;
     struct comm_gathered gathered = { 0 };
     struct buffer own = { 0 };
-    uint64_t number;
+    uint64_t number = 0;
     group_of(&group, comm, KEPT_CALL);
     reshard_status status = reshard_sharded_expand(sharded, err);
     if (!status)
@@ -402,7 +402,7 @@ static reshard_status save_plan_new(struct save_call *call, reshard_comm *comm, 
 {
     reshard_kept *kept = call->given.kept;
     bool keeps = kept && !status && kept_can(&call->convert);
-    uint64_t turn;
+    uint64_t turn = 0;
     if (kept)
         kept_clear(kept);
     if (keeps) {

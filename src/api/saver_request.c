@@ -9,7 +9,7 @@
 #include "base/checked.h"
 #include "parallel/shard_pack.h"
 
-#define REQUEST_MAGIC UINT64_C(0x3145564153485352) /* RSHSAVE1 */
+#define REQUEST_MAGIC UINT64_C(0x3245564153485352) /* RSHSAVE2 */
 #define TEXT_NONE UINT32_MAX
 
 /* ---- which options go along ---- */
@@ -129,6 +129,7 @@ static reshard_status request_put_options(const struct saver_request *request, s
         request_put_list(out, MEMBER(const char *const *, request->options, option_lists[i]));
     for (size_t i = 0; i < INTS; i++)
         buffer_append_byte(out, MEMBER(int, request->options, option_ints[i]) != 0);
+    buffer_append_byte(out, request->options->no_space_check != 0);
     buffer_append_u64le(out, request->options->max_shard_bytes);
     request_put_text(out, request->run->io);
     buffer_append_u64le(out, request->run->memory_bytes);
@@ -251,6 +252,9 @@ static bool request_take_options(struct request_reading *reading)
             return false;
         MEMBER(int, &reading->work->options, option_ints[i]) = flag;
     }
+    if (!cursor_u8(cursor, &flag))
+        return false;
+    reading->work->options.no_space_check = flag;
     return cursor_u64le(cursor, &reading->work->options.max_shard_bytes) && request_take_text(cursor, &reading->work->run.io) &&
            cursor_u64le(cursor, &reading->work->run.memory_bytes) && cursor_u64le(cursor, &reading->work->run.threads);
 }

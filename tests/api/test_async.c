@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -637,6 +638,19 @@ TEST(a_thousand_saves_take_no_more_memory)
 
 /* ---- the request's bytes ---- */
 
+/* The linker gives the wrapped function this name. */
+static bool disk_is_full;
+int __real_statvfs64(const char *path, struct statvfs *out);
+int __wrap_statvfs64(const char *path, struct statvfs *out);
+int __wrap_statvfs64(const char *path, struct statvfs *out)
+{
+    int result = __real_statvfs64(path, out);
+    if (disk_is_full)
+        out->f_bavail = 0;
+    return result;
+}
+
+/* What is damaged, and a whole one whose options say whether the disk's room counts. */
 TEST(damaged_requests_are_refused)
 {
     struct model model;
@@ -674,7 +688,13 @@ TEST(damaged_requests_are_refused)
     CHECK_FAILS(saver_request_run(other.data, other.size, values, sizeof(values), NULL, &err), RESHARD_ERR_FORMAT);
     buffer_release(&other);
     assert_false(is_there(path_of("damaged")));
+    disk_is_full = true;
+    CHECK_FAILS(saver_request_run(bytes.data, bytes.size, values, sizeof(values), NULL, &err), RESHARD_ERR_IO);
+    save.options.no_space_check = 1;
+    buffer_clear(&bytes);
+    CHECK_OK(saver_request_write(&request, offsets, &bytes, &err));
     CHECK_OK(saver_request_run(bytes.data, bytes.size, values, sizeof(values), NULL, &err));
+    disk_is_full = false;
     assert_true(is_there(path_of("damaged")));
     buffer_release(&bytes);
     shard_list_release(&list);

@@ -147,7 +147,7 @@ static void load_rank(struct rank_call *call)
 
 static const char *path_in(const char *name)
 {
-    static char path[256];
+    static char path[300];
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     return path;
 }
