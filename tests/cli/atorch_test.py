@@ -293,7 +293,8 @@ def main():
         ("other wrappings, by rules and references", other_wrappings(root)), ("padding beyond a shard", padding_beyond_a_shard(root)),
         ("pickles as Python writes them", pickles_as_python_writes_them(root)), ("names and what is missing", names(root)),
         ("names of torch's optimizers", torchs_names(root)), ("groups by option", groups_by_option(root)),
-        ("a part of the experts", a_part_of_the_experts(root)), ("one tensor costs its bytes", one_tensor(root, arguments.spy)), ("what is refused, and why", refused(root)),
+        ("a part of the experts", a_part_of_the_experts(root)), ("one tensor costs its bytes", one_tensor(root, arguments.spy)),
+        ("what is refused, and why", refused(root)),
         ("padding that is not 42 is told", padding_is_looked_at(root)),
     ]
     return small_models.run(arguments.bin, tests)
