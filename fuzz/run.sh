@@ -21,6 +21,13 @@ seconds=${2:-0}
 core_seconds=${FUZZ_CORE_SECONDS:-7200}
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -gt 2 ] && shift 2 || set -- $(sed -n 's/^\([a-z][a-z_]*\) .*/\1/p' "$here/targets.txt")
+if [ "$runs" -eq 0 ] && [ $# -gt 1 ]; then # a target a core
+    printf '%s\n' "$@" | xargs -P "$(nproc)" -n 1 "$here/run.sh" "$build" "$seconds" | awk '
+        /^[0-9]+ passed, [0-9]+ failed$/ { passed += $1; failed += $3; ends++; next }
+        { print; fflush() }
+        END { failed += wanted - ends; print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 }' wanted=$#
+    exit
+fi
 work=$(mktemp -d)
 keep=${FUZZ_KEEP:-$work}
 [ "$runs" -gt 0 ] && keep=${FUZZ_KEEP:-$build/grown}
