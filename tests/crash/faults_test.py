@@ -99,8 +99,8 @@ class Judge:
 
 
 def told(out):
-    """What is printed, but for the memory that a run is going to take: a buffer that could not grow makes it less."""
-    return re.sub(rb"peak[ _]memory.*", b"", out)
+    """What is printed, but for the memory that a run is going to take (a buffer that could not grow makes it less), and its time."""
+    return re.sub(rb"peak[ _]memory.*|in less than a second|in [0-9]+ s\b|\"seconds\":[0-9.e-]+", b"", out)
 
 
 def cleaning_failed(run):
