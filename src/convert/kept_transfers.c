@@ -31,7 +31,7 @@ static struct shard_list rank_part(const struct shard_list *all, uint32_t rank)
     }
     for (end = first; end < all->count && all->shards[end].writer == rank;)
         end++;
-    return (struct shard_list){ .shards = all->shards + first, .count = end - first };
+    return (struct shard_list){ .shards = all->count ? all->shards + first : NULL, .count = end - first };
 }
 
 /* ---- as bytes ---- */
