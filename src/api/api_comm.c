@@ -136,7 +136,9 @@ API_EXPORT reshard_status reshard_comm_agree(reshard_comm *comm, reshard_status 
 {
     reshard_error said = RESHARD_ERROR_INIT;
     if (status && err)
-        error_pass(&said, status, err);
+        error_take(&said, err);
+    if (status)
+        said.code = status;
     ERROR_SCOPE(err);
     NEEDS(comm, err);
     status = comm_agree(comm->inner, __func__, status, &said);

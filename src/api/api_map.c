@@ -67,7 +67,7 @@ static void texts_free(struct reshard_map_texts *texts)
 
 API_EXPORT void reshard_map_output_release(reshard_map_output *output)
 {
-    if (output && output->struct_size >= offsetof(reshard_map_output, texts) + sizeof(output->texts))
+    if (struct_reaches(output, offsetof(reshard_map_output, texts) + sizeof(output->texts)))
         texts_free(output->texts);
     struct_clear(output, "reshard_map_output", NULL);
 }
@@ -114,7 +114,7 @@ static reshard_status map_output_give(struct map_session_output *made, reshard_m
                                         .error_count = made->error_count,
                                         .warning_count = made->warning_count };
     struct_give(output, &public, sizeof(public));
-    if (output->struct_size < offsetof(reshard_map_output, texts) + sizeof(output->texts))
+    if (!struct_reaches(output, offsetof(reshard_map_output, texts) + sizeof(output->texts)))
         texts_free(texts);
     return RESHARD_OK;
 }

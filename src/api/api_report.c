@@ -128,7 +128,7 @@ static reshard_status report_make(const struct conversion *conversion, bool tell
     made.note_count = lists->note_count;
     made.move_count = lists->move_count;
     struct_give(out, &made, sizeof(made));
-    if (out->struct_size < offsetof(reshard_report, lists) + sizeof(out->lists))
+    if (!struct_reaches(out, offsetof(reshard_report, lists) + sizeof(out->lists)))
         lists_free(lists);
     return RESHARD_OK;
 }
@@ -145,8 +145,7 @@ reshard_status report_give_moves(const struct conversion *conversion, reshard_re
 
 struct reshard_report_lists *report_lists_of(const reshard_report *report)
 {
-    bool has_lists = report && report->struct_size >= offsetof(reshard_report, lists) + sizeof(report->lists);
-    return has_lists ? report->lists : NULL;
+    return struct_reaches(report, offsetof(reshard_report, lists) + sizeof(report->lists)) ? report->lists : NULL;
 }
 
 API_EXPORT void reshard_report_release(reshard_report *report)

@@ -96,8 +96,8 @@ API_EXPORT reshard_status reshard_transfers_run(reshard_transfers *transfers, re
     struct redistribution redistribution = { 0 };
     reshard_error why = RESHARD_ERROR_INIT;
     ERROR_SCOPE(err);
+    reshard_status status = struct_clear(report, "reshard_redistribute_report", &why);
     NEEDS(comm, err);
-    reshard_status status = report ? struct_clear(report, "reshard_redistribute_report", &why) : RESHARD_OK;
     if (!status && !transfers)
         status = argument_missing(__func__, "transfers", &why);
     status = comm_agree(comm->inner, __func__, status, &why);

@@ -25,6 +25,11 @@ static bool size_is_set(size_t size)
     return size >= sizeof(size_t) && size <= STRUCT_SIZE_MAX;
 }
 
+bool struct_reaches(const void *given, size_t end)
+{
+    return given && size_is_set(size_of(given)) && size_of(given) >= end;
+}
+
 /* The first byte behind the size that we know which is not zero; its place, or 0. */
 static size_t unknown_member(const uint8_t *bytes, size_t known, size_t size)
 {
@@ -137,6 +142,14 @@ reshard_error *error_scope_begin(struct error_scope *scope, reshard_error *err)
         return err;
     memset(&scope->own, 0, sizeof(scope->own));
     return &scope->own;
+}
+
+void error_take(reshard_error *out, const reshard_error *given)
+{
+    const size_t size = error_size(given) < sizeof(*out) ? error_size(given) : sizeof(*out);
+    *out = (reshard_error)RESHARD_ERROR_INIT;
+    if (size > sizeof(size_t))
+        memcpy((uint8_t *)out + sizeof(size_t), (const uint8_t *)given + sizeof(size_t), size - sizeof(size_t));
 }
 
 static void record_give(reshard_error *caller, const reshard_error *own)

@@ -20,6 +20,9 @@ reshard_status struct_take(void *out, size_t size, const void *given, const char
 /* The same of an array without struct_size, whose members lie `stride` bytes apart. *out is malloc'd, also without members. */
 reshard_status array_take(const void *given, size_t count, size_t stride, size_t size, const char *name, void **out, reshard_error *err);
 
+/* Whether a struct of the caller's has what lies before `end`. */
+bool struct_reaches(const void *given, size_t end);
+
 /* Copies the members of an array that was taken back, as far as the caller's reach: of arrays that are filled in, too. */
 void array_give(void *out, size_t count, size_t stride, const void *made, size_t size);
 
@@ -61,6 +64,9 @@ struct error_scope {
 };
 reshard_error *error_scope_begin(struct error_scope *scope, reshard_error *err);
 void error_scope_end(struct error_scope *scope);
+/* What a record of the caller's, of any version, says: for calls that are handed one. */
+void error_take(reshard_error *out, const reshard_error *given);
+
 #define ERROR_SCOPE(err)                                                       \
     struct error_scope error_scope __attribute__((cleanup(error_scope_end)));  \
     (err) = error_scope_begin(&error_scope, err)

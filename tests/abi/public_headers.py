@@ -103,6 +103,7 @@ class Headers:
 def write(include, out):
     headers = Headers(include)
     lines = ["/* Made by tests/abi/public_headers.py of the public headers. */", "#include <stddef.h>", ""]
+    lines += [f'#include "reshard/{header}"' for header in names(include)]
     for name in filter(headers.has_size, headers.structs):
         found = list(members(headers.structs[name]))
         places = ", ".join(f"offsetof({name}, {member})" for member in found[1:])

@@ -13,6 +13,7 @@
 #include "reshard/layers.h"
 #include "reshard/plan.h"
 #include "reshard/store.h"
+#include "reshard/transfers.h"
 #include "reshard/writer.h"
 
 #include <stdbool.h>

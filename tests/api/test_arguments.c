@@ -350,7 +350,7 @@ static const reshard_open_options open_init = { sizeof(open_init),    NULL, 0,  
                                                 sizeof(limit_member), 1,    go_on, NULL, 1 };
 static const reshard_view view_init = { sizeof(view_init), "none.", no_dtypes, "a.", all_keys, no_dtypes };
 static const reshard_box_list boxes_init = { sizeof(boxes_init), NULL, sizeof(reshard_box), 0, NULL };
-static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buffered", go_on, NULL };
+static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buffered", go_on, NULL, NULL };
 static const reshard_convert_options convert_init = { .struct_size = sizeof(convert_init), .to = "hf", .include = all_keys,
                                                       .dtypes = no_dtypes, .max_shard_bytes = 1 << 20, .drop_items = 1, .overwrite = 1,
                                                       .no_sync = 1, .verify = 1, .checksum = "crc32c", .add_prefix = "a.",
@@ -470,6 +470,16 @@ TEST(an_error_record_of_any_size_is_filled_as_far_as_it_goes)
             assert_non_null(strstr(record->message, "/no/such/file"));
         free(given);
     }
+    reshard_comm *alone;
+    CHECK_OK(reshard_comm_threads(1, NULL, &alone, &err));
+    for (size_t i = 1; i < sizeof(sizes) / sizeof(sizes[0]); i++) { /* one that is handed in */
+        reshard_error *given = calloc(1, sizes[i]);
+        memcpy(given, &sizes[i], sizeof(sizes[i]));
+        CHECK_FAILS(reshard_comm_agree(alone, RESHARD_ERR_IO, given), RESHARD_ERR_IO);
+        assert_int_equal(given->struct_size, sizes[i]);
+        free(given);
+    }
+    reshard_comm_free(alone);
     reshard_error zeroed = { 0 };
     reshard_checkpoint *opened;
     CHECK_FAILS(reshard_open("/no/such/file", NULL, &opened, &zeroed), RESHARD_ERR_IO);
@@ -555,7 +565,7 @@ static int set_up(void **state)
     char damaged_path[4096];
     snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());
     snprintf(damaged_path, sizeof(damaged_path), "%s/" DAMAGED, test_fixtures());
-    options.to = "safetensors"; /* which has no place for items */
+    options.to = "zarr"; /* which has no place for items */
     open.shows_damage = 1;
     kept = (reshard_report)RESHARD_REPORT_INIT;
     reshard_status status = mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;

@@ -335,9 +335,46 @@ TEST(null_is_refused_by_groups)
     REFUSED(reshard_comm_all_gather(made, "a", 1, NULL, sizes, &all, &err));
     REFUSED(reshard_comm_all_gather(made, "a", 1, parts, NULL, &all, &err));
     REFUSED(reshard_comm_all_gather(made, "a", 1, parts, sizes, NULL, &err));
+    REFUSED(reshard_comm_agree(NULL, RESHARD_OK, &err));
+    CHECK_FAILS(reshard_comm_agree(made, RESHARD_ERR_IO, NULL), RESHARD_ERR_IO);
     HARMLESS(reshard_comm_abort(made, NULL));
     reshard_comm_free(made);
     REFUSED(reshard_redistribute(NULL, list, list, NULL, NULL, &err));
+}
+
+TEST(null_is_refused_by_transfers)
+{
+    const reshard_shards *const lists[] = { list };
+    reshard_transfers *made = (void *)source_path, *good = NULL;
+    reshard_transfer transfer = RESHARD_TRANSFER_INIT;
+    reshard_comm *alone = NULL;
+    void *bytes = source_path;
+    size_t size = 9;
+    CHECK_OK(reshard_comm_threads(1, NULL, &alone, &err));
+    REFUSED(reshard_transfers_new(NULL, list, list, NULL, &made, &err));
+    assert_null(made);
+    REFUSED(reshard_transfers_new(alone, list, list, NULL, NULL, &err));
+    REFUSED(reshard_transfers_plan(lists, lists, 1, NULL, NULL, &err));
+    CHECK_OK(reshard_transfers_plan(NULL, NULL, 1, NULL, &good, &err));
+    HARMLESS(reshard_transfers_free(NULL));
+    assert_int_equal(reshard_transfers_run(NULL, alone, list, list, NULL, &err), RESHARD_ERR_USAGE);
+    REFUSED(reshard_transfers_run(good, NULL, list, list, NULL, &err));
+    NOTHING(reshard_transfers_hash(NULL));
+    NOTHING(reshard_transfers_ranks(NULL));
+    NOTHING(reshard_transfers_pair_bytes(NULL, 0, 0));
+    NOTHING(reshard_transfers_count(NULL));
+    REFUSED(reshard_transfers_at(NULL, 0, &transfer, &err));
+    REFUSED(reshard_transfers_at(good, 0, NULL, &err));
+    REFUSED(reshard_transfers_print(NULL, any_sink, NULL, &err));
+    REFUSED(reshard_transfers_print(good, NULL, NULL, &err));
+    REFUSED(reshard_transfers_export(NULL, &bytes, &size, &err));
+    assert_true(!bytes && !size);
+    REFUSED(reshard_transfers_export(good, NULL, &size, &err));
+    REFUSED(reshard_transfers_export(good, &bytes, NULL, &err));
+    REFUSED(reshard_transfers_import(NULL, 1, &made, &err));
+    REFUSED(reshard_transfers_import("a", 1, NULL, &err));
+    reshard_transfers_free(good);
+    reshard_comm_free(alone);
 }
 
 TEST(null_is_refused_by_state)
@@ -448,6 +485,9 @@ TEST(null_is_refused_by_all_ranks_together)
 TEST(null_is_refused_by_saving_and_loading_together)
 {
     const reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    REFUSED(reshard_kept_new(NULL, &err));
+    HARMLESS(reshard_kept_free(NULL));
+    NOTHING(reshard_kept_uses(NULL));
     reshard_sharded *made = NULL, *result;
     CHECK_OK(reshard_sharded_new(&made, &err));
     result = made;
@@ -578,6 +618,7 @@ int main(void)
         cmocka_unit_test(null_is_refused_by_geometry),
         cmocka_unit_test(null_is_refused_by_layers),
         cmocka_unit_test(null_is_refused_by_groups),
+        cmocka_unit_test(null_is_refused_by_transfers),
         cmocka_unit_test(null_is_refused_by_state),
         cmocka_unit_test(null_is_refused_by_sharded_state),
         cmocka_unit_test(null_is_refused_by_grids),

@@ -215,13 +215,51 @@ static reshard_status call_redistribute(void *given) { return redistribute(given
 static reshard_status call_redistributed(void *given) { return redistribute(NULL, given); }
 static reshard_status fail_redistributed(void *given) { return reshard_redistribute(NULL, list, list, NULL, given, &err); }
 
+static reshard_transfers *transfers, *moves; /* of the list to nothing, and to itself */
+
+static reshard_status call_transfers(void *given)
+{
+    const reshard_shards *const lists[] = { list };
+    reshard_transfers *made = transfers;
+    reshard_status status = reshard_transfers_plan(lists, lists, 1, given, &made, &err);
+    assert_true((status == RESHARD_OK) == (made != NULL));
+    reshard_transfers_free(made);
+    return status;
+}
+
+static reshard_status call_transfers_new(void *given)
+{
+    reshard_comm *alone = NULL;
+    reshard_transfers *made = transfers;
+    CHECK_OK(reshard_comm_threads(1, NULL, &alone, &err));
+    reshard_status status = reshard_transfers_new(alone, list, NULL, given, &made, &err);
+    assert_true((status == RESHARD_OK) == (made != NULL));
+    reshard_transfers_free(made);
+    reshard_comm_free(alone);
+    return status;
+}
+
+static reshard_status call_transferred(void *given)
+{
+    reshard_comm *alone = NULL;
+    CHECK_OK(reshard_comm_threads(1, NULL, &alone, &err));
+    reshard_status status = reshard_transfers_run(transfers, alone, list, NULL, given, &err);
+    reshard_comm_free(alone);
+    return status;
+}
+
+static reshard_status fail_transferred(void *given) { return reshard_transfers_run(transfers, NULL, list, NULL, given, &err); }
+static reshard_status call_transfer(void *given) { return reshard_transfers_at(moves, 0, given, &err); }
+static reshard_status fail_transfer(void *given) { return reshard_transfers_at(moves, SIZE_MAX, given, &err); }
+static reshard_status fail_transfer_none(void *given) { return reshard_transfers_at(NULL, 0, given, &err); }
+
 /* ---- state ---- */
 
 static const reshard_state_item item_member = { { "i", 1 }, { "7", 1 } };
 static reshard_state state_init = { sizeof(state_init), NULL, &item_member, sizeof(item_member), 1, "job", NULL };
 static const reshard_value_info value_init = { .struct_size = sizeof(value_init), .kind = RESHARD_VALUE_TEXT, .text = { "x", 1 } };
 static const reshard_open_options open_init = { .struct_size = sizeof(open_init), .limit_stride = sizeof(reshard_limit_change) };
-static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buffered", NULL, NULL };
+static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buffered", NULL, NULL, NULL };
 
 static reshard_status open_shards(const reshard_state *state, const reshard_open_options *options)
 {
@@ -366,7 +404,7 @@ static reshard_status fail_value_at(void *given) { return reshard_sharded_value_
 static const reshard_convert_options convert_init = {
     .struct_size = sizeof(convert_init), .to = "torch_dist", .overwrite = 1, .no_sync = 1
 };
-static const reshard_save_options save_init = { sizeof(save_init), &convert_init, "job", 1, 1, NULL, NULL };
+static const reshard_save_options save_init = { sizeof(save_init), &convert_init, "job", 1, 1, NULL, NULL, NULL };
 static const reshard_load_options load_init = { sizeof(load_init), &open_init, RESHARD_STRICT_LOG_ALL, 1, 1 };
 
 static reshard_status save(const reshard_save_options *options, const reshard_run_options *run)
@@ -424,7 +462,12 @@ static const struct struct_case cases[] = {
     IN(reshard_comm_options, &comm_init, call_processes),
     IN(reshard_comm_callbacks, &callbacks_init, call_callbacks),
     IN(reshard_redistribute_options, &redistribute_init, call_redistribute),
+    IN(reshard_redistribute_options, &redistribute_init, call_transfers),
+    IN(reshard_redistribute_options, &redistribute_init, call_transfers_new),
     OUT(reshard_redistribute_report, call_redistributed, fail_redistributed),
+    OUT(reshard_redistribute_report, call_transferred, fail_transferred),
+    OUT(reshard_transfer, call_transfer, fail_transfer),
+    OUT(reshard_transfer, call_transfer, fail_transfer_none),
     IN(reshard_state, &state_init, call_state),
     IN(reshard_open_options, &open_init, call_open_shards),
     IN(reshard_run_options, &run_init, call_load_shards),
@@ -463,6 +506,10 @@ static int set_up(void **state)
     if (!status)
         status = reshard_shards_new(&list, &err) || reshard_shards_add(list, &alone, &err);
     state_init.shards = optimizer_init.model = list;
+    const reshard_shards *const lists[] = { list }, *const nothing[] = { NULL };
+    if (!status)
+        status = reshard_transfers_plan(lists, nothing, 1, NULL, &transfers, &err) ||
+                 reshard_transfers_plan(lists, lists, 1, NULL, &moves, &err);
     if (!status)
         status = reshard_sharded_new(&held, &err) ||
                  reshard_sharded_add_offsets(held, &whole, NULL, sizeof(reshard_rank_offset), 0, &err) ||
@@ -475,6 +522,8 @@ static int tear_down(void **state)
     (void)state;
     char command[128];
     snprintf(command, sizeof(command), "rm -rf '%s'", scratch);
+    reshard_transfers_free(transfers);
+    reshard_transfers_free(moves);
     reshard_sharded_free(held);
     reshard_shards_free(list);
     reshard_close(source);

@@ -79,7 +79,7 @@ static reshard_status call_open(void *context)
 
 static reshard_status call_run(void *context)
 {
-    const reshard_run_options run = { sizeof(run), 0, 1, NULL, told_progress, context };
+    const reshard_run_options run = { sizeof(run), 0, 1, NULL, told_progress, context, NULL };
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     char target[64], command[128];
     options.to = "safetensors";

@@ -18,7 +18,7 @@ static reshard_saver *saver;
 
 static const reshard_convert_options convert_init = { .struct_size = sizeof(convert_init), .to = "safetensors", .overwrite = 1,
                                                       .no_sync = 1, .no_space_check = 1 };
-static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buffered", NULL, NULL };
+static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buffered", NULL, NULL, NULL };
 
 /* What a call has written goes, and the next finds nothing in its way. */
 static reshard_status target_end(reshard_status status)
