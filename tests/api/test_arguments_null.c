@@ -411,6 +411,9 @@ TEST(null_is_refused_by_sharded_state)
     char *text = source_path;
     REFUSED(reshard_sharded_new(NULL, &err));
     HARMLESS(reshard_sharded_free(NULL));
+    REFUSED(reshard_kept_new(NULL, &err));
+    HARMLESS(reshard_kept_free(NULL));
+    NOTHING(reshard_kept_uses(NULL));
     CHECK_OK(reshard_sharded_new(&made, &err));
     REFUSED(reshard_sharded_add(NULL, &whole, &err));
     REFUSED(reshard_sharded_add(made, NULL, &err));
