@@ -327,6 +327,41 @@ def sidecars():
             yield f"made-{flags}-{place}", bytes([flags]) + place.to_bytes(2, "little") + b'"\n0[1]'[place // 40 % 6 :]
 
 
+def kept_items():
+    nested = {"__dict__": [[1, "one"], [{"__tuple__": [1, 2]}, {"k": {"__dict__": []}}]]}
+    odd = {"__tuple__": [1, {"__bytes__": "00ff7a"}, {"__float__": "nan"}, {"__float__": "-inf"}, {"__float__": "inf"}]}
+    good = [{"key": "step", "value": 3}, {"key": "a.b", "path": ["a", "b"], "value": [1, 2.5, None, True, "x\u00e9"]},
+            {"key": "g.0.7", "path": ["g", 0, [7]], "value": odd}, {"key": "d", "value": nested}, {"key": "big", "value": 10**30},
+            {"key": "deep", "value": [[[[[[{"a": [{}]}]]]]]]}, {"key": "__x", "value": {"plain": {"__other__": 1, "b": 2}}}]
+    bad = [{"key": "a", "path": [1.5], "value": 1}, {"key": "a", "path": {}, "value": 1}, {"key": "a"}, 3,
+           {"key": "a", "path": ["a"] * 70, "value": 1}]
+    bad += [{"key": "a", "value": {word: value}} for word, value in (("__bytes__", "0g"), ("__bytes__", "000"), ("__float__", "x"),
+                                                                     ("__dict__", [[1]]), ("__what__", "x"))]
+    yield "all", json.dumps({"schema": "reshard-items/1", "items": good}).encode()
+    for number, item in enumerate(good + bad):
+        yield f"item-{number}", json.dumps({"schema": "reshard-items/1", "items": [item]}).encode()
+    yield "no-items", b'{"schema":"reshard-items/1"}'
+    yield "text", b'"x"'
+
+
+def model_configs():
+    few = ("num_hidden_layers", "num_local_experts", "num_experts", "n_routed_experts", "n_layer", "num_key_value_heads")
+    wide = ("hidden_size", "n_embd", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
+    ranks = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
+    sizes = dict.fromkeys(few, 2) | dict.fromkeys(wide, 64) | dict.fromkeys(ranks, 8)
+    sizes |= {"num_attention_heads": 4, "n_head": 4, "vocab_size": 96, "n_positions": 32, "n_shared_experts": 1, "decoder_sparse_step": 1,
+              "first_k_dense_replace": 1, "torch_dtype": "bfloat16"}
+    shapes = (HERE.parent / "models/hf.shapes").read_text()
+    for family in re.findall(r"\S+", " ".join(re.findall(r"^model (.*)$", shapes, re.M))):
+        yield family, json.dumps({"model_type": family, **sizes}).encode()
+    changes = [("hidden_size", -1), ("num_attention_heads", 0), ("head_dim", 2**62), ("num_hidden_layers", 10**9), ("hidden_size", 6.5),
+               ("torch_dtype", "no"), ("tie_word_embeddings", True), ("attention_bias", True), ("quantization_config", {"bits": 4})]
+    for word, value in changes:
+        yield f"{word}-{value}".replace(" ", ""), json.dumps({"model_type": "llama", **sizes, word: value}).encode()
+    for name, document in (("no-family", sizes), ("missing", {"model_type": "llama"}), ("number", {"model_type": 3}), ("text", "llama")):
+        yield name, json.dumps(document).encode()
+
+
 def packed_text(value):
     return struct.pack("<I", len(value)) + value.encode()
 
@@ -484,7 +519,8 @@ def file_candidates(target, case, index, file):
 def candidates(target):
     """(name, bytes) of everything that may become a seed."""
     texts = {"mapping": mappings, "zarr": small_arrays, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers,
-             "saver_request": saver_requests, "sharded": sharded_states, "sidecar": sidecars}
+             "saver_request": saver_requests, "kept_items": kept_items, "model_shapes": model_configs,
+             "sharded": sharded_states, "sidecar": sidecars}
     if target in texts:
         yield from texts[target]()
     elif target in PACKED:

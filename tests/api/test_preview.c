@@ -55,8 +55,8 @@ static void find_chunk(const reshard_checkpoint *written, size_t tensor, const r
         CHECK_OK(reshard_chunk_at(written, tensor, i, &found));
         if (box_same(&found, wanted, entry->rank) && name_same(found.file, wanted->file)) {
             if (found.is_resolved && wanted->is_resolved && (found.offset != wanted->offset || found.bytes != wanted->bytes))
-                fail_msg("%.*s in %.*s at %" PRIu64 ", not %" PRIu64 ", %" PRIu64 " bytes, not %" PRIu64, (int)entry->key.size, entry->key.data,
-                         (int)found.file.size, found.file.data, wanted->offset, found.offset, wanted->bytes, found.bytes);
+                fail_msg("%.*s at %" PRIu64 ", not %" PRIu64 ", %" PRIu64 " bytes, not %" PRIu64, (int)entry->key.size, entry->key.data,
+                         wanted->offset, found.offset, wanted->bytes, found.bytes);
             return;
         }
     }
