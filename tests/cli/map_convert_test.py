@@ -213,7 +213,7 @@ def a_reference_gives_names_and_shapes(shell):
     for target in ("safetensors", "torch", "torch-dcp"):
         done = shell("convert", "source.safetensors", f"like-{target}", "--like", "reference.safetensors", "--to", target, "--verify",
                      *shell.map(JOIN, "_ -> bias"))
-        assert "dropped: model.cube: by the mapping" in done.stderr, done.stderr
+        assert "dropped: model.* (5): by the mapping" in done.stderr, done.stderr
         shell.expect(f"like-{target}", expected)
     done = shell("convert", "source.safetensors", "none", "--like", "reference.safetensors", *shell.map(JOIN), status=2)
     assert "'bias' has no source" in done.stderr and "`_ -> bias`" in done.stderr, done.stderr
