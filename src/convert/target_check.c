@@ -185,7 +185,7 @@ static bool is_of_a_format(struct str name, bool is_directory)
     return found;
 }
 
-static bool has_mark(const struct census *census, const char *name, const char *const *marks)
+static bool has_part_mark(const struct census *census, const char *name, const char *const *marks)
 {
     struct buffer path = { 0 };
     bool found = false, is_directory;
@@ -206,7 +206,7 @@ static bool is_marked_part(const struct census *census, const char *name)
     const struct format_driver *driver;
     bool found = false;
     for (int i = 0; !found && (driver = format_driver_at(i)); i++)
-        found = has_mark(census, name, driver->part_marks);
+        found = has_part_mark(census, name, driver->part_marks);
     return found;
 }
 

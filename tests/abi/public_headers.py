@@ -53,7 +53,8 @@ class Headers:
 
     def functions(self):
         """name -> (what it returns, its parameters), of what the library exports."""
-        flat = re.sub(r"^(?:typedef )?struct \w+ \{\n.*?\n\}[^;]*;|^typedef [^;]*;|^enum \{.*?\};", "", self.declarations, flags=re.S | re.M)
+        types = r"^(?:typedef )?struct \w+ \{\n.*?\n\}[^;]*;|^typedef [^;]*;|^enum \{.*?\};"
+        flat = re.sub(types, "", self.declarations, flags=re.S | re.M)
         found = re.findall(r"([\w\s]+?[\s*]+)(reshard_\w+)\(([^;{]*)\);", flat)
         return {name: (" ".join(returned.split()), " ".join(parameters.split())) for returned, name, parameters in found}
 

@@ -164,7 +164,8 @@ def case_against_config(work):
         (work.folder / "typed.json").write_text(json.dumps(config | {"torch_dtype": name}))
         told = json.loads(work.run("verify", "good", "--against", "typed.json", "--json").stdout)["findings"]
         told = [f for f in told if f["kind"] == "dtype"]
-        assert len(told) == said and all(f["severity"] == "warning" and f"one of {len(tensors)} " in f["text"] and "BF16" in f["text"] for f in told), told
+        warns = all(f["severity"] == "warning" and f"one of {len(tensors)} " in f["text"] and "BF16" in f["text"] for f in told)
+        assert len(told) == said and warns, told
     bad = dict(tensors)
     del bad["lm_head.weight"]
     bad["model.layers.1.mlp.gate_proj.weight"] = [list(c) for c in zip(*tensors["model.layers.1.mlp.gate_proj.weight"])]
@@ -258,7 +259,8 @@ def case_damaged_folder(work):
 
 def case_items_without_room(work):
     """A header has room for so many items; what finds none is dropped and named, and what is no list of items is refused."""
-    torch_stub.write_zip(work.folder / "many.pt", {"w": torch_stub.tensor("FloatStorage", [2], bytes(8)), "small": 1, "long": "x" * (5 << 20), "last": 2})
+    state = {"w": torch_stub.tensor("FloatStorage", [2], bytes(8)), "small": 1, "long": "x" * (5 << 20), "last": 2}
+    torch_stub.write_zip(work.folder / "many.pt", state)
     dropped = json.loads(work.run("convert", "many.pt", "many.safetensors", "--json").stdout)["dropped"]
     assert len(dropped) == 1 and "long" in dropped[0] and "header" in dropped[0], dropped
     kept = {i["key"] for i in json.loads(work.run("ls", "--items", "--json", "many.safetensors").stdout)["items"] if "in" not in i}
