@@ -31,6 +31,7 @@ TEST(an_index_is_believed_only_if_its_files_agree)
         const char *why, *index, *message;
     } cases[] = {
         { "a file that is not there", INDEX("\"a\":\"" IN_1 "\",\"b\":\"other.safetensors\""), "which is not there" },
+        { "a first file that is not there", INDEX("\"a\":\"a.safetensors\",\"b\":\"" IN_1 "\""), "which is not there" },
         { "a name that no file holds", INDEX("\"a\":\"" IN_1 "\",\"c\":\"" IN_2 "\""), "which does not hold it" },
         { "a name in another file", INDEX("\"a\":\"" IN_2 "\",\"b\":\"" IN_2 "\""), "which does not hold it" },
         { "a way out", INDEX("\"a\":\"../" IN_1 "\""), "'..'" },

@@ -501,9 +501,25 @@ TEST(files_of_the_library_are_written_again_to_the_byte)
     assert_true(each_fixture("safetensors", "safetensors-", check_same_head) >= 19);
 }
 
+TEST(names_of_indexes)
+{
+    static const struct {
+        const char *name;
+        bool is_index;
+    } cases[] = {
+        { "model.safetensors.index.json", true }, { "model.safetensors.index.fp16.json", true }, { "x.safetensors.index.json", true },
+        { "model.safetensors.index.json.bak", false }, { "model.safetensors.index.fp16", false }, { "model.index.json", false },
+        { "config.json", false }, { ".json", false }, { "", false },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        if (st_name_is_index(str_of(cases[i].name)) != cases[i].is_index)
+            fail_msg("'%s'", cases[i].name);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_of_indexes),
         cmocka_unit_test(what_the_library_refuses_is_refused),
         cmocka_unit_test(what_the_library_accepts_is_accepted),
         cmocka_unit_test(lengths_are_checked_before_anything_is_read),
