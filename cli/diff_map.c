@@ -13,6 +13,7 @@
 
 #define DIFF_TENSORS_MAX 2000 /* told of in the page, and */
 #define DIFF_TILED_MAX 200    /* drawn as tiles */
+#define DIFF_EXPERTS_MAX 20000 /* told of one by one within their cells */
 
 /* What the comparison found about a tensor. */
 struct diff_tensor {
@@ -24,6 +25,7 @@ struct diff_tensor {
     double error;    /* the largest relative difference; 0: none, or not known */
     char *module;    /* its key without the number of the layer; malloc'd */
     uint64_t layer;  /* 0: none; else 1 + the number of the layer */
+    uint64_t expert; /* the next number in the key, if there is one */
 };
 
 struct diff_map {
@@ -33,6 +35,7 @@ struct diff_map {
     const struct options *options;
     reshard_checkpoint *a, *b;
     uint64_t different;
+    size_t experts; /* told of so far */
 };
 
 static const char *const mark_names[] = { "missing", "unexpected", "shape", "dtype", "nan" };
@@ -57,6 +60,7 @@ static bool module_find(struct diff_tensor *tensor)
     if (!out)
         return false;
     tensor->layer = numbers.count ? (uint64_t)numbers.value[0] + 1 : 0;
+    tensor->expert = numbers.count > 1 ? (uint64_t)numbers.value[1] : 0;
     if (numbers.count)
         from = numbers.end[0] + (numbers.end[0] < tensor->key_size);
     for (size_t i = 1; i < numbers.count; i++) {
@@ -195,8 +199,31 @@ static void axis_json(FILE *out, struct diff_tensor **sorted, size_t count, diff
     putc(']', out);
 }
 
-static void cell_json(FILE *out, struct diff_tensor *const *tensors, size_t count, const uint32_t *layers, const uint32_t *modules,
-                      const struct diff_map *map)
+static int compare_experts(const void *a, const void *b)
+{
+    const struct diff_tensor *const *first = a, *const *second = b;
+    return (*first)->expert < (*second)->expert ? -1 : (*first)->expert > (*second)->expert;
+}
+
+/* Several tensors of one cell are its experts, which the page draws as a grid within it: number, error, share, whether there is a mark. */
+static void experts_json(FILE *out, struct diff_tensor **tensors, size_t count, struct diff_map *map)
+{
+    if (count < 2 || !strstr(tensors[0]->module, "{}") || count > DIFF_EXPERTS_MAX - map->experts)
+        return;
+    map->experts += count;
+    qsort(tensors, count, sizeof(*tensors), compare_experts);
+    fputs(",\"experts\":[", out);
+    for (size_t i = 0; i < count; i++) {
+        const struct diff_tensor *tensor = tensors[i];
+        double share = tensor->elements ? (double)tensor->changed / (double)tensor->elements : 0;
+        fprintf(out, "%s[%llu,%.3g,%.3g,%d]", i ? "," : "", (unsigned long long)tensor->expert, isfinite(tensor->error) ? tensor->error : 1,
+                share, tensor->marks != 0);
+    }
+    putc(']', out);
+}
+
+static void cell_json(FILE *out, struct diff_tensor **tensors, size_t count, const uint32_t *layers, const uint32_t *modules,
+                      struct diff_map *map)
 {
     uint64_t changed = 0, elements = 0;
     double error = 0;
@@ -225,7 +252,9 @@ static void cell_json(FILE *out, struct diff_tensor *const *tensors, size_t coun
             fprintf(out, "%s%zu", any ? "," : "", index);
         any |= index < DIFF_TENSORS_MAX;
     }
-    fputs("]}", out);
+    putc(']', out);
+    experts_json(out, tensors, count, map);
+    putc('}', out);
 }
 
 static int compare_cells(const void *a, const void *b)
@@ -234,7 +263,7 @@ static int compare_cells(const void *a, const void *b)
     return order ? order : compare_modules(a, b);
 }
 
-static void cells_json(FILE *out, const struct diff_map *map, struct diff_tensor **sorted, const uint32_t *layers, const uint32_t *modules)
+static void cells_json(FILE *out, struct diff_map *map, struct diff_tensor **sorted, const uint32_t *layers, const uint32_t *modules)
 {
     qsort(sorted, map->count, sizeof(*sorted), compare_cells);
     fputs(",\"cells\":[", out);

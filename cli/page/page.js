@@ -315,9 +315,22 @@
     const text = mark || (cell.error > 0 || share > 0 ? (cell.error > 0 ? cell.error.toExponential(0) : '≠') : '=');
     const button = make('button', { type: 'button', 'aria-label': shown(`${name}: ${cell.marks.join(', ')} ${share ? (100 * share).toPrecision(3) + ' % of elements differ' : mark ? '' : 'equal'}`) }, text);
     const td = make('td', { class: 'step' + (mark ? ' lost-cell' : text === '=' ? ' same' : '') }, [button, make('span', { class: 'bar' }, make('i', { style: `width:${number(100 * share)}%` }))]);
-    if (!mark && cell.error > 0) shade(td, strength(cell.error) * 0.9);
+    if (!mark && cell.error > 0 && !cell.experts) shade(td, strength(cell.error) * 0.9);
+    if (cell.experts) button.append(expertsOf(cell.experts, strength));
     button.addEventListener('click', () => showDiff(diff, cell));
     return td;
+  }
+
+  /* The experts of a cell, row by row: shaded as cells are, red where there is a mark, hollow where they are equal. */
+  function expertsOf(experts, strength) {
+    const across = Math.ceil(Math.sqrt(experts.length)), grid = make('span', { class: 'experts', 'aria-hidden': 'true', style: `grid-template-columns:repeat(${across},8px)` });
+    for (const [expert, error, share, marked] of experts) {
+      const part = make('i', { title: `${expert}: ${marked ? 'marked' : share ? (100 * share).toPrecision(3) + ' % differ' : 'equal'}` });
+      if (marked) part.classList.add('lost-part');
+      else if (error > 0 || share > 0) part.style.background = `color-mix(in srgb, var(--c3) ${number(25 + 75 * strength(error))}%, transparent)`;
+      grid.append(part);
+    }
+    return grid;
   }
 
   function showDiff(diff, cell) {

@@ -177,6 +177,26 @@ def test_differences(pages):
     accessible(pages.open("differs.html", "dark"))
 
 
+def test_experts(pages):
+    """A cell of experts has them one by one, by number: one of 16 differs, one is missing."""
+    def experts(name, changed, lost):
+        keys = {f"model.layers.{layer}.mlp.experts.{i}.w1.weight": floats([float(layer * 100 + i + j + (100 if (layer, i) == changed else 0))
+                                                                          for j in range(8)]) for layer in range(2) for i in range(16)}
+        return safetensors(pages.work / name, {key: ("F32", [8], data) for key, data in keys.items()
+                                               if key != f"model.layers.1.mlp.experts.{lost}.w1.weight"}).name
+
+    pages.reshard("draw", "--diff", experts("e.safetensors", None, None), experts("f.safetensors", (0, 10), 3), "experts.html", status=1)
+    page = pages.open("experts.html")
+    grids = page.locator(".heat .experts")
+    assert grids.count() == 2 and grids.nth(0).locator("i").count() == 16
+    painted = grids.nth(0).locator("i").evaluate_all("all => all.map((i, at) => [at, i.style.background, i.title]).filter(i => i[1])")
+    assert [part[0] for part in painted] == [10] and painted[0][2].startswith("10: 100"), painted
+    marked = grids.nth(1).locator("i").evaluate_all("all => all.map((i, at) => [at, i.className]).filter(i => i[1])")
+    assert marked == [[3, "lost-part"]], marked
+    accessible(page)
+    accessible(pages.open("experts.html", "dark"))
+
+
 def test_hostile_names(pages):
     safetensors(pages.work / "hostile.safetensors", {key: ("F32", [1], floats([1.0])) for key in HOSTILE})
     pages.reshard("draw", "hostile.safetensors", "hostile.html")
