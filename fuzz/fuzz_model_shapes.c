@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     for (uint32_t i = 0; catalog && i < catalog->tensor_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[i];
         const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
-        for (unsigned axis = 0; axis < tensor->rank; axis++)
+        for (int32_t axis = 0; axis < tensor->rank; axis++)
             if (!tensor->key.size || shape[axis] < 0)
                 abort();
     }

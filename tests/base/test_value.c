@@ -2,6 +2,7 @@
 /* Building, reading, walking and copying value graphs. */
 #include "check.h"
 #include "fail_malloc.h"
+#include "base/value_parts.h"
 #include "value_text.h"
 
 TEST(mappings_are_dicts_and_the_calls_that_make_one)

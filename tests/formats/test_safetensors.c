@@ -3,6 +3,7 @@
 
 #include "fail_malloc.h"
 #include "encoding/safetensors_header.h"
+#include "formats/shared/safetensors_names.h"
 #include "formats/shared/safetensors_pieces.h"
 
 #include <inttypes.h>
