@@ -18,6 +18,12 @@
  * threads save it together as reshard_save does. Saves become visible once all ranks have written. A rank that cannot begin a save leaves
  * the others waiting until the group's timeout, unless it calls reshard_comm_abort.
  *
+ * Memory. What a request points to is copied when reshard_saver_save returns, but for contexts, which must be there until the saver is
+ * closed, and sharded, which stays the caller's.
+ *
+ * Failures. A save that could not be begun has taken nothing, and the saver can be used on, as after every other failure. After a failed
+ * reshard_saver_open nothing was started; after reshard_saver_close the saver is gone, whatever it returns.
+ *
  * Threads. One thread at a time uses a saver; which one does not matter. Do not fork between open and close without exec.
  */
 #ifndef RESHARD_ASYNC_H

@@ -56,8 +56,8 @@ typedef struct reshard_comm_callbacks {
 } reshard_comm_callbacks;
 #define RESHARD_COMM_CALLBACKS_INIT { sizeof(reshard_comm_callbacks), 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
-/* Makes this rank's end of a group over callbacks, of which the first four functions are needed. options may be NULL. After a failure
- * nothing was called, release neither. */
+/* Makes this rank's end of a group over callbacks, of which the first four functions are needed. The struct is copied; context must be
+ * there until release is called. options may be NULL. After a failure nothing was called, release neither. */
 reshard_status reshard_comm_new(const reshard_comm_callbacks *callbacks, const reshard_comm_options *options, reshard_comm **out,
                                 reshard_error *err);
 

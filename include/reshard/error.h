@@ -5,6 +5,8 @@
  * Every function that can fail returns a reshard_status; where it takes a reshard_error pointer last, that may be NULL. The record is
  * written only on failure. There is no global state, and the library never prints and never aborts. Messages and hints name functions of
  * the library and members of its structs ("reshard_open_options.lenient"), never options of the command.
+ *
+ * Threads. Calls that run at once have records of their own. A record is good until the next call that is handed it.
  */
 #ifndef RESHARD_ERROR_H
 #define RESHARD_ERROR_H

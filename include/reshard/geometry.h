@@ -9,9 +9,10 @@
  * Memory. Functions of numbers write to vectors of the caller's and keep nothing. Lists copy keys and vectors; values of shards stay the
  * caller's and are only touched by reshard_assign_slice.
  *
- * Errors. What does not fit, such as an index outside of its shape, is RESHARD_ERR_USAGE, and the message says what; results are zeroed.
+ * Errors. What does not fit, such as an index outside of its shape, is RESHARD_ERR_USAGE, and the message says what; results are zeroed,
+ * and lists are as they were before.
  *
- * Threads. Functions that take no list, or const ones, may run at once in any number of threads.
+ * Threads. Functions that take no list, or const ones, may run at once in any number of threads. What adds to a list needs it for itself.
  */
 #ifndef RESHARD_GEOMETRY_H
 #define RESHARD_GEOMETRY_H
@@ -96,7 +97,7 @@ typedef struct reshard_slice_copy {
  * Copies what source_region and source have in common to where target_region and target have something in common; both must, and the
  * shapes of the two slices must be equal behind all permutations. Memory of target is written, and must not overlap the source's.
  * *elements, which may be NULL: how many were written; of flattened shards, those that their ranges hold. RESHARD_ERR_UNSUPPORTED without
- * such a cast.
+ * such a cast. Any number of threads may write different memory at once; of a call that fails nothing is written.
  */
 reshard_status reshard_assign_slice(const reshard_slice_copy *copy, uint64_t *elements, reshard_error *err);
 

@@ -2,6 +2,12 @@
 /*
  * Plans of conversions, to be kept: made once, looked at, compared by their hash, run as often as the values change, onto one path or many,
  * as a whole or in parts. Making one reads metadata only.
+ *
+ * Threads. Any number may look at a plan and make parts of it at once; one at a time runs or commits it or its parts, and its source is
+ * used by nobody else meanwhile.
+ *
+ * Failures. A plan whose run or commit has failed is as it was: it may be looked at and run again. Its target then is as reshard_convert
+ * leaves it.
  */
 #ifndef RESHARD_PLAN_H
 #define RESHARD_PLAN_H

@@ -14,6 +14,11 @@
  * Results. What a function writes to, it writes on failure too: structs are zeroed behind struct_size, pointers NULL. Releasing such a
  * struct does nothing. A NULL where something is needed is RESHARD_ERR_USAGE; functions without a status return 0 or NULL.
  *
+ * Memory. Calls keep nothing of what they are handed, unless they say so: structs, texts, vectors and contexts may go when they return.
+ *
+ * Failures. After a call that fails, its handles are as they were, can be used on and are closed as ever, unless the call says otherwise;
+ * nothing was made that would have to be released. Memory of the caller's that was to be filled with values may hold some of them.
+ *
  * Lists. NAME_count says how many there are, NAME_at returns RESHARD_ERR_USAGE past the end.
  *
  * Callbacks get the caller's context last, and return 0 to go on. Anything else stops the call, which returns RESHARD_ERR_CANCELLED.

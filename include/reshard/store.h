@@ -2,6 +2,8 @@
 /*
  * Stores of the caller's: checkpoints that lie in object storage, in an archive, encrypted, behind a cache. The library asks for objects by
  * name, and reads and writes ranges of them; what is behind the names is the caller's.
+ *
+ * After a call that fails, and after reshard_close, nothing is held: every object that was opened or created has been closed.
  */
 #ifndef RESHARD_STORE_H
 #define RESHARD_STORE_H

@@ -4,6 +4,9 @@
  * from any number of threads, as boxes or flat runs, from memory or from a callback, and go where they belong at once; then the target
  * appears, whole. Memory does not grow with the tensors. What is written is what reshard_convert would write of a checkpoint with these
  * tensors and items: in every format, in every layout, under mapped or other names, cast.
+ *
+ * Threads. Any thread opens, finishes, commits and frees a writer; while one does, no other uses it. Only reshard_writer_put may be called
+ * by many at once.
  */
 #ifndef RESHARD_WRITER_H
 #define RESHARD_WRITER_H

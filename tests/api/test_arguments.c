@@ -292,6 +292,12 @@ static reshard_status call_salvage(void *given) { return salvage(source_path, gi
 static reshard_status call_counts(void *given) { return salvage(source_path, NULL, given); }
 static reshard_status fail_counts(void *given) { return salvage("/no/such/file", NULL, given); }
 
+/* What was found is not told of a target that cannot be written. */
+static reshard_status fail_counts_late(void *given)
+{
+    return reshard_salvage(source_path, "/dev/null/target", NULL, NULL, NULL, NULL, given, &err);
+}
+
 /* ---- the same structs elsewhere ---- */
 
 static reshard_status call_open_against(void *given)
@@ -406,6 +412,7 @@ static const struct struct_case cases[] = {
     OUT(reshard_coverage, call_coverage, fail_coverage),
     OUT(reshard_diff_summary, call_summary, fail_summary),
     OUT(reshard_salvage_counts, call_counts, fail_counts),
+    OUT(reshard_salvage_counts, call_counts, fail_counts_late),
     OUT(reshard_format, call_format, fail_format),
     OUT(reshard_format_option, call_format_option, fail_format_option),
     OUT(reshard_format_word, call_format_word, fail_format_word),
