@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define COPY_BYTES (1 << 20)
@@ -32,14 +33,18 @@ static bool write_all(int file, const char *bytes, size_t size)
     return true;
 }
 
-/* From one file to the other, to the end. False with errno. */
-static bool copy_all(int from, int to)
+/* From one file to the other, to the end. False with errno, which is EFBIG where there is more than bytes_max. */
+static bool copy_all(int from, int to, uint64_t bytes_max)
 {
     char *buffer = malloc(COPY_BYTES);
+    uint64_t copied = 0;
     ssize_t got = -1;
     do {
         got = buffer ? read(from, buffer, COPY_BYTES) : -1;
-        if (got > 0 && !write_all(to, buffer, (size_t)got))
+        copied += got > 0 ? (uint64_t)got : 0;
+        if (copied > bytes_max)
+            errno = EFBIG;
+        if (copied > bytes_max || (got > 0 && !write_all(to, buffer, (size_t)got)))
             got = -2;
     } while (got > 0 || (got == -1 && buffer && errno == EINTR));
     int number = buffer ? errno : ENOMEM;
@@ -61,6 +66,32 @@ static int nameless_file(void)
     return file;
 }
 
+/* Of what is free in the temporary folder nine tenths: what others need there is left. */
+static uint64_t room_for_input(int file)
+{
+    struct statvfs info;
+    return fstatvfs(file, &info) < 0 ? UINT64_MAX : (uint64_t)info.f_bavail * info.f_frsize / 10 * 9;
+}
+
+/* Standard input in a file without a name; -1: said why not. */
+static int keep_input(const struct options *options, int *exit_status)
+{
+    int file = nameless_file();
+    const uint64_t room = file < 0 ? 0 : room_for_input(file);
+    if (file >= 0 && copy_all(STDIN_FILENO, file, room))
+        return file;
+    if (file >= 0 && errno == EFBIG)
+        *exit_status = print_failure(options, RESHARD_ERR_LIMIT, "TMPDIR says where there is room; or name the file",
+                                     "standard input has more than %llu bytes, nine tenths of what is free in '%s'",
+                                     (unsigned long long)room, temporary_folder());
+    else
+        *exit_status = print_failure(options, RESHARD_ERR_IO, "TMPDIR says where there is room", "cannot keep standard input in '%s': %s",
+                                     temporary_folder(), strerror(errno));
+    if (file >= 0)
+        close(file);
+    return -1;
+}
+
 bool stream_input(const struct options *options, char path[STREAM_PATH_MAX], int *exit_status)
 {
     struct stat info;
@@ -71,12 +102,9 @@ bool stream_input(const struct options *options, char path[STREAM_PATH_MAX], int
         return false;
     }
     if (fstat(STDIN_FILENO, &info) < 0 || !S_ISREG(info.st_mode)) {
-        file = nameless_file();
-        if (file < 0 || !copy_all(STDIN_FILENO, file)) {
-            *exit_status = print_failure(options, RESHARD_ERR_IO, "TMPDIR says where there is room",
-                                         "cannot keep standard input in '%s': %s", temporary_folder(), strerror(errno));
+        file = keep_input(options, exit_status);
+        if (file < 0)
             return false;
-        }
     }
     snprintf(path, STREAM_PATH_MAX, "/proc/self/fd/%d", file);
     return true;
@@ -132,7 +160,7 @@ int stream_output_end(const struct options *options, char *path, int exit_status
         return exit_status;
     if (file < 0)
         return print_failure(options, RESHARD_ERR_IO, NULL, "what was written is gone: %s", strerror(number));
-    bool is_copied = copy_all(file, STDOUT_FILENO);
+    bool is_copied = copy_all(file, STDOUT_FILENO, UINT64_MAX);
     number = errno;
     close(file);
     if (is_copied)

@@ -180,8 +180,9 @@ def test_differences(pages):
 def test_experts(pages):
     """A cell of experts has them one by one, by number: one of 16 differs, one is missing."""
     def experts(name, changed, lost):
-        keys = {f"model.layers.{layer}.mlp.experts.{i}.w1.weight": floats([float(layer * 100 + i + j + (100 if (layer, i) == changed else 0))
-                                                                          for j in range(8)]) for layer in range(2) for i in range(16)}
+        first = {(layer, i): layer * 100 + i + (100 if (layer, i) == changed else 0) for layer in range(2) for i in range(16)}
+        keys = {f"model.layers.{layer}.mlp.experts.{i}.w1.weight": floats([float(value + j) for j in range(8)])
+                for (layer, i), value in first.items()}
         return safetensors(pages.work / name, {key: ("F32", [8], data) for key, data in keys.items()
                                                if key != f"model.layers.1.mlp.experts.{lost}.w1.weight"}).name
 
