@@ -134,7 +134,7 @@ TEST(tars_are_read_in_place)
         { 0, "](K\2K\1K\2K\2ta.", RESHARD_ERR_FORMAT },
         { 0, "](K\2K\11K\1K\2ta.", RESHARD_ERR_FORMAT },
         { 0, "](K\1K\1K\1K\2ta.", RESHARD_ERR_FORMAT },             /* the root's own key */
-        { 0, "](K\2K\1K\1K\2t(K\2K\1K\1K\2te.", RESHARD_ERR_FORMAT }, /* twice */
+        { 0, "](K\2K\1K\1K\2ta(K\2K\1K\1K\2ta.", RESHARD_ERR_FORMAT }, /* twice */
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct buffer file = { 0 };
