@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * "-" in the place of a checkpoint: standard input or output. Checkpoints are not read from front to end, and not written so either, thus
- * what comes through a pipe lies in a file without a name meanwhile, where TMPDIR says (/tmp), of which it takes at most nine tenths of what
- * is free; a file that standard input leads to is read where it is.
+ * what comes through a pipe lies in a file without a name meanwhile, where TMPDIR says (/tmp), and takes at most nine tenths of what is
+ * free there; a file that standard input leads to is read where it is.
  */
 #ifndef CLI_STREAMS_H
 #define CLI_STREAMS_H
