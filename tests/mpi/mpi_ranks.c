@@ -39,6 +39,24 @@ static int late_run(reshard_comm *comm, int rank, int size)
     return 0;
 }
 
+/* What is refused before any rank is waited for; options of an older program end before the timeout. */
+static int arguments_run(void)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_comm *comm = (void *)&err;
+    struct {
+        size_t struct_size;
+        double behind;
+    } older = { sizeof(size_t), 1e-9 };
+    if (reshard_comm_mpi(MPI_COMM_WORLD, NULL, NULL, &err) != RESHARD_ERR_USAGE || !strstr(err.message, "reshard_comm_mpi: out") ||
+        reshard_comm_mpi(MPI_COMM_NULL, NULL, &comm, &err) != RESHARD_ERR_USAGE || comm)
+        return 0;
+    if (reshard_comm_mpi(MPI_COMM_WORLD, (const void *)&older, &comm, &err) || reshard_comm_barrier(comm, &err))
+        return 0;
+    reshard_comm_free(comm);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     int rank, size, is_good = 1;
@@ -50,6 +68,10 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     int is_late = argc > 1 && strcmp(argv[1], "late") == 0;
     options.timeout_seconds = is_late ? 1 : 60;
+    if (!arguments_run()) {
+        printf("not good: arguments\n");
+        return 1;
+    }
     if (reshard_comm_mpi(MPI_COMM_WORLD, &options, &comm, &err)) {
         printf("not good: %s\n", err.message);
         return 1;
