@@ -409,7 +409,7 @@ static reshard_status explain_differences(struct diff *diff, const struct engine
     if (!status)
         status = team_rows(team, status, &first, 1, &explanation.explained, sizeof(explanation.explained), NULL, err);
     if (!status)
-        status = team_findings_end(team, &kept, status, NULL, diff->findings, err);
+        status = team_findings_end(team, &kept, status, NULL, 0, diff->findings, err);
     buffer_release(&kept.packed);
     diff->summary.explained = explanation.explained;
     explain_release(&explanation);

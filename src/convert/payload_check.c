@@ -439,7 +439,7 @@ reshard_status payload_check(struct source *source, struct value_stats *stats, s
         status = workers_run(&job, err);
     status = learnt_share(&job, team, status, err);
     if (!status)
-        status = team_findings_end(team, &kept, status, places, findings, err);
+        status = team_findings_end(team, &kept, status, places, job.catalog->chunk_count, findings, err);
     buffer_release(&kept.packed);
     free(places);
     free(job.order);

@@ -159,7 +159,7 @@ static int finding_compare(const void *a, const void *b)
 
 /* Findings of all ranks, in order. Their texts lie in what was gathered. */
 static reshard_status findings_unpack(const struct team *team, const struct comm_gathered *gathered, const uint32_t *order,
-                                      struct told_finding **out, size_t *count, reshard_error *err)
+                                      uint32_t chunks, struct told_finding **out, size_t *count, reshard_error *err)
 {
     size_t room = 0;
     *count = 0;
@@ -172,7 +172,7 @@ static reshard_status findings_unpack(const struct team *team, const struct comm
         struct cursor cursor = cursor_over(gathered->parts[rank].data, gathered->parts[rank].size);
         while (cursor_left(&cursor)) {
             struct told_finding *told = &(*out)[*count];
-            if (*count == room || finding_take(&cursor, &told->finding))
+            if (*count == room || finding_take(&cursor, &told->finding) || (order && told->finding.chunk > chunks))
                 return error_set(err, RESHARD_ERR_FORMAT, "%s: what rank %u has found is no list of findings", team->call, rank);
             const uint32_t chunk = told->finding.chunk;
             told->place = order && chunk ? order[chunk - 1] : ((uint64_t)1 << 32) + *count;
@@ -184,7 +184,7 @@ static reshard_status findings_unpack(const struct team *team, const struct comm
 }
 
 reshard_status team_findings_end(struct team *team, struct team_findings *kept, reshard_status status, const uint32_t *order,
-                                 struct finding_sink *findings, reshard_error *err)
+                                 uint32_t chunks, struct finding_sink *findings, reshard_error *err)
 {
     struct comm_gathered gathered = { 0 };
     struct told_finding *told = NULL;
@@ -192,7 +192,7 @@ reshard_status team_findings_end(struct team *team, struct team_findings *kept, 
     if (team) {
         status = team_exchange(team, status, &kept->packed, &gathered, err);
         if (!status)
-            status = findings_unpack(team, &gathered, order, &told, &count, err);
+            status = findings_unpack(team, &gathered, order, chunks, &told, &count, err);
         for (size_t i = 0; i < count && !status; i++) {
             finding_deliver(findings, &told[i].finding);
             status = finding_sink_status(findings, err);

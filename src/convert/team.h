@@ -45,9 +45,10 @@ struct team_findings {
 /* What the step reports to: `findings` itself for a process on its own. */
 struct finding_sink *team_findings_begin(struct team *team, struct team_findings *out, struct finding_sink *findings);
 
-/* Ends the step: all ranks report what any has found, those about chunks first, by order[chunk] (NULL: by rank). Releases it. */
+/* Ends the step: all ranks report what any has found, those about chunks first, by order[chunk] of `chunks` (NULL: by rank). Releases
+ * it. */
 reshard_status team_findings_end(struct team *team, struct team_findings *kept, reshard_status status, const uint32_t *order,
-                                 struct finding_sink *findings, reshard_error *err);
+                                 uint32_t chunks, struct finding_sink *findings, reshard_error *err);
 
 /* The end of the call, whatever it has come to: RESHARD_OK and RESHARD_DIFFERS, on which ranks may differ, stay as they are. */
 reshard_status team_finish(struct team *team, reshard_status status, reshard_error *err);

@@ -159,7 +159,7 @@ static reshard_status share_replicas(struct checkpoint *checkpoint, struct team 
     if (team)
         status = bytes_read_sum(team, status, bytes_read, err);
     if (!status)
-        status = team_findings_end(team, &kept, status, NULL, findings, err);
+        status = team_findings_end(team, &kept, status, NULL, 0, findings, err);
     buffer_release(&kept.packed);
     free(owners);
     return status;
