@@ -66,11 +66,11 @@ static int nameless_file(void)
     return file;
 }
 
-/* Of what is free in the temporary folder nine tenths: what others need there is left. */
+/* Of what is free in the temporary folder nine tenths: what others need there is left. Some file systems (ramfs) do not know their size. */
 static uint64_t room_for_input(int file)
 {
     struct statvfs info;
-    return fstatvfs(file, &info) < 0 ? UINT64_MAX : (uint64_t)info.f_bavail * info.f_frsize / 10 * 9;
+    return fstatvfs(file, &info) < 0 || info.f_blocks == 0 ? UINT64_MAX : (uint64_t)info.f_bavail * info.f_frsize / 10 * 9;
 }
 
 /* Standard input in a file without a name; -1: said why not. */
