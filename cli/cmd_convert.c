@@ -103,7 +103,7 @@ static void report_json(const struct options *options, const reshard_report *rep
     puts("}");
 }
 
-static void plan_text(const struct options *options, const reshard_report *report)
+static bool plan_text(const struct options *options, const reshard_report *report)
 {
     char size[32];
     printf("%s to %s\n", report->source_format, report->target_format);
@@ -121,11 +121,11 @@ static void plan_text(const struct options *options, const reshard_report *repor
         printf("  %s, %llu chunks from %llu pieces\n", human_bytes(file.bytes, size), (unsigned long long)file.chunks,
                (unsigned long long)file.sources);
     }
-    print_notes(stdout, options, report, ": ");
+    return print_notes(stdout, options, report, ": ");
 }
 
 /* For programs: a word, then numbers as they are. */
-static void plan_lines(const struct options *options, const reshard_report *report)
+static bool plan_lines(const struct options *options, const reshard_report *report)
 {
     const struct {
         const char *name;
@@ -145,7 +145,7 @@ static void plan_lines(const struct options *options, const reshard_report *repo
         print_escaped(stdout, file.name.data, file.name.size);
         printf("\t%llu\t%llu\t%llu\n", (unsigned long long)file.bytes, (unsigned long long)file.chunks, (unsigned long long)file.sources);
     }
-    print_notes(stdout, options, report, "\t");
+    return print_notes(stdout, options, report, "\t");
 }
 
 static int run_plan(const struct options *options, const struct mapping_input *mapping)
@@ -168,10 +168,8 @@ static int run_plan(const struct options *options, const struct mapping_input *m
         exit_status = mapping_input_error(mapping, status, &err);
     else if (options->json)
         report_json(options, &report, "reshard-plan/1");
-    else if (is_terminal())
-        plan_text(options, &report);
-    else
-        plan_lines(options, &report);
+    else if (!(is_terminal() ? plan_text(options, &report) : plan_lines(options, &report)))
+        exit_status = print_failure(options, RESHARD_ERR_MEMORY, NULL, "out of memory");
     reshard_report_release(&report);
     reshard_close(source);
     return exit_status;

@@ -112,6 +112,11 @@ static void print_group(FILE *out, const struct note_lines *lines, const struct 
     fputs(group->has_reasons ? ", …\n" : "\n", out);
 }
 
+static bool is_grouped_kind(const struct note_lines *lines, int what)
+{
+    return !lines->options->verbose && what != RESHARD_NOTE_WARNING;
+}
+
 /* The group of each note of the kind, malloc'd; NULL: they stand one by one, as they do without memory. */
 static size_t *group_notes(struct note_lines *lines, int what)
 {
@@ -119,7 +124,7 @@ static size_t *group_notes(struct note_lines *lines, int what)
     size_t count = 0;
     while (reshard_report_note_at(lines->report, count, &note) == RESHARD_OK)
         count++;
-    size_t *group_of = lines->options->verbose || what == RESHARD_NOTE_WARNING ? NULL : calloc(count + 1, sizeof(*group_of));
+    size_t *group_of = is_grouped_kind(lines, what) ? calloc(count + 1, sizeof(*group_of)) : NULL;
     bool is_grouped = group_of != NULL;
     for (size_t i = 0; is_grouped && i < count; i++) {
         reshard_report_note_at(lines->report, i, &note);
@@ -137,7 +142,8 @@ static bool stands_for_many(const struct note_group *group)
     return group->count >= GROUP_LEAST && (group->module[group->common] || strchr(group->module, '*'));
 }
 
-static void print_kind(FILE *out, struct note_lines *lines, const char *word, const char *between, int what)
+/* false: without memory. */
+static bool print_kind(FILE *out, struct note_lines *lines, const char *word, const char *between, int what)
 {
     reshard_note note = RESHARD_NOTE_INIT;
     size_t shown = 0, left = 0, *group_of = group_notes(lines, what);
@@ -155,7 +161,9 @@ static void print_kind(FILE *out, struct note_lines *lines, const char *word, co
     }
     if (left)
         fprintf(out, "%s%s%zu more; --verbose shows all\n", word, between, left);
+    const bool is_good = group_of || !is_grouped_kind(lines, what);
     free(group_of);
+    return is_good;
 }
 
 static void note_lines_release(struct note_lines *lines)
@@ -166,12 +174,14 @@ static void note_lines_release(struct note_lines *lines)
     roll_up_release(&lines->names);
 }
 
-void print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between)
+bool print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between)
 {
     static const char *const words[] = { "dropped", "changed", "warning" };
+    bool is_good = true;
     for (int what = RESHARD_NOTE_DROPPED; what <= RESHARD_NOTE_WARNING; what++) {
         struct note_lines lines = { .options = options, .report = report };
-        print_kind(out, &lines, words[what], between, what);
+        is_good &= print_kind(out, &lines, words[what], between, what);
         note_lines_release(&lines);
     }
+    return is_good;
 }

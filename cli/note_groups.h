@@ -8,10 +8,11 @@
 
 #include "options.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 /* Lines of what was dropped and changed, and of warnings: ten of each, or each note with --verbose; `between` stands behind the first
- * word. */
-void print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between);
+ * word. false: there was no memory to group them, each stands alone. */
+bool print_notes(FILE *out, const struct options *options, const reshard_report *report, const char *between);
 
 #endif

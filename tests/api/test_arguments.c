@@ -209,7 +209,9 @@ static reshard_status fail_preview(void *given)
 static reshard_status fail_map_output(void *given)
 {
     reshard_map_input input = RESHARD_MAP_INPUT_INIT;
-    return reshard_map_invert(&input, given, NULL) ? reshard_map_parse(NULL, given, &err) : RESHARD_OK;
+    reshard_status status = reshard_map_invert(&input, given, NULL);
+    reshard_map_output_release(given);
+    return status ? reshard_map_parse(NULL, given, &err) : RESHARD_OK;
 }
 
 static reshard_status fail_coverage(void *given)

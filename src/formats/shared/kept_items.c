@@ -26,15 +26,16 @@ static bool is_plain_text(const struct value *value)
     return value->kind == VALUE_STR && str_is_utf8(value->text, false, NULL);
 }
 
-/* Whether a dict can be an object of JSON: texts as keys, none twice, none that looks like one of our own. */
-static bool is_plain_dict(const struct value *dict)
+/* Whether a dict can be an object of JSON: texts as keys, none twice, none that looks like one of our own. Sets *lacks_memory. */
+static bool is_plain_dict(const struct value *dict, bool *lacks_memory)
 {
     struct name_map keys = { 0 };
     bool is_plain = true, is_new = true;
     for (size_t i = 0; i < dict->list.count && is_plain; i += 2) {
         const struct value *key = dict->list.items[i];
-        is_plain = is_plain_text(key) && !str_starts_with(key->text, "__") && name_map_intern(&keys, key->text, &is_new) != NAME_NONE &&
-                   is_new;
+        is_plain = is_plain_text(key) && !str_starts_with(key->text, "__");
+        *lacks_memory |= is_plain && name_map_intern(&keys, key->text, &is_new) == NAME_NONE;
+        is_plain = is_plain && is_new;
     }
     name_map_release(&keys);
     return is_plain;
@@ -81,7 +82,7 @@ static bool kept_leaf(struct buffer *out, const struct value *value)
 static void kept_open(struct buffer *out, struct kept_frame *frame)
 {
     const struct value *value = frame->value;
-    frame->is_pairs = value->kind == VALUE_DICT && !is_plain_dict(value);
+    frame->is_pairs = value->kind == VALUE_DICT && !is_plain_dict(value, &out->failed);
     buffer_append_text(out, frame->is_pairs              ? "{\"__dict__\":["
                             : value->kind == VALUE_TUPLE ? "{\"__tuple__\":["
                             : value->kind == VALUE_DICT  ? "{"

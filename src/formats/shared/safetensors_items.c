@@ -128,6 +128,21 @@ static reshard_status take_value(const struct layout_request *request, struct ta
     return status || is_taken ? status : safetensors_items_note_item(target, item, err);
 }
 
+/* A value that is dropped, by its class if it has one. */
+static reshard_status note_value(struct target *target, struct str key, const struct value *value, reshard_error *err)
+{
+    struct buffer name = { 0 };
+    const bool is_nest = value->kind == VALUE_LIST || value->kind == VALUE_TUPLE || value->kind == VALUE_DICT;
+    const bool is_object = value_class_name(value, &name) && name.size;
+    const struct str what = is_object ? buffer_str(&name) : str_of(value_kind_name(value));
+    reshard_status status = name.failed ? buffer_error(&name, err) : RESHARD_OK;
+    if (!status)
+        status = target_note_dropped(target, NOTE_NO_PLACE, key, err, "%.*s%s, which %s cannot hold", STR_ARG(what),
+                                     is_nest && !is_object ? " that is not made of plain values" : "", target->catalog->format);
+    buffer_release(&name);
+    return status;
+}
+
 /* An item beside the weights; what is not made of plain values is noted as dropped, by what it is. */
 static reshard_status keep_or_note(const struct layout_request *request, struct target *target, uint32_t index, struct st_items *out,
                                    reshard_error *err)
@@ -146,17 +161,7 @@ static reshard_status keep_or_note(const struct layout_request *request, struct 
         if (out->kept.is_full)
             return target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%s, items take at most %llu bytes of a header: hf holds it",
                                        value_kind_name(loaded->value), (unsigned long long)out->kept.bytes_max);
-        struct buffer name = { 0 };
-        const enum value_kind kind = loaded->value->kind;
-        const bool is_nest = kind == VALUE_LIST || kind == VALUE_TUPLE || kind == VALUE_DICT;
-        bool is_object = value_class_name(loaded->value, &name) && name.size;
-        status = target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%.*s%s, which %s cannot hold",
-                                     is_object ? (int)name.size : (int)strlen(value_kind_name(loaded->value)),
-                                     is_object ? (const char *)name.data : value_kind_name(loaded->value),
-                                     is_nest && !is_object ? " that is not made of plain values" : "",
-                                     target->catalog->format);
-        buffer_release(&name);
-        return status;
+        return note_value(target, item->key, loaded->value, err);
     }
     return safetensors_items_note_item(target, item, err);
 }
