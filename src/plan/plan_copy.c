@@ -92,9 +92,9 @@ static bool copy_to_bytes(struct plan_copy *copy, const struct chunk_place *from
     for (int axis = 0; axis < spec->rank; axis++) {
         int64_t span;
         if (!checked_mul_i64(spec->source_stride[axis], source_bytes, &spec->source_stride[axis]) ||
-            !checked_mul_i64(spec->source_stride[axis], spec->extent[axis] - 1, &span) || !checked_add_i64(*reach, span, reach))
+            !checked_mul_i64(spec->source_stride[axis], spec->extent[axis] - 1, &span) || !checked_add_i64(*reach, span, reach) ||
+            !checked_mul_i64(spec->target_stride[axis], target_bytes, &spec->target_stride[axis])) /* of an axis of 1 it may be anything */
             return false;
-        spec->target_stride[axis] *= target_bytes;
     }
     if (!checked_mul_i64(from->index, source_bytes, &offset) || offset < 0)
         return false;
