@@ -4,14 +4,13 @@
 
 #include "api/convert_call.h"
 #include "api/handle.h"
+#include "api/printing.h"
 #include "api/report.h"
 #include "convert/conversion_second.h"
 #include "convert/target_check.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-
-#define PRINT_WINDOW 65536
 
 struct reshard_plan {
     reshard_checkpoint *source;
@@ -138,32 +137,6 @@ API_EXPORT reshard_status reshard_plan_step_at(const reshard_plan *plan, size_t 
 
 /* ---- printing ---- */
 
-struct plan_printing {
-    struct buffer text;
-    reshard_sink sink;
-    void *context;
-};
-
-static reshard_status printing_flush(struct plan_printing *printing, size_t least, reshard_error *err)
-{
-    if (printing->text.failed)
-        return error_set_memory(err);
-    if (printing->text.size < least)
-        return RESHARD_OK;
-    if (printing->sink(printing->text.data, printing->text.size, printing->context))
-        return error_set(err, RESHARD_ERR_CANCELLED, "the receiver stopped");
-    buffer_clear(&printing->text);
-    return RESHARD_OK;
-}
-
-static void print_numbers(struct buffer *out, const char *name, const int64_t *numbers, size_t count)
-{
-    buffer_printf(out, "\"%s\": [", name);
-    for (size_t i = 0; i < count; i++)
-        buffer_printf(out, "%s%" PRId64, i ? ", " : "", numbers[i]);
-    buffer_append_text(out, "], ");
-}
-
 static void print_text(struct buffer *out, const char *name, reshard_str text)
 {
     buffer_printf(out, "\"%s\": ", name);
@@ -176,7 +149,9 @@ static void print_json_step(struct buffer *out, const reshard_plan_step *step, b
     buffer_append_text(out, is_first ? "\n  {" : ",\n  {");
     print_text(out, "key", step->key);
     print_numbers(out, "start", step->start, step->rank);
+    buffer_append_text(out, ", ");
     print_numbers(out, "extent", step->extent, step->rank);
+    buffer_append_text(out, ", ");
     print_text(out, "file", step->file);
     buffer_printf(out, "\"offset\": %" PRIu64 ", ", step->offset);
     print_text(out, "source_key", step->source_key);
@@ -203,7 +178,7 @@ static void print_line_step(struct buffer *out, const reshard_plan_step *step)
     buffer_printf(out, ", %" PRIu64 " bytes\n", step->bytes);
 }
 
-static reshard_status plan_print_steps(const reshard_plan *plan, bool as_json, struct plan_printing *printing, reshard_error *err)
+static reshard_status plan_print_steps(const reshard_plan *plan, bool as_json, struct printing *printing, reshard_error *err)
 {
     const struct plan *steps = plan->conversion.plan;
     struct buffer *out = &printing->text;
@@ -220,22 +195,20 @@ static reshard_status plan_print_steps(const reshard_plan *plan, bool as_json, s
             print_json_step(out, &step, i == 0);
         else
             print_line_step(out, &step);
-        status = printing_flush(printing, PRINT_WINDOW, err);
+        status = printing_step(printing, err);
     }
     if (as_json)
         buffer_append_text(out, "]}\n");
-    return status ? status : printing_flush(printing, 1, err);
+    return status;
 }
 
 API_EXPORT reshard_status reshard_plan_print(const reshard_plan *plan, int as_json, reshard_sink sink, void *context, reshard_error *err)
 {
-    struct plan_printing printing = { .sink = sink, .context = context };
+    struct printing printing = { .sink = sink, .context = context };
     ERROR_SCOPE(err);
     NEEDS(plan, err);
     NEEDS(sink, err);
-    reshard_status status = plan_print_steps(plan, as_json != 0, &printing, err);
-    buffer_release(&printing.text);
-    return status;
+    return printing_end(&printing, plan_print_steps(plan, as_json != 0, &printing, err), err);
 }
 
 /* ---- parts and runs ---- */

@@ -1,7 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/api_comm.h"
-#include "api/handle.h"
-#include "convert/redistribute.h"
+#include "api/redistribution.h"
+
+const struct shard_list *redistribution_list(const reshard_shards *shards)
+{
+    static const struct shard_list none;
+    return shards ? &shards->list : &none;
+}
+
+void redistribution_give(const struct redistribution *redistribution, reshard_redistribute_report *report)
+{
+    const reshard_redistribute_report made = { sizeof(made), redistribution->totals.kept, redistribution->totals.sent,
+                                               redistribution->totals.received, redistribution->moved };
+    if (report)
+        struct_give(report, &made, sizeof(made));
+}
 
 /* Arguments that are wrong on one rank are an error on all. */
 static reshard_status redistribute_arguments(const reshard_redistribute_options *options, reshard_redistribute_report *report,
@@ -19,7 +32,6 @@ API_EXPORT reshard_status reshard_redistribute(reshard_comm *comm, const reshard
                                                const reshard_redistribute_options *options, reshard_redistribute_report *report,
                                                reshard_error *err)
 {
-    static const struct shard_list none;
     struct redistribution redistribution;
     reshard_error why = RESHARD_ERROR_INIT;
     ERROR_SCOPE(err);
@@ -27,12 +39,9 @@ API_EXPORT reshard_status reshard_redistribute(reshard_comm *comm, const reshard
     NEEDS(comm, err);
     status = comm_agree(comm->inner, __func__, status, &why);
     if (!status)
-        status = redistribute(comm->inner, source ? &source->list : &none, target ? &target->list : &none, &redistribution, &why);
+        status = redistribute(comm->inner, redistribution_list(source), redistribution_list(target), &redistribution, &why);
     if (status)
         return error_pass(err, status, &why);
-    const reshard_redistribute_report made = { sizeof(made), redistribution.totals.kept, redistribution.totals.sent,
-                                               redistribution.totals.received, redistribution.moved };
-    if (report)
-        struct_give(report, &made, sizeof(made));
+    redistribution_give(&redistribution, report);
     return RESHARD_OK;
 }

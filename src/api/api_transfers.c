@@ -3,23 +3,16 @@
 #include "reshard/transfers.h"
 
 #include "api/api_comm.h"
-#include "api/handle.h"
+#include "api/printing.h"
+#include "api/redistribution.h"
 #include "convert/kept_transfers.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define TRANSFERS_WINDOW 65536
-
 struct reshard_transfers {
     struct kept_transfers kept;
 };
-
-static const struct shard_list *transfers_list(const reshard_shards *shards)
-{
-    static const struct shard_list none;
-    return shards ? &shards->list : &none;
-}
 
 API_EXPORT void reshard_transfers_free(reshard_transfers *transfers)
 {
@@ -57,7 +50,8 @@ API_EXPORT reshard_status reshard_transfers_new(reshard_comm *comm, const reshar
     NEEDS(comm, err);
     reshard_status status = comm_agree(comm->inner, __func__, transfers_begin(options, &taken, &made, &why), &why);
     if (!status)
-        status = kept_transfers_make(comm->inner, transfers_list(source), transfers_list(target), taken.scratch_bytes, &made->kept, &why);
+        status = kept_transfers_make(comm->inner, redistribution_list(source), redistribution_list(target), taken.scratch_bytes,
+                                     &made->kept, &why);
     status = transfers_end(made, status, out);
     return status ? error_pass(err, status, &why) : RESHARD_OK;
 }
@@ -66,7 +60,7 @@ static const struct shard_list **transfers_lists(const reshard_shards *const *sh
 {
     const struct shard_list **lists = calloc((size_t)ranks + 1, sizeof(*lists));
     for (int64_t rank = 0; lists && rank < ranks; rank++)
-        lists[rank] = transfers_list(shards ? shards[rank] : NULL);
+        lists[rank] = redistribution_list(shards ? shards[rank] : NULL);
     return lists;
 }
 
@@ -102,13 +96,11 @@ API_EXPORT reshard_status reshard_transfers_run(reshard_transfers *transfers, re
         status = argument_missing(__func__, "transfers", &why);
     status = comm_agree(comm->inner, __func__, status, &why);
     if (!status)
-        status = kept_transfers_run(&transfers->kept, comm->inner, transfers_list(source), transfers_list(target), &redistribution, &why);
+        status = kept_transfers_run(&transfers->kept, comm->inner, redistribution_list(source), redistribution_list(target),
+                                    &redistribution, &why);
     if (status)
         return error_pass(err, status, &why);
-    const reshard_redistribute_report made = { sizeof(made), redistribution.totals.kept, redistribution.totals.sent,
-                                               redistribution.totals.received, redistribution.moved };
-    if (report)
-        struct_give(report, &made, sizeof(made));
+    redistribution_give(&redistribution, report);
     return RESHARD_OK;
 }
 
@@ -165,27 +157,20 @@ API_EXPORT reshard_status reshard_transfers_at(const reshard_transfers *transfer
 
 /* ---- printing ---- */
 
-static void transfer_numbers(struct buffer *out, const char *name, const int64_t *numbers, int count)
-{
-    buffer_printf(out, ", \"%s\": [", name);
-    for (int i = 0; i < count; i++)
-        buffer_printf(out, "%s%" PRId64, i ? ", " : "", numbers[i]);
-    buffer_append_text(out, "]");
-}
-
 static void transfer_print(const struct kept_transfer *transfer, bool is_first, struct buffer *out)
 {
     const struct copy_spec *spec = &transfer->spec;
     buffer_printf(out, "%s\n  {\"from\": %" PRIu32 ", \"to\": %" PRIu32 ", \"key\": ", is_first ? "" : ",", transfer->step.from,
                   transfer->step.to);
     buffer_append_json_visible(out, transfer->key);
-    buffer_printf(out, ", \"source_shard\": %" PRIu32 ", \"source_dtype\": \"%s\", \"source_offset\": %" PRIu64, transfer->source_shard,
-                  dtype_info(spec->source_dtype)->name, transfer->source_offset);
-    transfer_numbers(out, "source_strides", spec->source_stride, spec->rank);
-    buffer_printf(out, ", \"target_shard\": %" PRIu32 ", \"target_dtype\": \"%s\", \"target_offset\": %" PRIu64, transfer->target_shard,
-                  dtype_info(spec->target_dtype)->name, transfer->target_offset);
-    transfer_numbers(out, "target_strides", spec->target_stride, spec->rank);
-    transfer_numbers(out, "extent", spec->extent, spec->rank);
+    buffer_printf(out, ", \"source_shard\": %" PRIu32 ", \"source_dtype\": \"%s\", \"source_offset\": %" PRIu64 ", ",
+                  transfer->source_shard, dtype_info(spec->source_dtype)->name, transfer->source_offset);
+    print_numbers(out, "source_strides", spec->source_stride, (size_t)spec->rank);
+    buffer_printf(out, ", \"target_shard\": %" PRIu32 ", \"target_dtype\": \"%s\", \"target_offset\": %" PRIu64 ", ",
+                  transfer->target_shard, dtype_info(spec->target_dtype)->name, transfer->target_offset);
+    print_numbers(out, "target_strides", spec->target_stride, (size_t)spec->rank);
+    buffer_append_text(out, ", ");
+    print_numbers(out, "extent", spec->extent, (size_t)spec->rank);
     buffer_printf(out, ", \"bytes\": %" PRIu64 "}", transfer->bytes);
 }
 
@@ -211,21 +196,9 @@ static reshard_status pairs_print(const struct kept_transfers *kept, struct buff
     return sums ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status transfers_flush(struct buffer *text, size_t least, reshard_sink sink, void *context, reshard_error *err)
+static reshard_status transfers_print(const struct kept_transfers *kept, struct printing *printing, reshard_error *err)
 {
-    if (text->failed)
-        return error_set_memory(err);
-    if (text->size < least)
-        return RESHARD_OK;
-    if (sink(text->data, text->size, context))
-        return error_set(err, RESHARD_ERR_CANCELLED, "the receiver stopped");
-    buffer_clear(text);
-    return RESHARD_OK;
-}
-
-static reshard_status transfers_print(const struct kept_transfers *kept, struct buffer *text, reshard_sink sink, void *context,
-                                      reshard_error *err)
-{
+    struct buffer *text = &printing->text;
     struct buffer pairs = { 0 };
     uint64_t moved = 0;
     reshard_status status = pairs_print(kept, &pairs, &moved, err);
@@ -241,21 +214,19 @@ static reshard_status transfers_print(const struct kept_transfers *kept, struct 
         if (!status)
             transfer_print(&transfer, i == 0, text);
         if (!status)
-            status = transfers_flush(text, TRANSFERS_WINDOW, sink, context, err);
+            status = printing_step(printing, err);
     }
     buffer_append_text(text, "]}\n");
-    return status ? status : transfers_flush(text, 1, sink, context, err);
+    return status;
 }
 
 API_EXPORT reshard_status reshard_transfers_print(const reshard_transfers *transfers, reshard_sink sink, void *context, reshard_error *err)
 {
-    struct buffer text = { 0 };
+    struct printing printing = { .sink = sink, .context = context };
     ERROR_SCOPE(err);
     NEEDS(transfers, err);
     NEEDS(sink, err);
-    reshard_status status = transfers_print(&transfers->kept, &text, sink, context, err);
-    buffer_release(&text);
-    return status;
+    return printing_end(&printing, transfers_print(&transfers->kept, &printing, err), err);
 }
 
 /* ---- as bytes ---- */
