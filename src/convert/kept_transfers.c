@@ -18,8 +18,8 @@ void kept_transfers_release(struct kept_transfers *kept)
     *kept = (struct kept_transfers){ 0 };
 }
 
-/* The shards of a rank within a list of all ranks, which is in their order. */
-static struct shard_list rank_part(const struct shard_list *all, uint32_t rank)
+/* Where the shards of a rank begin within a list of all ranks, which is in their order. */
+static size_t rank_first(const struct shard_list *all, uint32_t rank)
 {
     size_t first = 0, end = all->count;
     while (first < end) {
@@ -29,9 +29,13 @@ static struct shard_list rank_part(const struct shard_list *all, uint32_t rank)
         else
             end = middle;
     }
-    for (end = first; end < all->count && all->shards[end].writer == rank;)
-        end++;
-    return (struct shard_list){ .shards = all->count ? all->shards + first : NULL, .count = end - first };
+    return first;
+}
+
+static struct shard_list rank_part(const struct shard_list *all, uint32_t rank)
+{
+    const size_t first = rank_first(all, rank);
+    return (struct shard_list){ .shards = all->count ? all->shards + first : NULL, .count = rank_first(all, rank + 1) - first };
 }
 
 /* ---- as bytes ---- */
@@ -48,8 +52,8 @@ reshard_status kept_transfer_at(const struct kept_transfers *kept, uint32_t inde
     reshard_status status = transfers_copy(transfers, index, &copy, err);
     if (status)
         return status;
-    out->source_shard = source - (uint32_t)(rank_part(&transfers->sources, out->step.from).shards - transfers->sources.shards);
-    out->target_shard = target - (uint32_t)(rank_part(&transfers->targets, out->step.to).shards - transfers->targets.shards);
+    out->source_shard = source - (uint32_t)rank_first(&transfers->sources, out->step.from);
+    out->target_shard = target - (uint32_t)rank_first(&transfers->targets, out->step.to);
     out->source_offset = (uint64_t)((uintptr_t)copy.source - (uintptr_t)transfers->sources.shards[source].data);
     out->target_offset = (uint64_t)((uintptr_t)copy.target - (uintptr_t)transfers->targets.shards[target].data);
     out->spec = copy.spec;
@@ -210,7 +214,7 @@ reshard_status kept_transfers_plan(const struct shard_list *const *sources, cons
 
 static bool vectors_are_equal(int rank, const int64_t *a, const int64_t *b)
 {
-    return (!a && !b) || (a && b && (rank == 0 || memcmp(a, b, (size_t)rank * sizeof(*a)) == 0));
+    return (!a && !b) || (a && b && shape_equal(rank, a, rank, b));
 }
 
 static bool shards_are_equal(const struct shard *a, const struct shard *b)
