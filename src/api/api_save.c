@@ -193,16 +193,14 @@ static reshard_status identity_agree(struct save_call *call, uint64_t *turn, res
 
 static reshard_status save_commit(struct save_call *call, const struct buffer *part, reshard_error *err)
 {
+    const struct sharded_group *group = &call->plan->group;
     struct comm_gathered gathered = { 0 };
-    const struct str own = buffer_str(part);
-    reshard_status status = RESHARD_OK;
-    if (call->plan->group.comm)
-        status = group_gather(&call->plan->group, part->data, part->size, &gathered, err);
-    if (!status && call->plan->group.rank == 0)
-        status = joint_commit(&call->plan->joint, call->plan->group.comm ? gathered.parts : &own, call->plan->group.size, err);
-    comm_gathered_release(&gathered);
-    bool is_there = !status && call->plan->group.rank == 0;
-    status = group_agree(&call->plan->group, status, err);
+    reshard_status status = group_gather(group, part->data, part->size, &gathered, err);
+    if (!status && group->rank == 0)
+        status = joint_commit(&call->plan->joint, gathered.parts, group->size, err);
+    group_gathered_release(group, &gathered);
+    bool is_there = !status && group->rank == 0;
+    status = group_agree(group, status, err);
     if (status && is_there)
         error_hint(err, "the checkpoint is whole and in its place; what failed is only that all ranks learn of it");
     return status;

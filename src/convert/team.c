@@ -119,7 +119,6 @@ static reshard_status finding_keep(void *context, const struct finding *finding)
     text_put(out, finding->kind, strlen(finding->kind));
     text_put(out, finding->key.data, finding->key.size);
     text_put(out, finding->text, strlen(finding->text));
-    kept->count++;
     return out->failed ? RESHARD_ERR_MEMORY : RESHARD_OK;
 }
 
@@ -200,7 +199,6 @@ reshard_status team_findings_end(struct team *team, struct team_findings *kept, 
     }
     free(told);
     comm_gathered_release(&gathered);
-    buffer_release(&kept->packed);
     return status;
 }
 

@@ -39,14 +39,12 @@ reshard_status team_rows(struct team *team, reshard_status status, const uint32_
 /* Findings of a step, kept until all ranks have made it. */
 struct team_findings {
     struct finding_sink sink; /* where the step reports to */
-    struct buffer packed;
-    uint32_t count;
+    struct buffer packed; /* to be released */
 };
 /* What the step reports to: `findings` itself for a process on its own. */
 struct finding_sink *team_findings_begin(struct team *team, struct team_findings *out, struct finding_sink *findings);
 
-/* Ends the step: all ranks report what any has found, those about chunks first, by order[chunk] of `chunks` (NULL: by rank). Releases
- * it. */
+/* Ends the step: all ranks report what any has found, those about chunks first, by order[chunk] of `chunks` (NULL: by rank). */
 reshard_status team_findings_end(struct team *team, struct team_findings *kept, reshard_status status, const uint32_t *order,
                                  uint32_t chunks, struct finding_sink *findings, reshard_error *err);
 
