@@ -249,7 +249,7 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
     args.vp = state->layout.vp;
     state->pipeline = (struct pipeline_split){ state->layout.pp, state->layout.vp, NULL };
     reshard_error ignored = { 0 };
-    const bool may_lack = collecting->source->lenient || source_bears_loss(collecting->source);
+    const bool may_lack = megatron_may_lack(collecting->source);
     reshard_status status = stack ? pipeline_split_make(&args, &state->arena, &state->pipeline, &ignored) : RESHARD_ERR_UNSUPPORTED;
     if (status == RESHARD_ERR_MEMORY)
         return error_set_memory(err);

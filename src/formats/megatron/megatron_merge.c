@@ -328,7 +328,7 @@ static bool append_family(const struct megatron_source *state, const struct mega
 static reshard_status merge_check_experts(struct source *source, reshard_error *err)
 {
     const struct megatron_source *state = megatron_source_of(source);
-    if (state->args.experts <= 0 || source->lenient || source_bears_loss(source))
+    if (state->args.experts <= 0 || megatron_may_lack(source))
         return RESHARD_OK;
     struct name_map names = { 0 };
     struct buffer text = { 0 };

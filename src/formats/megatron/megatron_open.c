@@ -257,7 +257,7 @@ static reshard_status open_check_complete(struct source *source, reshard_error *
         status = rank_places(layout, false, expect_rank, &expecting, err);
     if (!status && expecting.missing_count > 0) {
         struct str names = buffer_str(&expecting.missing);
-        if (source->lenient || source_bears_loss(source)) {
+        if (megatron_may_lack(source)) {
             catalog_warn(source->catalog, true, "%" PRIu32 " of %" PRIu32 " rank files are missing: %.*s", expecting.missing_count,
                          expecting.expected, STR_ARG(names));
         } else {

@@ -121,6 +121,12 @@ reshard_status megatron_each_member(const struct megatron_parameter *matrix, con
 /* Adds the chunks of one rank's matrix. */
 reshard_status megatron_add_members(struct source *source, const struct megatron_leaf *leaf, reshard_error *err);
 
+/* Whether rank files, layers or experts that are missing are told as damage; else they are an error. */
+static inline bool megatron_may_lack(const struct source *source)
+{
+    return source->lenient || source_bears_loss(source);
+}
+
 /* Of the driver. The files of a view are its source's. */
 reshard_status megatron_view_by_parameter(struct source *view, reshard_error *err);
 void megatron_close_view(struct source *view);

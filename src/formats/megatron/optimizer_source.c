@@ -235,7 +235,7 @@ reshard_status megatron_add_distributed_tensors(struct source *source, reshard_e
     /* Layers that differ keep their numbers, whatever the arguments say. */
     if (!status && !stacking.kept && !all_fill(&stacking))
         status = stack_all(&stacking, 1, err);
-    if (!status && !all_fill(&stacking) && !source->lenient && !source_bears_loss(source))
+    if (!status && !all_fill(&stacking) && !megatron_may_lack(source))
         status =
             error_set(err, RESHARD_ERR_FORMAT, "layers or experts of the model are missing or not alike, so that they have no common key");
     for (uint32_t i = 0; i < stacking.keys.count && !status; i++)
