@@ -204,10 +204,8 @@ static int ls_json(const struct options *options, reshard_checkpoint *checkpoint
             putchar(',');
         exit_status = json_item(options, checkpoint, i);
     }
-    fputs("],\"warnings\":[", stdout);
+    fputs("],", stdout);
     json_warnings(checkpoint);
-    putchar(']');
-    json_lost(checkpoint);
     fputs("}\n", stdout);
     return exit_status;
 }

@@ -93,17 +93,7 @@ void json_path(const reshard_checkpoint *checkpoint, size_t tensor)
     putchar(']');
 }
 
-void json_warnings(const reshard_checkpoint *checkpoint)
-{
-    reshard_warning warning = RESHARD_WARNING_INIT;
-    for (size_t i = 0; reshard_warning_at(checkpoint, i, &warning) == RESHARD_OK; i++) {
-        if (i)
-            putchar(',');
-        json_text(stdout, command_words(warning.text));
-    }
-}
-
-void json_lost(const reshard_checkpoint *checkpoint)
+static void json_lost(const reshard_checkpoint *checkpoint)
 {
     reshard_warning warning = RESHARD_WARNING_INIT;
     size_t count = 0;
@@ -114,6 +104,19 @@ void json_lost(const reshard_checkpoint *checkpoint)
         json_string(stdout, warning.lost.data, warning.lost.size);
     }
     fputs(count ? "]" : "", stdout);
+}
+
+void json_warnings(const reshard_checkpoint *checkpoint)
+{
+    reshard_warning warning = RESHARD_WARNING_INIT;
+    fputs("\"warnings\":[", stdout);
+    for (size_t i = 0; reshard_warning_at(checkpoint, i, &warning) == RESHARD_OK; i++) {
+        if (i)
+            putchar(',');
+        json_text(stdout, command_words(warning.text));
+    }
+    putchar(']');
+    json_lost(checkpoint);
 }
 
 void print_damage(const struct options *options, const reshard_checkpoint *checkpoint)

@@ -26,11 +26,9 @@ void print_shape(FILE *out, const int64_t *shape, int rank);
 /* "1.5 GB" into out. */
 const char *human_bytes(uint64_t bytes, char out[32]);
 
-/* The texts of a checkpoint's warnings, with commas. */
+/* Members of an object: "warnings", the texts of a checkpoint's; and "lost", keys of tensors of which only the name is left, if there are
+ * any. */
 void json_warnings(const reshard_checkpoint *checkpoint);
-
-/* A further member of an object, "lost": keys of tensors of which only the name is left. None if there are none. */
-void json_lost(const reshard_checkpoint *checkpoint);
 
 /* What is damaged, on standard error: ten lines, or all with --verbose, none with --quiet. */
 void print_damage(const struct options *options, const reshard_checkpoint *checkpoint);
