@@ -37,6 +37,19 @@ static inline const char *test_fixtures(void)
     return root;
 }
 
+/* A safetensors file with this header, and the bytes 0, 1, 2 … behind it. */
+static inline void test_write_safetensors(const char *path, const char *header, size_t data)
+{
+    uint64_t size = strlen(header);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fwrite(&size, sizeof(size), 1, file);
+    fwrite(header, size, 1, file);
+    for (size_t i = 0; i < data; i++)
+        fputc((int)i, file);
+    assert_int_equal(fclose(file), 0);
+}
+
 /* A small deterministic random number generator; tests print their seed. */
 static inline uint64_t test_random(uint64_t *seed)
 {

@@ -378,18 +378,6 @@ TEST(callbacks_of_savers_stop_their_call_too)
 
 /* ---- files ---- */
 
-static void write_file(const char *path, const char *header, size_t data)
-{
-    uint64_t size = strlen(header);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    fwrite(&size, sizeof(size), 1, file);
-    fwrite(header, size, 1, file);
-    for (size_t i = 0; i < data; i++)
-        fputc((int)i, file);
-    assert_int_equal(fclose(file), 0);
-}
-
 static int set_up(void **state)
 {
     (void)state;
@@ -400,9 +388,9 @@ static int set_up(void **state)
     snprintf(plain_path, sizeof(plain_path), "%s/" PLAIN, test_fixtures());
     snprintf(one_path, sizeof(one_path), "%s/one.safetensors", scratch);
     snprintf(two_path, sizeof(two_path), "%s/two.safetensors", scratch);
-    write_file(one_path, "{\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4);
-    write_file(two_path, "{\"v\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
-                         "\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]}}", 6);
+    test_write_safetensors(one_path, "{\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4);
+    test_write_safetensors(two_path, "{\"v\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"
+                                     "\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]}}", 6);
     return reshard_open(source_path, NULL, &source, &err) || reshard_open(one_path, NULL, &one, &err) ||
            reshard_open(two_path, NULL, &two, &err) || reshard_sharded_new(&held, &err) ||
            reshard_sharded_add_offsets(held, &whole, NULL, sizeof(reshard_rank_offset), 0, &err);

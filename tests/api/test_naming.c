@@ -10,28 +10,16 @@
 static char work[] = "/tmp/reshard-naming-XXXXXX", source_path[64], like_path[64], target_path[64];
 static reshard_error err;
 
-static void write_file(const char *path, const char *header, size_t data)
-{
-    uint64_t size = strlen(header);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    fwrite(&size, sizeof(size), 1, file);
-    fwrite(header, size, 1, file);
-    for (size_t i = 0; i < data; i++)
-        fputc((int)i, file);
-    assert_int_equal(fclose(file), 0);
-}
-
 static void make_files(void)
 {
     assert_non_null(mkdtemp(work));
     snprintf(source_path, sizeof(source_path), "%s/source.safetensors", work);
     snprintf(like_path, sizeof(like_path), "%s/like.safetensors", work);
     snprintf(target_path, sizeof(target_path), "%s/target.safetensors", work);
-    write_file(source_path, "{\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4);
-    write_file(like_path,
-               "{\"m.w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"new\":{\"dtype\":\"I8\",\"shape\":[2],"
-               "\"data_offsets\":[4,6]},\"odd\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[6,7]}}", 7);
+    test_write_safetensors(source_path, "{\"w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4);
+    test_write_safetensors(like_path,
+                           "{\"m.w\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"new\":{\"dtype\":\"I8\",\"shape\":[2],"
+                           "\"data_offsets\":[4,6]},\"odd\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[6,7]}}", 7);
 }
 
 struct decisions {

@@ -1,30 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a conversion would write, against what it writes: tensors, chunks, files and the bytes that move. */
-#include "check.h"
+#include "store/temp_directory.h"
 
 #include "reshard/reshard.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
-#include <unistd.h>
 
 static reshard_error err;
-static char work[64];
-
-static int work_make(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/reshard-preview-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
-static int work_remove(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", work);
-    return system(command);
-}
 
 static reshard_checkpoint *open_sample(void)
 {
@@ -131,8 +113,8 @@ static void preview_is_what_is_written(const char *format, const char *layout, u
     reshard_report report = RESHARD_REPORT_INIT;
     reshard_checkpoint *source = open_sample(), *preview, *written;
     reshard_tensor first = RESHARD_TENSOR_INIT;
-    char path[256], buffer[65536];
-    snprintf(path, sizeof(path), "%s/target", work);
+    const char *path = temp_path("target");
+    char buffer[65536];
     options.to = format;
     options.layout = layout;
     options.exclude = exclude;
@@ -182,5 +164,5 @@ int main(void)
         cmocka_unit_test(previews_are_what_is_written),
         cmocka_unit_test(a_preview_needs_somewhere_to_go),
     };
-    return cmocka_run_group_tests_name("preview", tests, work_make, work_remove);
+    return cmocka_run_group_tests_name("preview", tests, temp_make, temp_remove);
 }
