@@ -20,7 +20,7 @@ import struct
 import small_models
 from small_models import keys_must_be
 
-SIZES = {"F32": 4, "BF16": 2, "I8": 1, "U16": 2, "C64": 8}
+SIZES = {"F32": 4, "BF16": 2, "I8": 1, "U8": 1, "I32": 4, "U16": 2, "C64": 8}
 
 
 def fill(key, count, dtype):
@@ -185,6 +185,117 @@ def quantised(shell):
     index = json.loads((shell.work / "b" / "optimizer.safetensors.index.json").read_text())
     assert (index["ckpt_quant_stage"], index["quant_ckpt_resume_times"], index["master_weights"]) == ("O1", 3, False), index
     same_bytes(shell, "b", prefixed(model=weights, optimizer=kept))
+
+
+def rounded(value):
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def floats(data):
+    return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+def dequantised(stored, scales, shape, stage, moment):
+    """The values that PaddleFormers' loader makes, each step rounded to float32; scales: one list, or minima and maxima."""
+    columns, rows_of_scale = (1, shape[0]) if len(shape) == 1 else (shape[1], shape[0] if stage == "O1" else 32)
+    made = []
+    for i, byte in enumerate(stored):
+        at = i // columns // rows_of_scale * columns + i % columns
+        signed = byte - 256 if byte > 127 else byte
+        if moment == 1:
+            value = rounded(rounded(signed / 127) * scales[0][at]) if stage == "O1" else rounded(rounded((signed >> 4) * scales[0][at]) / 7)
+        else:
+            low, high = scales[0][at], scales[1][at]
+            part = rounded(byte / 255) if stage == "O1" else rounded((byte & 15) / 15)
+            ratio = rounded(rounded(part * rounded(high - low)) + low)
+            root = rounded(rounded(1 / ratio) - rounded(1e-8))
+            value = rounded(root * root)
+        made.append(value)
+    return struct.pack(f"<{len(made)}f", *made)
+
+
+def scale(key, shape, low, high):
+    source = random.Random(key)
+    return "F32", shape, struct.pack(f"<{math.prod(shape)}f", *[source.uniform(low, high) for _ in range(math.prod(shape))])
+
+
+def quantised_states(weights, stage):
+    """What the trainer's files hold of the moments, what its index says of them, and the values that they stand for."""
+    held, listed, values = {}, [], {}
+    for key, (_, shape, _) in weights.items():
+        one, two = f"{key}/moment1_0", f"{key}/moment2_0"
+        listed += [one, two]
+        if stage == "O2" and len(shape) == 1:
+            held |= {one: tensor(one, shape), two: tensor(two, shape)}
+            values |= {one: held[one], two: held[two]}
+            continue
+        scales = [shape[0] // 32, shape[1]] if stage == "O2" else shape[1:]
+        first, least, most = scale(one, scales, 0.5, 2), scale(two, scales, 1, 2), scale(two + " most", scales, 3, 9)
+        held |= {one + "@scales": first, two + "@min_scales": least, two + "@max_scales": most}
+        stored = tensor(two, shape, "I8" if stage == "O2" else "U8")
+        held |= {two: stored} if stage == "O2" else {one: tensor(one, shape, "I8"), two: stored}
+        of_first = held[one] if stage == "O1" else stored
+        values[one] = "F32", shape, dequantised(of_first[2], [floats(first[2])], shape, stage, 1)
+        values[two] = "F32", shape, dequantised(stored[2], [floats(least[2]), floats(most[2])], shape, stage, 2)
+    return held, listed, values
+
+
+def put_quantised(folder, weights, stage, change=None):
+    """As the trainer writes it: no map has the scales, and it has the first moments of stage O2, which no file has."""
+    held, listed, values = quantised_states(weights, stage)
+    if change:
+        change(held)
+    family(folder, "model", [weights])
+    family(folder, "optimizer", [held], ckpt_quant_stage=stage, quant_ckpt_resume_times=0, master_weights=False)
+    index = folder / "optimizer.safetensors.index.json"
+    said = json.loads(index.read_text())
+    said["weight_map"] = dict.fromkeys(listed, "optimizer-00001-of-00001.safetensors")
+    index.write_text(json.dumps(said))
+    return held, listed, values
+
+
+QUANTISED = {"a.weight": [64, 6], "b.bias": [37], "wide.weight": [32, 20000], "long.weight": [19968, 2], "one.weight": [32, 1]}
+# The sizes of stage O2 are whole blocks of 32 rows.
+
+
+def quantised_values(shell):
+    """Converted to other names and compared, states are what the trainer's loader makes of them; files of their own hold what was."""
+    weights = {key: tensor(key, shape, "BF16") for key, shape in QUANTISED.items()}
+    for stage in "O1", "O2":
+        held, listed, values = put_quantised(shell.work / stage, weights, stage)
+        found = [finding["text"] for finding in json.loads(shell("verify", "--json", stage))["findings"]]
+        assert len(found) == 1 and "quantised" in found[0], found
+        same_bytes(shell, stage, prefixed(model=weights, optimizer=held))
+        shell("convert", stage, stage + ".fc", "--to", "paddle-flex", "--rules", "auto", "--verify", "--quiet")
+        wanted = weights | {key.replace("/", "."): value for key, value in values.items()}
+        same_bytes(shell, stage + ".fc", wanted)
+        shell("diff", stage, stage + ".fc")
+        shell("convert", stage, stage + ".again", "--to", "paddle-uc", "--layout", "tp=3", "--quiet")
+        same_bytes(shell, stage + ".again", prefixed(model=weights, optimizer=held))
+        index = json.loads((shell.work / (stage + ".again") / "optimizer.safetensors.index.json").read_text())
+        keys_must_be(set(index["weight_map"]), set(listed))
+        for file in sorted((shell.work / (stage + ".again")).glob("optimizer-*.safetensors")):
+            inside = get(file)
+            for key in inside:
+                owner = key.split("@")[0]
+                assert owner in inside or owner.replace("moment1", "moment2") in inside, f"{file.name}: {key} without its state"
+        shell("convert", stage, stage + ".plain", "--to", "paddle-uc", "--rules", "auto", "--layout", "tp=2", "--quiet")
+        same_bytes(shell, stage + ".plain", prefixed(model=weights, optimizer=values))
+        index = json.loads((shell.work / (stage + ".plain") / "optimizer.safetensors.index.json").read_text())
+        assert "ckpt_quant_stage" not in index and set(index["weight_map"]) == set(listed)
+
+
+def quantised_without_scales(shell):
+    weights = {"a.weight": tensor("a", [64, 6], "BF16")}
+    cases = (("gone", "is not there", lambda held: held.pop("a.weight/moment2_0@max_scales")),
+             ("shape", "does not have", lambda held: held.update({"a.weight/moment1_0@scales": tensor("s", [5])})),
+             ("type", "does not have", lambda held: held.update({"a.weight/moment2_0@min_scales": tensor("s", [6], "I32")})),
+             ("cube", "of a shape that", lambda held: held.update({"a.weight/moment1_0": tensor("q", [8, 8, 6], "I8")})))
+    for name, words, change in cases:
+        put_quantised(shell.work / name, weights, "O1", change)
+        done = shell.any("convert", name, name + ".fc", "--to", "paddle-flex", "--rules", "auto")
+        assert done.returncode in (4, 5) and words in done.stderr and "a.weight/moment" in done.stderr, (name, done.returncode, done.stderr)
+        assert not (shell.work / (name + ".fc")).exists()
 
 
 # ---- experts ----
@@ -569,6 +680,8 @@ def main():
         ("all families are one checkpoint", all_families), ("one file a family", single_files), ("weights of a LoRA", lora),
         ("numbered files without an index", numbered_without_index), ("skip_save_model_weight", skip_mode),
         ("remove_master_weight", removed_masters), ("quantised states are kept as they are", quantised),
+        ("quantised states become the values that they stand for", quantised_values),
+        ("quantised states without fitting scales are refused", quantised_without_scales),
         ("F20 experts numbered by each rank are refused, or get their numbers", experts_of_two_ranks),
         ("F21 experts that tensor-parallel ranks share are copies", experts_that_ranks_share),
         ("ranks with other numbers of experts are refused", experts_that_do_not_fit),

@@ -2,7 +2,7 @@
 #include "memory_checkpoint.h"
 
 #include "fail_malloc.h"
-#include "formats/paddle/unified.h"
+#include "formats/paddle/unified_quantised.h"
 #include "parallel/expert_keys.h"
 
 static reshard_error err;
@@ -108,6 +108,100 @@ TEST(every_failed_allocation_is_reported_and_leaks_nothing_of_families)
     store_free(store);
 }
 
+#define QUANTISED "optimizer.safetensors"
+
+/* Three rows of two columns, 8 bits each, and 32 rows of one column, 4 bits each; scales of the columns. */
+static struct store *quantised_checkpoint(void)
+{
+    static const float scales[] = { 127, 254, 510, 255, 7, 1, 16 };
+    struct store *store = store_new_memory();
+    struct buffer file = { 0 };
+    const char *header = "{\"a/moment1_0\":{\"dtype\":\"I8\",\"shape\":[3,2],\"data_offsets\":[0,6]},"
+                         "\"b/moment2_0\":{\"dtype\":\"I8\",\"shape\":[32,1],\"data_offsets\":[6,38]},"
+                         "\"a/moment1_0@scales\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[38,46]},"
+                         "\"x\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[46,54]},"
+                         "\"b/moment1_0@scales\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[54,58]},"
+                         "\"b/moment2_0@min_scales\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[58,62]},"
+                         "\"b/moment2_0@max_scales\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[62,66]}}";
+    buffer_append_u64le(&file, strlen(header));
+    buffer_append_text(&file, header);
+    for (int i = 0; i < 6; i++)
+        buffer_append_byte(&file, (uint8_t)(i - 3));
+    for (int i = 0; i < 32; i++)
+        buffer_append_byte(&file, (uint8_t)((i << 4 | ((15 - i) & 15)) & 0xFF));
+    buffer_append(&file, scales, sizeof(scales));
+    memory_put(store, QUANTISED, file.data, file.size);
+    memory_put_text(store, QUANTISED ".index.json",
+                    "{\"ckpt_quant_stage\":\"O2\",\"master_weights\":false,\"weight_map\":{\"a/moment1_0\":\"" QUANTISED
+                    "\",\"x\":\"" QUANTISED "\",\"b/moment1_0\":\"" QUANTISED "\",\"b/moment2_0\":\"" QUANTISED "\"}}");
+    buffer_release(&file);
+    return store;
+}
+
+/* Reads a range of a tensor of one chunk, through the store of its source. */
+static reshard_status read_tensor(struct source *source, const char *key, uint64_t offset, void *out, size_t size)
+{
+    const struct catalog *catalog = source->catalog;
+    const struct catalog_chunk *chunk = &catalog->chunks[catalog->tensors[catalog_find(catalog, str_of(key))].first_chunk];
+    struct store_object *object = NULL;
+    reshard_status status = store_open_object(source->store, catalog->objects[chunk->object].name.data, &object, &err);
+    if (!status)
+        status = store_read_at(object, chunk->offset + offset, out, size, &err);
+    store_object_close(object);
+    return status;
+}
+
+TEST(quantised_states_are_computed_as_they_are_read)
+{
+    struct store *store = quantised_checkpoint();
+    struct source *source = NULL, *view = NULL;
+    float a[6], first[32], second[32];
+    uint8_t part[9];
+    CHECK_OK(memory_open(store, "", false, &source, &err));
+    assert_true(source->has_other_view);
+    assert_int_equal(source->catalog->tensor_count, 7);
+    CHECK_OK(source_by_parameter(source, &view, &err));
+    assert_int_equal(view->catalog->tensor_count, 4);
+    CHECK_OK(read_tensor(view, "optimizer:a/moment1_0", 0, a, sizeof(a)));
+    for (int i = 0; i < 6; i++)
+        assert_true(a[i] == (float)(i - 3) / 127.0F * (i % 2 ? 254.0F : 127.0F));
+    CHECK_OK(read_tensor(view, "optimizer:b/moment1_0", 0, first, sizeof(first)));
+    CHECK_OK(read_tensor(view, "optimizer:b/moment2_0", 0, second, sizeof(second)));
+    for (int i = 0; i < 32; i++) {
+        float ratio = (float)((15 - i) & 15) / 15.0F * 15.0F + 1.0F, root = 1.0F / ratio - 1e-8F;
+        assert_true(first[i] == (float)((i & 15) > 7 ? (i & 15) - 16 : i & 15) && second[i] == root * root);
+    }
+    for (size_t begin = 0; begin < sizeof(a); begin++) {
+        size_t size = sizeof(a) - begin < sizeof(part) ? sizeof(a) - begin : sizeof(part);
+        CHECK_OK(read_tensor(view, "optimizer:a/moment1_0", begin, part, size));
+        assert_memory_equal(part, (const uint8_t *)a + begin, size);
+    }
+    source_free(view);
+    source_free(source);
+    store_free(store);
+}
+
+TEST(every_failed_allocation_of_a_view_is_reported_and_leaks_nothing)
+{
+    struct store *store = quantised_checkpoint();
+    struct source *source = NULL;
+    unsigned long nth = 0;
+    CHECK_OK(memory_open(store, "", false, &source, &err));
+    do {
+        struct source *view = NULL;
+        float values[6];
+        fail_malloc_at(++nth);
+        reshard_status status = source_by_parameter(source, &view, &err);
+        if (!status)
+            status = read_tensor(view, "optimizer:a/moment1_0", 0, values, sizeof(values));
+        assert_true(status == RESHARD_OK || status == RESHARD_ERR_MEMORY);
+        source_free(view);
+    } while (fail_malloc_was_hit());
+    assert_true(nth > 10);
+    source_free(source);
+    store_free(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,6 +209,8 @@ int main(void)
         cmocka_unit_test(numbers_of_experts_are_found),
         cmocka_unit_test(names_of_files_tell_their_family),
         cmocka_unit_test(every_failed_allocation_is_reported_and_leaks_nothing_of_families),
+        cmocka_unit_test(quantised_states_are_computed_as_they_are_read),
+        cmocka_unit_test(every_failed_allocation_of_a_view_is_reported_and_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/paddle/paddle.h"
-#include "formats/paddle/unified.h"
+#include "formats/paddle/unified_quantised.h"
 
 #include "formats/shared/safetensors_target.h"
 
@@ -57,6 +57,8 @@ const struct format_driver format_paddle_uc = {
     .folder_entries = unified_entries,
     .probe = unified_driver_probe,
     .read_catalog = uc_read_catalog,
+    .view_by_parameter = uc_view_by_parameter,
+    .close_source = uc_close,
     .lay_out = uc_lay_out,
     .publish_object = st_target_publish_object,
     .commit = st_target_commit,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lays a Unified Checkpoint out: the tensors of each family dealt over its files, then its index, then what is carried along. */
-#include "formats/paddle/unified.h"
+#include "formats/paddle/unified_quantised.h"
 
 #include "formats/shared/safetensors_items.h"
 #include "formats/shared/safetensors_target.h"
@@ -195,6 +195,32 @@ static void unified_layout_assign(struct uc_write *write, enum uc_family family)
     }
 }
 
+static bool unified_layout_is_quantised(const struct uc_write *write, enum uc_family family)
+{
+    return family == UC_OPTIMIZER && write->from && uc_stage_is_known(write->from->quant_stage);
+}
+
+/* Quantised states are of use with their scales only, which the trainer's loader looks for in the same file. */
+static reshard_status unified_layout_join(struct st_pieces *pieces, reshard_error *err)
+{
+    struct name_map weights = { 0 };
+    uint32_t *files = calloc((size_t)pieces->count + 1, sizeof(*files));
+    reshard_status status = files ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < pieces->count && !status; i++) {
+        bool was_new;
+        uint32_t weight = name_map_intern(&weights, uc_weight_of(pieces->items[i].name), &was_new);
+        if (weight == NAME_NONE)
+            status = error_set_memory(err);
+        else if (was_new)
+            files[weight] = pieces->items[i].file;
+        else
+            pieces->items[i].file = files[weight];
+    }
+    name_map_release(&weights);
+    free(files);
+    return status;
+}
+
 /* ---- files ---- */
 
 static int unified_layout_file_order(const void *a, const void *b)
@@ -230,6 +256,38 @@ static void unified_layout_print_settings(const struct uc_write *write, struct b
                   from ? from->resume_times : 0, has_masters ? "true" : "false");
 }
 
+static void unified_layout_print_entry(const struct uc_write *write, enum uc_family family, struct str key, uint32_t file, bool *is_next,
+                                       struct buffer *out)
+{
+    buffer_append_text(out, *is_next ? ",\n        " : "\n        ");
+    buffer_append_json_string(out, key);
+    buffer_printf(out, ": \"%s-%05" PRIu32 "-of-%05" PRIu32 ".safetensors\"", uc_stems[family], file + 1, write->files[family]);
+    *is_next = true;
+}
+
+/* Of quantised states the trainer writes down what they were before: no scales, both moments where they are one tensor. */
+static void unified_layout_print_map(const struct uc_write *write, enum uc_family family, struct buffer *out)
+{
+    const struct st_pieces *pieces = &write->pieces[family];
+    bool is_quantised = unified_layout_is_quantised(write, family), is_next = false;
+    struct buffer moment = { 0 };
+    for (uint32_t i = 0; i < pieces->count; i++) {
+        const struct st_piece *piece = &pieces->items[i];
+        const char *within = is_quantised ? uc_quantised_within(piece->name, piece->dtype) : NULL;
+        if (is_quantised && uc_quantised_state(piece->name).size)
+            continue;
+        if (within) {
+            buffer_clear(&moment);
+            buffer_append_str(&moment, uc_weight_of(piece->name));
+            out->failed |= !buffer_append_text(&moment, within);
+            unified_layout_print_entry(write, family, buffer_str(&moment), piece->file, &is_next, out);
+        }
+        unified_layout_print_entry(write, family, piece->name, piece->file, &is_next, out);
+    }
+    buffer_append_text(out, is_next ? "\n    }" : "}");
+    buffer_release(&moment);
+}
+
 /* As Python's json prints it with four blanks, the tensors file by file in the order that they have in the model. */
 static reshard_status unified_layout_add_index(struct uc_write *write, enum uc_family family, reshard_error *err)
 {
@@ -240,13 +298,7 @@ static reshard_status unified_layout_add_index(struct uc_write *write, enum uc_f
         return error_set_memory(err);
     buffer_printf(&text, "{\n    \"metadata\": {\n        \"total_size\": %" PRIu64 "\n    },\n    \"weight_map\": {",
                   unified_layout_bytes(pieces));
-    for (uint32_t i = 0; i < pieces->count; i++) {
-        buffer_append_text(&text, i ? ",\n        " : "\n        ");
-        buffer_append_json_string(&text, pieces->items[i].name);
-        buffer_printf(&text, ": \"%s-%05" PRIu32 "-of-%05" PRIu32 ".safetensors\"", uc_stems[family], pieces->items[i].file + 1,
-                      write->files[family]);
-    }
-    buffer_append_text(&text, pieces->count ? "\n    }" : "}");
+    unified_layout_print_map(write, family, &text);
     if (family == UC_OPTIMIZER)
         unified_layout_print_settings(write, &text);
     if (!buffer_append_text(&text, "\n}")) {
@@ -266,12 +318,14 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
         return RESHARD_OK;
     if (pieces->count) {
         unified_layout_assign(write, family);
+        if (unified_layout_is_quantised(write, family))
+            status = unified_layout_join(pieces, err);
         qsort(pieces->items, pieces->count, sizeof(*pieces->items), unified_layout_file_order);
     } else {
         write->files[family] = 1;
     }
     /* The index first: a file's pieces are put into the order of its bytes. */
-    if (!unified_layout_is_single(write, family))
+    if (!status && !unified_layout_is_single(write, family))
         status = unified_layout_add_index(write, family, err);
     for (uint32_t f = 0; f < write->files[family] && !status; f++) {
         uint32_t end = begin;

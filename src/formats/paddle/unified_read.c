@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a Unified Checkpoint: family by family, the weights first, then what is of the checkpoint as a whole. */
-#include "formats/paddle/unified.h"
+#include "formats/paddle/unified_quantised.h"
 
 #include "formats/shared/safetensors_names.h"
 
@@ -79,6 +79,8 @@ static reshard_status unified_read_load(struct uc_read *read, enum uc_family fam
     reshard_status status = RESHARD_OK;
     *is_ranked = false;
     set->may_lack_map = members->ranked_count > 0;
+    set->is_beside = uc_quantised_is_scale;
+    set->is_within = uc_quantised_is_merged;
     struct str *numbered = arena_array(&read->arena, members->numbered_count + 1, sizeof(*numbered));
     if (!numbered)
         return error_set_memory(err);
@@ -104,11 +106,16 @@ static reshard_status unified_read_load(struct uc_read *read, enum uc_family fam
 /* The trainer's own loader takes whole files and believes the map, so the two must agree. */
 static reshard_status unified_read_check_map(const struct uc_read *read, const struct st_set *set, reshard_error *err)
 {
-    if (!set->index_name.size || !set->index.has_map || read->source->lenient || set->index.keys.count == set->mapped_count)
+    uint32_t key = set->mapped_count;
+    if (!set->index_name.size || !set->index.has_map || read->source->lenient)
         return RESHARD_OK;
-    struct str file = set->files.items[set->index.file_of[set->mapped_count]].name;
+    while (key < set->index.keys.count && uc_quantised_is_scale(set, name_map_at(&set->index.keys, key)))
+        key++;
+    if (key == set->index.keys.count)
+        return RESHARD_OK;
+    struct str file = set->files.items[set->index.file_of[key]].name;
     error_set(err, RESHARD_ERR_FORMAT, "'%.*s': index: the tensor '%.*s' of '%.*s' is not in weight_map", STR_ARG(set->index_name),
-              STR_ARG(name_map_at(&set->index.keys, set->mapped_count)), STR_ARG(file));
+              STR_ARG(name_map_at(&set->index.keys, key)), STR_ARG(file));
     error_object(err, "%.*s", STR_ARG(file));
     error_hint(err, "reshard_open_options.lenient reads it all the same");
     return RESHARD_ERR_FORMAT;
@@ -117,7 +124,7 @@ static reshard_status unified_read_check_map(const struct uc_read *read, const s
 static void unified_read_check_size(const struct uc_read *read, const struct st_set *set)
 {
     uint64_t bytes = 0;
-    if (!set->index.has_total_size || read->renumbered)
+    if (!set->index.has_total_size || read->renumbered || st_index_find(&set->index, "ckpt_quant_stage")) /* of before it */
         return;
     for (uint32_t k = 0; k < set->mapped_count; k++) {
         if (set->index.file_of[k] == ST_NO_FILE)
@@ -175,6 +182,14 @@ static bool unified_read_is_skip(const struct uc_read *read)
     return true;
 }
 
+static void unified_read_note_quantised(struct source *source, struct str stage)
+{
+    source->has_other_view = uc_stage_is_known(stage);
+    catalog_warn(source->catalog, false, "optimizer states are quantised (ckpt_quant_stage %.*s): they are listed as they are stored, with "
+                                         "their scales beside them (@scales, @min_scales, @max_scales)%s", STR_ARG(stage),
+                 source->has_other_view ? "; other names (--rules) and diff take their float32 values" : "");
+}
+
 static reshard_status unified_read_add_mode(struct uc_read *read, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
@@ -191,8 +206,7 @@ static reshard_status unified_read_add_mode(struct uc_read *read, reshard_error 
         catalog_warn(catalog, false, "there are no weights, but master weights, from which the trainer casts them");
     }
     if (!status && stage && stage->kind == VALUE_STR && !str_is(stage->text, "O0"))
-        catalog_warn(catalog, false, "optimizer states are quantised (ckpt_quant_stage %.*s): they are listed and moved as they are "
-                                     "stored, with their scales beside them (@scales, @min_scales, @max_scales)", STR_ARG(stage->text));
+        unified_read_note_quantised(read->source, stage->text);
     return status;
 }
 

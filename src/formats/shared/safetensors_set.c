@@ -269,6 +269,10 @@ static reshard_status check_mapped(struct source *source, struct st_set *set, re
         const struct st_file *file = set->index.file_of[i] == ST_NO_FILE ? NULL : &set->files.items[set->index.file_of[i]];
         if (!file || name_map_find(&file->header.names, key) != NAME_NONE)
             continue;
+        if (set->is_within && set->is_within(set, key)) {
+            set->index.file_of[i] = ST_NO_FILE;
+            continue;
+        }
         if (source_bears_loss(source)) {
             catalog_warn(source->catalog, true, "'%.*s': index: tensor '%.*s' is mapped to '%.*s', which does not hold it",
                          STR_ARG(set->index_name), STR_ARG(key), STR_ARG(file->name));
@@ -297,7 +301,7 @@ static reshard_status add_unmapped(struct source *source, struct st_set *set, re
             uint32_t number = name_map_find(&set->index.keys, key);
             if (set->index.file_of[number] == ST_NO_FILE)
                 set->index.file_of[number] = f;
-            if (was_new && set->index_name.size)
+            if (was_new && set->index_name.size && !(set->is_beside && set->is_beside(set, key)))
                 catalog_warn(source->catalog, false, "tensor '%.*s' of '%.*s' is not in the index", STR_ARG(key),
                              STR_ARG(file->name));
         }
@@ -321,7 +325,7 @@ static void tell_lost(struct source *source, const struct st_set *set)
 {
     for (uint32_t i = 0; i < set->mapped_count; i++) {
         struct str key = name_map_at(&set->index.keys, i);
-        if (set->index.file_of[i] == ST_NO_FILE)
+        if (set->index.file_of[i] == ST_NO_FILE && !(set->is_within && set->is_within(set, key)))
             catalog_warn_lost(source->catalog, key, "tensor '%.*s' is lost: '%.*s' has it, no file does", STR_ARG(key),
                               STR_ARG(set->index_name));
     }
