@@ -163,6 +163,40 @@ def skip_mode(shell):
     assert "skip_save_model_weight" in said and "master weights" in said, said
 
 
+def weights_stored_once(shell):
+    """The trainer's modes are written: what is left out is said, and nothing is left out that cannot be made again."""
+    weights = small() | {"norm.weight": tensor("norm", [3], "F32")}
+    made, state = masters(weights), states(weights)
+    whole(shell.work / "a", more={"norm.weight": weights["norm.weight"]})
+    for name, families, left_out, flag in (
+            ("skip_save_model_weight", {"model": made}, "model", True),
+            ("remove_master_weight", {"model": weights}, "master_weights", False)):
+        said = shell.any("convert", "a", name, "--to", "paddle-uc", "-o", "mode=" + name, "--verify", "--verbose")
+        assert not said.returncode, said.stderr
+        for key in weights:
+            assert f"dropped: {left_out}:{key}: {name}: " in said.stdout + said.stderr, said.stdout + said.stderr
+        same_bytes(shell, name, prefixed(optimizer=state, **families))
+        index = json.loads((shell.work / name / "optimizer.safetensors.index.json").read_text())
+        assert index["master_weights"] is flag and not list((shell.work / name).glob("master_weights*"))
+        shell("convert", name, name + ".again", "--to", "paddle-uc", "--quiet")
+        index = json.loads((shell.work / (name + ".again") / "optimizer.safetensors.index.json").read_text())
+        assert index["master_weights"] is flag
+    shell("convert", "skip_save_model_weight", "both", "--to", "paddle-uc", "-o", "mode=remove_master_weight", "--quiet")
+    assert json.loads((shell.work / "both" / "optimizer.safetensors.index.json").read_text())["master_weights"] is False
+    shell("convert", "a", "plain", "--to", "paddle-uc", "--exclude", "master_weights:*", "--quiet")
+    assert json.loads((shell.work / "plain" / "optimizer.safetensors.index.json").read_text())["master_weights"] is False
+    # What no other tensor can be made of is not left out; a float32 weight is its own master weight.
+    alone = next(key for key, value in weights.items() if value[0] == "BF16")
+    for mode, pattern, stays in (("skip_save_model_weight", "master_weights:", False), ("remove_master_weight", "model:", False)):
+        done = shell.any("convert", "a", "x", "--to", "paddle-uc", "--exclude", pattern + alone, "-o", "mode=" + mode)
+        assert done.returncode == 5 and alone in done.stderr and not (shell.work / "x").exists(), done.stderr
+    shell("convert", "a", "float", "--to", "paddle-uc", "--exclude", "master_weights:norm.weight", "-o", "mode=skip_save_model_weight",
+          "--quiet")
+    same_bytes(shell, "float", prefixed(model=made, optimizer=state))
+    done = shell.any("convert", "a", "x", "--to", "paddle-uc", "-o", "mode=fast")
+    assert done.returncode == 2 and "whole, skip_save_model_weight" in done.stderr, done.stderr
+
+
 def removed_masters(shell):
     weights = small()
     family(shell.work / "a", "model", [weights])
@@ -657,11 +691,13 @@ def trainers_own(roots):
         found = next((root for root in roots if (root / "paddle" / "paddle-uc-tp2").is_dir()), None)
         if not found:
             return "no fixtures here"
-        one, two = (found / "paddle" / f"paddle-uc-{name}" / "ckpt" for name in ("tp1", "tp2"))
+        one, two, skip = (found / "paddle" / f"paddle-uc-{name}" / "ckpt" for name in ("tp1", "tp2", "tp2-skip"))
         shell("convert", one, "a", "--to", "paddle-uc", "--layout", "tp=2", "--quiet")
         shell("convert", two, "b", "--to", "paddle-uc", "--layout", "tp=1", "--quiet")
         shell("convert", one, "c", "--like", two, "--quiet")
-        for made, wanted in ("a", two), ("b", one), ("c", two):
+        shell("convert", one, "d", "--to", "paddle-uc", "--layout", "tp=2", "-o", "mode=skip_save_model_weight", "--quiet")
+        shell("convert", one, "e", "--like", skip, "-o", "mode=skip_save_model_weight", "--quiet")
+        for made, wanted in ("a", two), ("b", one), ("c", two), ("d", skip), ("e", skip):
             names = sorted(p.name for p in wanted.iterdir())
             assert sorted(p.name for p in (shell.work / made).iterdir()) == names
             same, other, failed = filecmp.cmpfiles(wanted, shell.work / made, names, shallow=False)
@@ -679,7 +715,8 @@ def main():
     tests = [
         ("all families are one checkpoint", all_families), ("one file a family", single_files), ("weights of a LoRA", lora),
         ("numbered files without an index", numbered_without_index), ("skip_save_model_weight", skip_mode),
-        ("remove_master_weight", removed_masters), ("quantised states are kept as they are", quantised),
+        ("remove_master_weight", removed_masters), ("weights that are stored once are written", weights_stored_once),
+        ("quantised states are kept as they are", quantised),
         ("quantised states become the values that they stand for", quantised_values),
         ("quantised states without fitting scales are refused", quantised_without_scales),
         ("F20 experts numbered by each rank are refused, or get their numbers", experts_of_two_ranks),

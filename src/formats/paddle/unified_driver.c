@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/paddle/paddle.h"
 #include "formats/paddle/unified_quantised.h"
+#include "formats/paddle/unified_target.h"
 
 #include "formats/shared/safetensors_target.h"
 
@@ -53,6 +54,7 @@ const struct format_driver format_paddle_uc = {
     .target_names = unified_driver_names,
     .summary = "Paddle Unified Checkpoint: safetensors files of weights, optimizer states and master weights, with indexes",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY,
+    .options = uc_options,
     .words = unified_words,
     .folder_entries = unified_entries,
     .probe = unified_driver_probe,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lays a Unified Checkpoint out: the tensors of each family dealt over its files, then its index, then what is carried along. */
 #include "formats/paddle/unified_quantised.h"
+#include "formats/paddle/unified_target.h"
 
 #include "formats/shared/safetensors_items.h"
 #include "formats/shared/safetensors_target.h"
@@ -18,6 +19,7 @@ struct uc_write {
     uint32_t files[UC_FAMILIES];
     const struct uc_state *from; /* of the source, or NULL */
     struct st_metadata metadata;
+    enum uc_mode mode;
     bool is_empty; /* nothing has a place in any family */
 };
 
@@ -149,11 +151,23 @@ static uint32_t unified_layout_split(struct st_pieces *pieces, uint64_t bytes_ma
     return file + 1;
 }
 
-/* The number of a reference's file: 0-based, as the chunk of its tensor says; files if it does not have the tensor. */
-static uint32_t unified_layout_reference_file(const struct uc_write *write, const struct st_piece *piece)
+/* A key as a reader lists it; empty without memory. */
+static struct str unified_layout_key(struct arena *arena, enum uc_family family, struct str name)
+{
+    size_t stem = strlen(uc_stems[family]), size = stem + 1 + name.size;
+    char *text = arena_alloc(arena, size);
+    if (!text)
+        return (struct str){ 0 };
+    memcpy(text, uc_stems[family], stem);
+    text[stem] = ':';
+    memcpy(text + stem + 1, name.data, name.size);
+    return (struct str){ text, size };
+}
+
+/* The number of a reference's file: 0-based, as the chunk of its tensor says; UINT32_MAX if it does not have the tensor. */
+static uint32_t unified_layout_reference_file(const struct uc_write *write, struct str key)
 {
     const struct catalog *catalog = write->request->like->catalog;
-    struct str key = write->request->wanted->tensors[piece->tensor].key;
     uint32_t tensor = catalog_find(catalog, key);
     if (tensor == CATALOG_NONE || !catalog->tensors[tensor].chunk_count)
         return UINT32_MAX;
@@ -168,31 +182,36 @@ static uint32_t unified_layout_files_like(const struct uc_write *write, enum uc_
     return files ? files : 1;
 }
 
-static void unified_layout_assign_like(struct uc_write *write, enum uc_family family)
+static reshard_status unified_layout_assign_like(struct uc_write *write, enum uc_family family, reshard_error *err)
 {
     struct st_pieces *pieces = &write->pieces[family];
     uint32_t files = unified_layout_files_like(write, family);
     unified_layout_deal(pieces, files);
     for (uint32_t i = 0; i < pieces->count && write->like->files[family]; i++) {
-        uint32_t file = unified_layout_reference_file(write, &pieces->items[i]);
+        struct str key = unified_layout_key(&write->target->catalog->arena, family, pieces->items[i].name);
+        if (!key.size)
+            return error_set_memory(err);
+        uint32_t file = unified_layout_reference_file(write, key);
         pieces->items[i].file = file < files ? file : files - 1;
     }
     write->files[family] = files;
+    return RESHARD_OK;
 }
 
-static void unified_layout_assign(struct uc_write *write, enum uc_family family)
+static reshard_status unified_layout_assign(struct uc_write *write, enum uc_family family, reshard_error *err)
 {
     const struct layout_request *request = write->request;
     struct st_pieces *pieces = &write->pieces[family];
     uint32_t tp = layout_number(request, "tp"), files = tp ? tp : request->ranks ? request->ranks : 1;
-    if (write->like) {
-        unified_layout_assign_like(write, family);
-    } else if (files == 1 && request->max_shard_bytes > 0) {
+    if (write->like)
+        return unified_layout_assign_like(write, family, err);
+    if (files == 1 && request->max_shard_bytes > 0) {
         write->files[family] = unified_layout_split(pieces, (uint64_t)request->max_shard_bytes);
     } else {
         unified_layout_deal(pieces, files);
         write->files[family] = files;
     }
+    return RESHARD_OK;
 }
 
 static bool unified_layout_is_quantised(const struct uc_write *write, enum uc_family family)
@@ -247,7 +266,8 @@ static char *unified_layout_name(const struct uc_write *write, enum uc_family fa
 static void unified_layout_print_settings(const struct uc_write *write, struct buffer *out)
 {
     const struct uc_state *from = write->from;
-    bool has_masters = write->pieces[UC_MASTERS].count || (from && from->had_masters);
+    bool from_skip = from && from->had_masters && !from->has[UC_MASTERS];
+    bool has_masters = write->mode != UC_MODE_REMOVE && (write->pieces[UC_MASTERS].count || from_skip || write->mode == UC_MODE_SKIP);
     if (from && from->quant_stage.size) {
         buffer_append_text(out, ",\n    \"ckpt_quant_stage\": ");
         buffer_append_json_string(out, from->quant_stage);
@@ -317,8 +337,8 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
     if (!pieces->count && (family != UC_MODEL || !write->is_empty))
         return RESHARD_OK;
     if (pieces->count) {
-        unified_layout_assign(write, family);
-        if (unified_layout_is_quantised(write, family))
+        status = unified_layout_assign(write, family, err);
+        if (!status && unified_layout_is_quantised(write, family))
             status = unified_layout_join(pieces, err);
         qsort(pieces->items, pieces->count, sizeof(*pieces->items), unified_layout_file_order);
     } else {
@@ -362,7 +382,7 @@ static reshard_status unified_layout_add_side_files(struct uc_write *write, resh
 }
 
 /* A reader names the family of every tensor. */
-static reshard_status unified_layout_read_keys(struct target *target, reshard_error *err)
+static reshard_status unified_layout_read_keys(struct target *target, enum uc_mode mode, reshard_error *err)
 {
     struct catalog *catalog = target->catalog;
     struct str *keys = arena_array(&catalog->arena, (size_t)catalog->tensor_count + 1, sizeof(*keys));
@@ -371,14 +391,10 @@ static reshard_status unified_layout_read_keys(struct target *target, reshard_er
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         struct str name = catalog->tensors[i].key;
         enum uc_family family = unified_layout_family(&name);
-        size_t stem = strlen(uc_stems[family]), size = stem + 1 + name.size;
-        char *text = arena_alloc(&catalog->arena, size);
-        if (!text)
+        family = family == UC_MASTERS && mode == UC_MODE_SKIP ? UC_MODEL : family;
+        keys[i] = unified_layout_key(&catalog->arena, family, name);
+        if (!keys[i].size)
             return error_set_memory(err);
-        memcpy(text, uc_stems[family], stem);
-        text[stem] = ':';
-        memcpy(text + stem + 1, name.data, name.size);
-        keys[i] = (struct str){ text, size };
     }
     target->read_keys = keys;
     return RESHARD_OK;
@@ -394,12 +410,16 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
     target->driver_state = st_target_new();
     reshard_status status = target->driver_state ? target_add_tensors(request, target, err) : error_set_memory(err);
     if (!status)
+        status = uc_mode_read(request, &write.mode, err);
+    if (!status)
         status = st_pieces_collect(request, target, false, &all, &ties, err);
     if (!status)
-        status = unified_layout_read_keys(target, err);
+        status = unified_layout_read_keys(target, write.mode, err);
     write.is_empty = !all.count; /* storages of items are tensors, and hidden */
     if (!status)
         status = unified_layout_sort(&write, &all, err);
+    if (!status)
+        status = uc_mode_apply(write.mode, request, target, write.pieces, err);
     if (!status)
         status = unified_layout_note(&write, err);
     if (!status)
