@@ -115,16 +115,52 @@ static reshard_status tied_note(struct conversion *conversion, const struct tied
                     "has the values of '%.*s', whose weight is the same: the source has one state for both", STR_ARG(tensor->key));
 }
 
-/* The reference may want states under each of two names that are one weight in the source. */
+/* Marks what the reference has once, and is the same, as not to be selected. */
+static reshard_status spare_note(struct conversion *conversion, const struct spare_state *spare, uint8_t *is_left_out, reshard_error *err)
+{
+    const struct catalog_tensor *tensors = conversion->source->source->catalog->tensors;
+    struct str key = tensors[spare->tensor].key, kept = tensors[spare->kept].key;
+    if (!spare->is_same)
+        return note_add(&conversion->warnings, &conversion->notes, NOTE_TIE, key, err,
+                        "is written, though the reference has one state for this and '%.*s': in the source they are not the same",
+                        STR_ARG(kept));
+    is_left_out[spare->tensor] = 1;
+    return note_add(&conversion->losses, &conversion->notes, NOTE_TIE, key, err,
+                    "the same as '%.*s', which is the one state of both in the reference", STR_ARG(kept));
+}
+
+/* *is_left_out: by tensor of the source, what is lost, and what is spare; NULL if nothing is spare. */
+static reshard_status spare_states_leave_out(struct conversion *conversion, const uint8_t *lost, uint8_t **is_left_out, reshard_error *err)
+{
+    uint32_t count = 0, tensor_count = conversion->source->source->catalog->tensor_count;
+    struct spare_state *spare = NULL;
+    reshard_status status = spare_states_find(conversion->source, conversion->like, &conversion->engine, &spare, &count, err);
+    if (!status && count) {
+        *is_left_out = calloc((size_t)tensor_count + 1, sizeof(**is_left_out));
+        status = *is_left_out ? RESHARD_OK : error_set_memory(err);
+    }
+    if (!status && count && lost)
+        memcpy(*is_left_out, lost, tensor_count);
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = spare_note(conversion, &spare[i], *is_left_out, err);
+    free(spare);
+    return status;
+}
+
+/* The reference may want states under each of two names that are one weight in the source, or have one for both. */
 static reshard_status conversion_select(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
 {
     struct selection_options options = conversion->options->selection;
     const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
     struct tied_state *tied = NULL;
+    uint8_t *is_left_out = NULL;
     reshard_status status = RESHARD_OK;
     if (reference && !conversion->mapping.stage)
         status = tied_states_find(conversion->source, reference, &conversion->engine, &tied, &options.tied_count, err);
+    if (!status && reference && !conversion->mapping.stage)
+        status = spare_states_leave_out(conversion, options.lost_tensors, &is_left_out, err);
     options.tied = tied;
+    options.lost_tensors = is_left_out ? is_left_out : options.lost_tensors;
     for (uint32_t i = 0; i < options.tied_count && !status; i++)
         status = tied_note(conversion, &tied[i], err);
     options.second = conversion->second.view ? conversion->second.view->source->catalog : NULL;
@@ -132,6 +168,7 @@ static reshard_status conversion_select(struct conversion *conversion, const str
         status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &options, reference,
                                 &conversion->selection, err);
     free(tied);
+    free(is_left_out);
     return status;
 }
 

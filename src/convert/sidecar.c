@@ -378,36 +378,6 @@ static bool is_any_made(const struct conversion *conversion)
 
 /* ---- rows of padding ---- */
 
-static reshard_status rows_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
-                                reshard_error *err)
-{
-    (void)tensor, (void)offset, (void)is_last, (void)err;
-    digest_update(context, bytes, size);
-    return RESHARD_OK;
-}
-
-/* Digest of the first rows of a tensor. */
-static reshard_status digest_rows(struct source *source, uint32_t tensor, int64_t rows, const struct engine_options *options,
-                                  char hex[DIGEST_HEX_MAX], reshard_error *err)
-{
-    static const int64_t origin[RANK_MAX];
-    const struct engine_source from = { .store = source->store, .catalog = source->catalog, .limits = &source->limits };
-    const struct catalog_tensor *of = &source->catalog->tensors[tensor];
-    struct engine_options run = *options;
-    int64_t extent[RANK_MAX];
-    struct digest *digest = digest_new(DIGEST_XXH3);
-    memcpy(extent, catalog_vector_at(source->catalog, of->shape), (size_t)of->rank * sizeof(*extent));
-    extent[0] = rows;
-    run.threads = 1;
-    reshard_status status = digest ? source_resolve(source, &tensor, 1, err) : error_set_memory(err);
-    if (!status)
-        status = engine_stream(&from, &tensor, 1, origin, extent, &run, rows_sink, digest, err);
-    if (!status)
-        digest_hex(digest, hex);
-    digest_free(digest);
-    return status;
-}
-
 /*
  * A vocabulary's rows of padding come and go with the number of ranks: then the rows that both sides have are compared. expected: digest of
  * the whole as it was wanted. *is_same: set where the numbers of rows differ, and nothing else does.
@@ -428,9 +398,9 @@ static reshard_status sidecar_compare_rows(const struct conversion *conversion, 
     if (is_shorter && !is_plain)
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "tensor '%.*s' lost rows of padding on a way that changes it: 'reshard diff' compares it", STR_ARG(x->key));
-    reshard_status status = digest_rows(written->source, found, is_shorter ? now[0] : old[0], &conversion->engine, second, err);
+    reshard_status status = tensor_digest_rows(written->source, found, is_shorter ? now[0] : old[0], &conversion->engine, second, err);
     if (!status && is_shorter)
-        status = digest_rows(conversion->source->source, from, now[0], &conversion->engine, first, err);
+        status = tensor_digest_rows(conversion->source->source, from, now[0], &conversion->engine, first, err);
     *is_same = !status && strcmp(second, is_shorter ? first : expected) == 0;
     return status;
 }

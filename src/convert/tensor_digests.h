@@ -19,4 +19,8 @@ reshard_status tensor_digests_shared(struct team *team, struct checkpoint *check
                                      uint32_t count, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX],
                                      reshard_error *err);
 
+/* DIGEST_XXH3 of the first rows of a tensor, which has that many. */
+reshard_status tensor_digest_rows(struct source *source, uint32_t tensor, int64_t rows, const struct engine_options *options,
+                                  char hex[DIGEST_HEX_MAX], reshard_error *err);
+
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Optimizer states of tied weights. Where two names are one weight, only one of them has states. A reference whose weights are not tied
- * wants states under both names: each gets those of the weight that it is a copy of.
+ * wants states under both names: each gets those of the weight that it is a copy of. A reference whose weights are tied has them once:
+ * what the source has twice is written once.
  */
 #ifndef CONVERT_TIED_STATES_H
 #define CONVERT_TIED_STATES_H
@@ -17,5 +18,16 @@ struct tied_state {
 /* Finds them: *out is malloc'd. Reads weights that may be each other's copies. */
 reshard_status tied_states_find(struct checkpoint *source, const struct catalog *reference, const struct engine_options *engine,
                                 struct tied_state **out, uint32_t *count, reshard_error *err);
+
+/* A state of the source, of a weight that the reference ties to another, and the state of that one. */
+struct spare_state {
+    uint32_t tensor, kept; /* of the source */
+    bool is_same;          /* weights and states are the same bytes: one of them is enough. Else the source's weights are not tied */
+};
+
+/* Finds them: *out is malloc'd. The reference ties two weights if they are the same bytes and one of them has no such state. Reads weights
+ * of both checkpoints, and states, where these may be spare. */
+reshard_status spare_states_find(struct checkpoint *source, struct checkpoint *reference, const struct engine_options *engine,
+                                 struct spare_state **out, uint32_t *count, reshard_error *err);
 
 #endif

@@ -194,6 +194,15 @@ def f5(shell):
     for state in ("moment1_0", "moment2_0", "beta1_pow_acc_0", "beta2_pow_acc_0", "w_0"):
         assert found[f"model.embed_tokens.weight.{state}"]["hash"] == found[f"lm_head.weight.{state}"]["hash"], state
     assert "embed_tokens.weight" in said and "lm_head.weight" in said, said
+    # And back: a reference that is tied has them once, and of two that are the same one is left out.
+    said = shell.convert("out", "back", "--like", tied, "--verbose", "--verify")
+    assert shell.tensors("back") == shell.tensors(tied)
+    for state in ("moment1_0", "moment2_0", "beta1_pow_acc_0", "beta2_pow_acc_0", "w_0"):
+        assert f"dropped: model.embed_tokens.weight.{state}: the same as 'lm_head.weight.{state}'" in said, said
+    # Weights that are not tied have states of their own, which no reference takes from them.
+    said = shell.convert(reference, "kept", "--like", tied)
+    assert shell.tensors("kept") == shell.tensors(reference)
+    assert "in the source they are not the same" in said, said
 
 
 def f6(shell):
