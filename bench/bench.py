@@ -3,7 +3,7 @@
 """Prints the figures of the README: ratios of medians, measured side by side in interleaved rounds of one run.
 
 usage: bench.py --reshard PATH [--before PATH] [--dir DIR] [--disk DIR] [--rounds N] [--gigabytes 1,4] [--only WORD,…]
-With --before every command is also run, in the same rounds, by an earlier build; what it took is printed behind the rows.
+With --before every command that an earlier build knows is also run by it, in the same rounds; what it took is printed behind the rows.
 --disk is a folder on a disk, for the rows where storage counts; it defaults to the temporary directory, unless that is in memory.
 DIR defaults to /dev/shm when it has room (then storage does not hide the program), else to the temporary directory.
 The checkpoints are written by real torch; RESHARD_TEST_PYTHON names a Python that has it, with safetensors.
@@ -55,7 +55,8 @@ class Bench:
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return path
 
-    def time_one(self, command):
+    def time_one(self, command, may_fail=False):
+        """(seconds, most MiB, seconds of CPU), or None of a command that failed and may."""
         shutil.rmtree(self.out, ignore_errors=True)
         os.makedirs(self.out)
         started = time.monotonic()
@@ -63,6 +64,8 @@ class Bench:
         message = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.monotonic() - started
+        if status and may_fail:
+            return None
         if status:
             sys.exit(f"{command}: {message.decode()[-500:]}")
         return seconds, usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
@@ -76,26 +79,30 @@ class Bench:
                 both[name + BEFORE] = [self.args.before, *command[1:]]
         return both
 
-    def note_before(self, commands, times):
+    def note_before(self, commands, times, cpu):
         for name in commands:
-            if name + BEFORE in times:
-                was, now = statistics.median(times[name + BEFORE]), statistics.median(times[name])
+            if times.get(name + BEFORE):
                 what = " ".join(part.replace(self.root + "/", "") for part in commands[name][1:])
-                self.before.append((what, was, now))
+                medians = [statistics.median(found[which]) for found in (times, cpu) for which in (name + BEFORE, name)]
+                self.before.append((what, *medians))
 
     def side_by_side(self, commands, rounds=None):
         """{name: (median seconds, most MiB, median seconds of CPU)}; one warming round is not counted."""
         asked, commands = commands, self.with_before(commands)
         times, cpu, memory = {name: [] for name in commands}, {name: [] for name in commands}, dict.fromkeys(commands, 0)
         for turn in range((rounds or self.args.rounds) + 1):
-            for name, command in commands.items():
-                seconds, mib, used = self.time_one(command)
+            for name, command in list(commands.items()):
+                took = self.time_one(command, may_fail=name.endswith(BEFORE) and not turn)
+                if not took: # the earlier build does not know this verb or format
+                    del commands[name]
+                    continue
+                seconds, mib, used = took
                 if turn:
                     times[name].append(seconds)
                     cpu[name].append(used)
                     memory[name] = max(memory[name], mib)
         shutil.rmtree(self.out, ignore_errors=True)
-        self.note_before(asked, times)
+        self.note_before(asked, times, cpu)
         return {name: (statistics.median(times[name]), memory[name], statistics.median(cpu[name])) for name in commands}
 
     def row(self, what, figure, must, aim, detail):
@@ -423,9 +430,9 @@ def main():
             bench.out = os.path.join(on_disk, "out")
             bench.disk(int(args.gigabytes.split(",")[0]))
         if args.before:
-            print("\n| command | before, s | now, s | ratio |\n|---|---|---|---|")
-            for what, was, now in bench.before:
-                print(f"| `{what}` | {was:.3f} | {now:.3f} | {was / now:.2f}x |")
+            print("\n| command | before, s | now, s | ratio | ratio of CPU time |\n|---|---|---|---|---|")
+            for what, was, now, cpu_was, cpu_now in bench.before:
+                print(f"| `{what}` | {was:.3f} | {now:.3f} | {was / now:.2f}x | {cpu_was / cpu_now:.2f}x |")
     finally:
         shutil.rmtree(root, ignore_errors=True)
         if on_disk:

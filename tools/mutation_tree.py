@@ -123,6 +123,9 @@ class Tree:
             for path in (pathlib.Path(folder, f) for f in files):
                 if str(path.relative_to(self.source)) not in known:
                     path.unlink()
+        for live in self.origin.glob(".venv*"): # the Pythons of live tests, where the tests look for them
+            if not (self.source / live.name).exists():
+                (self.source / live.name).symlink_to(live)
         if not (self.build / "build.ninja").exists():
             self.call(["meson", "setup", *self.options, str(self.build), str(self.source)], "meson setup")
         self.ninja(["build.ninja"])
