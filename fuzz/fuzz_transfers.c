@@ -25,12 +25,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         for (uint32_t i = 0; i < transfers->plan->step_count; i++) {
             struct kept_transfer transfer;
             const struct plan_step *step = &transfers->plan->steps[i];
-            const struct shard *source = &transfers->sources.shards[transfers->source->chunks[transfers->chosen[i]].object];
+            const struct shard *source = transfers_source(transfers, i);
             const struct shard *target = &transfers->targets.shards[transfers->target->chunks[step->target_chunk].object];
             if (kept_transfer_at(&kept, i, &transfer, NULL))
                 break;
-            if (!is_inside(source, transfer.source_offset, &transfer.spec, transfer.spec.source_stride, transfer.spec.source_dtype) ||
-                !is_inside(target, transfer.target_offset, &transfer.spec, transfer.spec.target_stride, transfer.spec.target_dtype))
+            const struct copy_spec *spec = &transfer.spec;
+            if (!is_inside(source, transfer.source_offset, spec, spec->source_stride, spec->source_dtype) ||
+                !is_inside(target, transfer.target_offset, spec, spec->target_stride, spec->target_dtype))
                 abort();
         }
     }

@@ -103,8 +103,9 @@ void reshard_comm_free(reshard_comm *comm);
 typedef struct reshard_redistribute_options {
     size_t struct_size;
     uint64_t scratch_bytes; /* memory beyond the shards' own, at most; 0: 16 MiB. The least that any rank gives counts */
+    const reshard_map_options *map; /* names, shapes and types under which sources come; the same on all ranks. NULL: their own */
 } reshard_redistribute_options;
-#define RESHARD_REDISTRIBUTE_OPTIONS_INIT { sizeof(reshard_redistribute_options), 0 }
+#define RESHARD_REDISTRIBUTE_OPTIONS_INIT { sizeof(reshard_redistribute_options), 0, NULL }
 
 typedef struct reshard_redistribute_report {
     size_t struct_size;
@@ -123,9 +124,14 @@ typedef struct reshard_redistribute_report {
  * values. Each element of a target is written exactly once, and comes from the same rank if that has it, so that no more bytes move than
  * have to. Targets may be replicas, and may overlap, in different memory; memory of sources and targets must not.
  *
+ * With a mapping (options->map, docs/mapping.md) targets are what it makes of the sources: renamed, split, joined, transposed, cast. If it
+ * has no texts, names that are recognised become those of the targets, as in a conversion. What it makes and no rank wants is left out;
+ * what it keeps of a target (`_ -> key`) is not written. diagnose is called on every rank, and what it returns does not count. Such a text
+ * is the aoa_config of Paddle's reshard_sharded_state_dict.
+ *
  * RESHARD_ERR_FORMAT names the key, the region and the ranks of shards that overlap, or a region that a target needs and no rank has;
- * RESHARD_ERR_USAGE a key, type or shape that does not fit. Nothing is written then. What fails later leaves targets half filled. options
- * and report may be NULL.
+ * RESHARD_ERR_USAGE a key, type or shape that does not fit, or a rank with another mapping. Nothing is written then. What fails later
+ * leaves targets half filled. options and report may be NULL.
  */
 reshard_status reshard_redistribute(reshard_comm *comm, const reshard_shards *source, const reshard_shards *target,
                                     const reshard_redistribute_options *options, reshard_redistribute_report *report, reshard_error *err);

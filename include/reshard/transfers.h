@@ -50,7 +50,7 @@ uint64_t reshard_transfers_pair_bytes(const reshard_transfers *transfers, int64_
 typedef struct reshard_transfer {
     size_t struct_size;
     int64_t from, to;                    /* ranks; equal: it stays */
-    reshard_str key;
+    reshard_str key;                     /* of the target's tensor */
     uint64_t source_shard, target_shard; /* which of the lists of their ranks */
     const char *source_dtype, *target_dtype;
     uint64_t source_offset, target_offset; /* bytes from the shard's first value to the block's first element */
@@ -58,24 +58,32 @@ typedef struct reshard_transfer {
     const int64_t *extent;                 /* elements */
     const int64_t *source_strides, *target_strides; /* bytes */
     uint64_t bytes;                                 /* of the target's type */
+    reshard_str source_key;                         /* of the source's tensor: another one where a mapping changes names */
+    const char *const *via; /* types that elements are cast to on the way, one after the other: what a mapping says */
+    size_t via_count;
 } reshard_transfer;
-#define RESHARD_TRANSFER_INIT { sizeof(reshard_transfer), 0, 0, { NULL, 0 }, 0, 0, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, 0 }
+#define RESHARD_TRANSFER_INIT                                                                                                              \
+    {                                                                                                                                      \
+        sizeof(reshard_transfer), 0, 0, { NULL, 0 }, 0, 0, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, 0, { NULL, 0 }, NULL, 0                  \
+    }
 
-/* Each element of each target is in one transfer. They are in the order of target ranks and shards; those from one rank to another are in
- * the same order for both. Vectors are good until the next call of the thread. */
+/* Each element of each target is in one transfer, but for what a mapping keeps as it is. They are in the order of target ranks and shards;
+ * those from one rank to another are in the same order for both. Vectors are good until the next call of the thread. */
 size_t reshard_transfers_count(const reshard_transfers *transfers);
 reshard_status reshard_transfers_at(const reshard_transfers *transfers, size_t index, reshard_transfer *out, reshard_error *err);
 
 /* One JSON object: {"schema": "reshard-transfers/1", "hash" (16 hexadecimal digits), "ranks", "bytes_moved", "pairs": [{"from", "to",
  * "bytes"}, …], "transfers": [{"from", "to", "key", "source_shard", "source_dtype", "source_offset", "source_strides", "target_shard",
- * "target_dtype", "target_offset", "target_strides", "extent", "bytes"}, …]}. */
+ * "target_dtype", "target_offset", "target_strides", "extent", "bytes"}, …]}. A transfer whose source has another key has "source_key";
+ * one that casts on the way "via", a list of types. */
 reshard_status reshard_transfers_print(const reshard_transfers *transfers, reshard_sink sink, void *context, reshard_error *err);
 
 /*
  * As bytes, to be kept in a file or sent; free *bytes with reshard_free. All numbers are little-endian: the 8 bytes "RSHTRANS", version
- * u32 (1), ranks u32, scratch u64; the descriptions of each rank's sources and targets; the number of transfers u64, and of each from u32,
- * to u32, source_shard u32, target_shard u32, source_offset u64, target_offset u64, bytes u64, axes u32, and extent, source_strides and
- * target_strides i64 each; the hash u64. Addresses are not in it.
+ * u32 (1), ranks u32, scratch u64; the mapping's size u64 and its bytes; the descriptions of each rank's sources and targets; the number of
+ * transfers u64, and of each from u32, to u32, source_shard u32, target_shard u32, source_offset u64, target_offset u64, bytes u64, axes
+ * u32, extent, source_strides and target_strides i64 each, and the number of types on the way u32 with each one's name (size u32, text);
+ * the hash u64. Addresses are not in it.
  */
 reshard_status reshard_transfers_export(const reshard_transfers *transfers, void **bytes, size_t *size, reshard_error *err);
 

@@ -31,27 +31,28 @@ static reshard_status transfers_end(reshard_transfers *made, reshard_status stat
     return status;
 }
 
-static reshard_status transfers_begin(const reshard_redistribute_options *options, reshard_redistribute_options *taken,
+static reshard_status transfers_begin(const reshard_redistribute_options *options, struct redistribute_call *call,
                                       reshard_transfers **made, reshard_error *err)
 {
     *made = calloc(1, sizeof(**made));
-    return *made ? struct_take(taken, sizeof(*taken), options, "reshard_redistribute_options", err) : error_set_memory(err);
+    reshard_status status = redistribute_call_read(options, call, err);
+    return *made ? status : error_set_memory(err);
 }
 
 API_EXPORT reshard_status reshard_transfers_new(reshard_comm *comm, const reshard_shards *source, const reshard_shards *target,
                                                 const reshard_redistribute_options *options, reshard_transfers **out, reshard_error *err)
 {
-    reshard_redistribute_options taken;
+    struct redistribute_call call;
     reshard_transfers *made = NULL;
     reshard_error why = RESHARD_ERROR_INIT;
     ERROR_SCOPE(err);
     NEEDS(out, err);
     *out = NULL;
     NEEDS(comm, err);
-    reshard_status status = comm_agree(comm->inner, __func__, transfers_begin(options, &taken, &made, &why), &why);
+    reshard_status status = comm_agree(comm->inner, __func__, transfers_begin(options, &call, &made, &why), &why);
     if (!status)
-        status = kept_transfers_make(comm->inner, redistribution_list(source), redistribution_list(target), taken.scratch_bytes,
-                                     &made->kept, &why);
+        status = kept_transfers_make(comm->inner, redistribution_list(source), redistribution_list(target), &call.asked, &made->kept, &why);
+    redistribute_call_release(&call);
     status = transfers_end(made, status, out);
     return status ? error_pass(err, status, &why) : RESHARD_OK;
 }
@@ -68,7 +69,7 @@ API_EXPORT reshard_status reshard_transfers_plan(const reshard_shards *const *so
                                                  int64_t ranks, const reshard_redistribute_options *options, reshard_transfers **out,
                                                  reshard_error *err)
 {
-    reshard_redistribute_options taken;
+    struct redistribute_call call;
     reshard_transfers *made = NULL;
     ERROR_SCOPE(err);
     NEEDS(out, err);
@@ -76,11 +77,12 @@ API_EXPORT reshard_status reshard_transfers_plan(const reshard_shards *const *so
     if (ranks < 1 || ranks > COMM_SIZE_MAX)
         return error_set(err, RESHARD_ERR_USAGE, "a plan for %" PRId64 " ranks: there are 1 to %d", ranks, COMM_SIZE_MAX);
     const struct shard_list **from = transfers_lists(sources, ranks), **to = transfers_lists(targets, ranks);
-    reshard_status status = from && to ? transfers_begin(options, &taken, &made, err) : error_set_memory(err);
+    reshard_status status = transfers_begin(options, &call, &made, err);
     if (!status)
-        status = kept_transfers_plan(from, to, (uint32_t)ranks, taken.scratch_bytes, &made->kept, err);
+        status = from && to ? kept_transfers_plan(from, to, (uint32_t)ranks, &call.asked, &made->kept, err) : error_set_memory(err);
     free(from);
     free(to);
+    redistribute_call_release(&call);
     return transfers_end(made, status, out);
 }
 
@@ -135,6 +137,7 @@ API_EXPORT uint64_t reshard_transfers_pair_bytes(const reshard_transfers *transf
 API_EXPORT reshard_status reshard_transfers_at(const reshard_transfers *transfers, size_t index, reshard_transfer *out, reshard_error *err)
 {
     static _Thread_local struct kept_transfer found;
+    static _Thread_local const char *via[COPY_VIA_MAX];
     ERROR_SCOPE(err);
     NEEDS(out, err);
     reshard_status status = struct_clear(out, "reshard_transfer", err);
@@ -146,11 +149,13 @@ API_EXPORT reshard_status reshard_transfers_at(const reshard_transfers *transfer
     status = kept_transfer_at(&transfers->kept, (uint32_t)index, &found, err);
     if (status)
         return status;
-    const reshard_transfer made = { sizeof(made), found.step.from, found.step.to, { found.key.data, found.key.size }, found.source_shard,
+    for (unsigned i = 0; i < found.spec.via_count; i++)
+        via[i] = dtype_info(found.spec.via[i])->name;
+    const reshard_transfer made = { sizeof(made), found.step.from, found.step.to, public_str(found.key), found.source_shard,
                                     found.target_shard, dtype_info(found.spec.source_dtype)->name,
                                     dtype_info(found.spec.target_dtype)->name, found.source_offset, found.target_offset,
                                     (size_t)found.spec.rank, found.spec.extent, found.spec.source_stride, found.spec.target_stride,
-                                    found.bytes };
+                                    found.bytes, public_str(found.source_key), via, found.spec.via_count };
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;
 }
@@ -163,6 +168,10 @@ static void transfer_print(const struct kept_transfer *transfer, bool is_first, 
     buffer_printf(out, "%s\n  {\"from\": %" PRIu32 ", \"to\": %" PRIu32 ", \"key\": ", is_first ? "" : ",", transfer->step.from,
                   transfer->step.to);
     buffer_append_json_visible(out, transfer->key);
+    if (!str_equal(transfer->source_key, transfer->key)) {
+        buffer_append_text(out, ", \"source_key\": ");
+        buffer_append_json_visible(out, transfer->source_key);
+    }
     buffer_printf(out, ", \"source_shard\": %" PRIu32 ", \"source_dtype\": \"%s\", \"source_offset\": %" PRIu64 ", ",
                   transfer->source_shard, dtype_info(spec->source_dtype)->name, transfer->source_offset);
     print_numbers(out, "source_strides", spec->source_stride, (size_t)spec->rank);
@@ -171,6 +180,8 @@ static void transfer_print(const struct kept_transfer *transfer, bool is_first, 
     print_numbers(out, "target_strides", spec->target_stride, (size_t)spec->rank);
     buffer_append_text(out, ", ");
     print_numbers(out, "extent", spec->extent, (size_t)spec->rank);
+    for (unsigned i = 0; i < spec->via_count; i++)
+        buffer_printf(out, "%s\"%s\"%s", i ? ", " : ", \"via\": [", dtype_info(spec->via[i])->name, i + 1 < spec->via_count ? "" : "]");
     buffer_printf(out, ", \"bytes\": %" PRIu64 "}", transfer->bytes);
 }
 

@@ -4,11 +4,20 @@
 #define API_REDISTRIBUTION_H
 
 #include "api/handle.h"
-#include "convert/redistribute.h"
+#include "api/public_options.h"
+#include "convert/kept_transfers.h"
 #include "reshard/comm.h"
 
 /* The list behind a handle; of NULL an empty one. */
 const struct shard_list *redistribution_list(const reshard_shards *shards);
+
+/* The options of a call, which may be NULL. Release it on failure too. */
+struct redistribute_call {
+    struct kept_transfers_options asked;
+    struct map_call map;
+};
+reshard_status redistribute_call_read(const reshard_redistribute_options *options, struct redistribute_call *out, reshard_error *err);
+void redistribute_call_release(struct redistribute_call *call);
 
 /* Fills in the caller's report, which may be NULL. */
 void redistribution_give(const struct redistribution *redistribution, reshard_redistribute_report *report);

@@ -2,6 +2,7 @@
 #include "convert/kept_transfers.h"
 
 #include "base/hash.h"
+#include "names/mapping_pack.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ static const char run_call[] = "reshard_transfers_run";
 void kept_transfers_release(struct kept_transfers *kept)
 {
     transfers_release(&kept->transfers);
+    buffer_release(&kept->map);
     *kept = (struct kept_transfers){ 0 };
 }
 
@@ -44,7 +46,7 @@ reshard_status kept_transfer_at(const struct kept_transfers *kept, uint32_t inde
 {
     const struct transfers *transfers = &kept->transfers;
     const struct plan_step *step = &transfers->plan->steps[index];
-    const uint32_t source = transfers->source->chunks[transfers->chosen[index]].object;
+    const struct shard *source = transfers_source(transfers, index);
     const uint32_t target = transfers->target->chunks[step->target_chunk].object;
     struct exchange_copy copy;
     out->step = transfers_step(transfers, index, &out->bytes);
@@ -52,13 +54,25 @@ reshard_status kept_transfer_at(const struct kept_transfers *kept, uint32_t inde
     reshard_status status = transfers_copy(transfers, index, &copy, err);
     if (status)
         return status;
-    out->source_shard = source - (uint32_t)rank_first(&transfers->sources, out->step.from);
+    out->source_key = source->key;
+    out->source_shard = (uint32_t)((size_t)(source - transfers->sources.shards) - rank_first(&transfers->sources, out->step.from));
     out->target_shard = target - (uint32_t)rank_first(&transfers->targets, out->step.to);
-    out->source_offset = (uint64_t)((uintptr_t)copy.source - (uintptr_t)transfers->sources.shards[source].data);
+    out->source_offset = (uint64_t)((uintptr_t)copy.source - (uintptr_t)source->data);
     out->target_offset = (uint64_t)((uintptr_t)copy.target - (uintptr_t)transfers->targets.shards[target].data);
     out->spec = copy.spec;
     copy_simplify(&out->spec);
     return RESHARD_OK;
+}
+
+/* Types that elements pass through. */
+static void kept_casts_pack(const struct copy_spec *spec, struct buffer *out)
+{
+    buffer_append_u32le(out, spec->via_count);
+    for (unsigned i = 0; i < spec->via_count; i++) {
+        const struct str name = str_of(dtype_info(spec->via[i])->name);
+        buffer_append_u32le(out, (uint32_t)name.size);
+        buffer_append_str(out, name);
+    }
 }
 
 static void kept_transfer_pack(const struct kept_transfer *transfer, struct buffer *out)
@@ -75,6 +89,7 @@ static void kept_transfer_pack(const struct kept_transfer *transfer, struct buff
     for (int i = 0; i < 3; i++)
         for (int axis = 0; axis < spec->rank; axis++)
             buffer_append_u64le(out, (uint64_t)vectors[i][axis]);
+    kept_casts_pack(spec, out);
 }
 
 reshard_status kept_transfers_pack(const struct kept_transfers *kept, struct buffer *out, reshard_error *err)
@@ -85,6 +100,8 @@ reshard_status kept_transfers_pack(const struct kept_transfers *kept, struct buf
     buffer_append_u32le(out, KEPT_VERSION);
     buffer_append_u32le(out, transfers->rank_count);
     buffer_append_u64le(out, kept->scratch_bytes);
+    buffer_append_u64le(out, kept->map.size);
+    buffer_append_str(out, buffer_str(&kept->map));
     for (uint32_t rank = 0; rank < transfers->rank_count; rank++) {
         const struct shard_list source = rank_part(&transfers->sources, rank), target = rank_part(&transfers->targets, rank);
         shard_list_pack(&source, false, out);
@@ -129,6 +146,19 @@ static reshard_status kept_head(struct cursor *cursor, struct kept_transfers *ou
     return RESHARD_OK;
 }
 
+/* The mapping that the bytes hold, which lies in arena. out->map is empty if there is none. */
+static reshard_status kept_map(struct cursor *cursor, struct kept_transfers *out, struct arena *arena, struct mapping_options *map,
+                               reshard_error *err)
+{
+    uint64_t size;
+    struct str bytes;
+    if (!cursor_u64le(cursor, &size) || !cursor_bytes(cursor, size, &bytes))
+        return error_set_at(err, RESHARD_ERR_FORMAT, (int64_t)cursor->pos, "a plan of transfers that is cut off in its mapping");
+    if (!size)
+        return RESHARD_OK;
+    return buffer_append_str(&out->map, bytes) ? mapping_unpack(bytes, arena, map, err) : buffer_error(&out->map, err);
+}
+
 /* What was planned must come out again, byte for byte: then no transfer can be wrong, twice there or missing. */
 static reshard_status kept_compare(struct kept_transfers *kept, struct str bytes, reshard_error *err)
 {
@@ -150,32 +180,47 @@ reshard_status kept_transfers_unpack(struct str bytes, struct kept_transfers *ou
 {
     struct cursor cursor = cursor_over(bytes.data, bytes.size);
     struct shard_list sources = { 0 }, targets = { 0 };
+    struct arena arena = { 0 };
+    struct mapping_options map;
     uint32_t ranks = 0;
     *out = (struct kept_transfers){ 0 };
     reshard_status status = kept_head(&cursor, out, &ranks, err);
+    if (!status)
+        status = kept_map(&cursor, out, &arena, &map, err);
     for (uint32_t rank = 0; rank < ranks && !status; rank++) {
         status = shard_list_unpack(&cursor, rank, &sources, err);
         if (!status)
             status = shard_list_unpack(&cursor, rank, &targets, err);
     }
     if (!status)
-        status = transfers_make(&out->transfers, &sources, &targets, ranks, err);
+        status = transfers_make(&out->transfers, &sources, &targets, ranks, out->map.size ? &map : NULL, err);
     shard_list_release(&sources);
     shard_list_release(&targets);
+    arena_release(&arena);
     return status ? status : kept_compare(out, bytes, err);
 }
 
 /* ---- making ---- */
 
+static reshard_status kept_map_take(const struct kept_transfers_options *options, struct kept_transfers *out, reshard_error *err)
+{
+    *out = (struct kept_transfers){ .scratch_bytes = options->scratch_bytes };
+    return !options->map || mapping_pack(options->map, &out->map) ? RESHARD_OK : error_set_memory(err);
+}
+
 reshard_status kept_transfers_make(struct comm *comm, const struct shard_list *source, const struct shard_list *target,
-                                   uint64_t scratch_bytes, struct kept_transfers *out, reshard_error *err)
+                                   const struct kept_transfers_options *options, struct kept_transfers *out, reshard_error *err)
 {
     static const char call[] = "reshard_transfers_new";
+    struct redistribution asked = { .scratch_bytes = options->scratch_bytes, .map = options->map };
     reshard_error why = RESHARD_ERROR_INIT;
-    *out = (struct kept_transfers){ .scratch_bytes = scratch_bytes };
-    reshard_status status = transfers_make_together(comm, call, source, target, &out->scratch_bytes, &out->transfers, &why);
+    reshard_status begun = kept_map_take(options, out, &why);
+    reshard_status status = comm_agree(comm, call, begun, &why);
+    if (!status)
+        status = transfers_make_together(comm, call, source, target, &asked, &out->transfers, &why);
     if (status) /* the ranks know */
         return error_pass(err, status, &why);
+    out->scratch_bytes = asked.scratch_bytes;
     status = comm_agree(comm, call, kept_hash(out, &why), &why);
     return status ? error_pass(err, status, &why) : RESHARD_OK;
 }
@@ -196,15 +241,18 @@ static reshard_status lists_join(const struct shard_list *const *lists, uint32_t
 }
 
 reshard_status kept_transfers_plan(const struct shard_list *const *sources, const struct shard_list *const *targets, uint32_t ranks,
-                                   uint64_t scratch_bytes, struct kept_transfers *out, reshard_error *err)
+                                   const struct kept_transfers_options *options, struct kept_transfers *out, reshard_error *err)
 {
     struct shard_list all_sources = { 0 }, all_targets = { 0 };
-    *out = (struct kept_transfers){ .scratch_bytes = scratch_bytes ? scratch_bytes : EXCHANGE_SCRATCH_BYTES };
+    reshard_status begun = kept_map_take(options, out, err);
+    if (begun)
+        return begun;
+    out->scratch_bytes = options->scratch_bytes ? options->scratch_bytes : EXCHANGE_SCRATCH_BYTES;
     reshard_status status = lists_join(sources, ranks, &all_sources, err);
     if (!status)
         status = lists_join(targets, ranks, &all_targets, err);
     if (!status)
-        status = transfers_make(&out->transfers, &all_sources, &all_targets, ranks, err);
+        status = transfers_make(&out->transfers, &all_sources, &all_targets, ranks, options->map, err);
     shard_list_release(&all_sources);
     shard_list_release(&all_targets);
     return status ? status : kept_hash(out, err);

@@ -1,23 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/redistribute.h"
 
+#include "base/hash.h"
+#include "names/mapping_pack.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* What a rank tells the others: its scratch, and both lists. */
-static reshard_status redistribute_pack(const struct shard_list *source, const struct shard_list *target, uint64_t scratch_bytes,
-                                        struct buffer *out, reshard_error *err)
+/* What a rank tells the others: its scratch, which mapping it has, and both lists. */
+static reshard_status redistribute_pack(const struct shard_list *source, const struct shard_list *target,
+                                        const struct redistribution *asked, struct buffer *out, reshard_error *err)
 {
-    buffer_append_u64le(out, scratch_bytes ? scratch_bytes : EXCHANGE_SCRATCH_BYTES);
+    struct buffer map = { 0 };
+    if (asked->map && !mapping_pack(asked->map, &map)) {
+        buffer_release(&map);
+        return error_set_memory(err);
+    }
+    buffer_append_u64le(out, asked->scratch_bytes ? asked->scratch_bytes : EXCHANGE_SCRATCH_BYTES);
+    buffer_append_u64le(out, map.size ? hash64(map.data, map.size, 0) : 0);
+    buffer_release(&map);
     return shard_list_pack(source, true, out) && shard_list_pack(target, true, out) ? RESHARD_OK : buffer_error(out, err);
 }
 
+struct message_head {
+    uint64_t scratch_bytes; /* the least so far */
+    uint64_t map;           /* rank 0's */
+};
+
 static reshard_status redistribute_unpack(const struct comm_gathered *gathered, uint32_t rank, struct shard_list *sources,
-                                          struct shard_list *targets, uint64_t *scratch_bytes, reshard_error *err)
+                                          struct shard_list *targets, struct message_head *head, reshard_error *err)
 {
     struct cursor cursor = cursor_over(gathered->parts[rank].data, gathered->parts[rank].size);
-    uint64_t scratch = 0;
-    reshard_status status = cursor_u64le(&cursor, &scratch) ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "an empty message");
+    uint64_t scratch = 0, map = 0;
+    bool has_head = cursor_u64le(&cursor, &scratch) && cursor_u64le(&cursor, &map);
+    reshard_status status = has_head ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "an empty message");
     if (!status)
         status = shard_list_unpack(&cursor, rank, sources, err);
     if (!status)
@@ -26,25 +42,28 @@ static reshard_status redistribute_unpack(const struct comm_gathered *gathered, 
         status = error_set(err, RESHARD_ERR_FORMAT, "%zu bytes behind its shards", cursor_left(&cursor));
     if (status)
         error_prefix(err, "what rank %u says of its shards", rank);
-    *scratch_bytes = scratch < *scratch_bytes ? scratch : *scratch_bytes;
+    if (!status && rank && map != head->map)
+        status = error_set(err, RESHARD_ERR_USAGE, "rank %u has another mapping than rank 0", rank);
+    *head = (struct message_head){ scratch < head->scratch_bytes ? scratch : head->scratch_bytes, rank ? head->map : map };
     return status;
 }
 
-static reshard_status transfers_gather(struct comm *comm, const char *call, const struct buffer *own, uint64_t *scratch_bytes,
+static reshard_status transfers_gather(struct comm *comm, const char *call, const struct buffer *own, struct redistribution *asked,
                                        struct transfers *out, reshard_error *err)
 {
     struct comm_gathered gathered;
+    struct message_head head = { .scratch_bytes = UINT64_MAX };
     struct shard_list sources = { 0 }, targets = { 0 };
     reshard_error why = RESHARD_ERROR_INIT;
     reshard_status status = comm_all_gather(comm, call, own->data, own->size, &gathered, err);
     if (status)
         return status;
-    *scratch_bytes = UINT64_MAX;
     for (uint32_t rank = 0; rank < comm_size(comm) && !status; rank++)
-        status = redistribute_unpack(&gathered, rank, &sources, &targets, scratch_bytes, &why);
+        status = redistribute_unpack(&gathered, rank, &sources, &targets, &head, &why);
     comm_gathered_release(&gathered);
+    asked->scratch_bytes = head.scratch_bytes;
     if (!status)
-        status = transfers_make(out, &sources, &targets, comm_size(comm), &why);
+        status = transfers_make(out, &sources, &targets, comm_size(comm), asked->map, &why);
     shard_list_release(&sources);
     shard_list_release(&targets);
     return status ? error_pass(err, status, &why) : RESHARD_OK;
@@ -102,15 +121,15 @@ reshard_status transfers_run(struct comm *comm, const char *call, const struct t
 }
 
 reshard_status transfers_make_together(struct comm *comm, const char *call, const struct shard_list *source,
-                                       const struct shard_list *target, uint64_t *scratch_bytes, struct transfers *out,
+                                       const struct shard_list *target, struct redistribution *asked, struct transfers *out,
                                        reshard_error *err)
 {
     struct buffer own = { 0 };
     reshard_error why = RESHARD_ERROR_INIT;
-    reshard_status status = redistribute_pack(source, target, *scratch_bytes, &own, &why);
+    reshard_status status = redistribute_pack(source, target, asked, &own, &why);
     status = comm_agree(comm, call, status, &why);
     if (!status)
-        status = transfers_gather(comm, call, &own, scratch_bytes, out, &why);
+        status = transfers_gather(comm, call, &own, asked, out, &why);
     buffer_release(&own);
     /* All see the same descriptions, and find the same faults: what differs is want of memory, about which transfers_run agrees. */
     if (status == RESHARD_ERR_MEMORY)
@@ -123,10 +142,9 @@ reshard_status redistribute(struct comm *comm, const struct shard_list *source, 
 {
     static const char call[] = "reshard_redistribute";
     struct transfers transfers = { 0 };
-    uint64_t scratch_bytes = redistribution->scratch_bytes;
-    reshard_status status = transfers_make_together(comm, call, source, target, &scratch_bytes, &transfers, err);
+    reshard_status status = transfers_make_together(comm, call, source, target, redistribution, &transfers, err);
     if (!status)
-        status = transfers_run(comm, call, &transfers, scratch_bytes, redistribution, err);
+        status = transfers_run(comm, call, &transfers, redistribution->scratch_bytes, redistribution, err);
     transfers_release(&transfers);
     return status;
 }

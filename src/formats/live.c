@@ -149,6 +149,11 @@ static reshard_status live_store(const struct live_state *state, struct store **
     return status;
 }
 
+void live_source_of(struct catalog *catalog, const struct limits *limits, struct source *out)
+{
+    *out = (struct source){ .driver = &format_live, .catalog = catalog, .limits = *limits, .iteration = -1 };
+}
+
 reshard_status live_source_open(const struct live_state *state, const struct open_options *options, struct source **out,
                                 reshard_error *err)
 {

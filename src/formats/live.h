@@ -23,6 +23,9 @@ struct live_state {
     size_t item_count;
 };
 
+/* A source that is the catalog, for those who look at names alone: there is no store, and nothing to free. */
+void live_source_of(struct catalog *catalog, const struct limits *limits, struct source *out);
+
 reshard_status live_source_open(const struct live_state *state, const struct open_options *options, struct source **out,
                                 reshard_error *err);
 

@@ -11,6 +11,7 @@ void mapping_free(struct mapping_stage *stage)
         recipe_table_release(&stage->table);
         map_result_release(&stage->result);
         map_space_release(&stage->own);
+        name_map_release(&stage->kept);
         arena_release(&stage->arena);
         free(stage);
         stage = before;
@@ -101,6 +102,19 @@ static reshard_status check_kept(struct map_session *session, reshard_error *err
     return map_diagnoses_status(&session->diagnoses, session->name, session->text, session->input->strict, err);
 }
 
+/* The names that keep their initial value, for those who have one. */
+static reshard_status take_kept(const struct map_session *session, struct name_map *out, reshard_error *err)
+{
+    for (uint32_t i = 0; i < session->expanded.count; i++) {
+        const struct map_statement *statement = &session->expanded.statements[i];
+        const struct map_name *left = session->input->reverse ? statement->right : statement->left,
+                              *right = session->input->reverse ? statement->left : statement->right;
+        if (map_is_hole(left) && !map_is_hole(right) && name_map_intern(out, right->text, NULL) == NAME_NONE)
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
 /* Takes the result out of the session, which is about to end. */
 static reshard_status take_result(struct map_session *session, void *context, struct buffer *text, struct buffer *json, reshard_error *err)
 {
@@ -108,6 +122,8 @@ static reshard_status take_result(struct map_session *session, void *context, st
     struct mapping_stage *stage = application->stage;
     reshard_status status = application->is_free ? execute_freely(session, err) : RESHARD_OK;
     (void)text, (void)json;
+    if (!status && application->is_free)
+        status = take_kept(session, &stage->kept, err);
     if (!status && !application->is_free && !session->input->target)
         status = check_kept(session, err);
     if (status)
@@ -181,6 +197,7 @@ static reshard_status run_towards(const struct mapping_stage *before, const stru
     if (!status)
         status = reference_space(&space, first.space, &stage->own, err);
     map_result_release(&first.result);
+    name_map_release(&first.kept);
     map_space_release(&space);
     return status ? status : run_session(before, &stage->own, context, text, false, false, stage, err);
 }

@@ -45,6 +45,7 @@ struct mapping_stage {
     struct map_result result;      /* of the text; empty in the first stage */
     struct map_space own;          /* names: of the checkpoint, or of the reference */
     const struct map_space *space; /* own, or those that the result made */
+    struct name_map kept;          /* `_ -> name`, where no reference says what that is: who has such a weight leaves it as it is */
     struct recipe_table table;     /* from tensors of the checkpoint's catalog to those of the space */
     struct arena arena;
 };
