@@ -623,20 +623,43 @@ def unified_tensors(model):
     return found
 
 
-def unified_places(model, s, tensors):
-    """Each file's keys: stages one after the other, and of each the files of its tensor-parallel ranks; experts on their own rank's."""
-    by_key = {p.key: p for p in model.parameters}
-    files = []
-    for stage in range(s.pp):
-        held = [k for k in tensors if stage_of(model, s, by_key[k.split("/")[0]]) == stage]
-        dense = [k for k in held if by_key[k.split("/")[0]].expert is None or s.ep == 1]
-        sizes = {k: len(tensors[k][2]) for k in held}
-        ranks = max(s.tp, s.ep)
-        blocks = blocks_by_size(dense, sizes, s.tp) + [[] for _ in range(ranks - s.tp)]
-        for key in held:
-            if key not in dense:
-                blocks[local_expert(model, s, key)[1]].append(key)
-        files += blocks
+def unified_held(model, s, place, family):
+    """Keys that a rank hands to the trainer's saver, in its order."""
+    weights = [p for p, _ in held_weights(model, s, place)]
+    states = [p for p, _, _ in held_states(model, s, place)]
+    if family == "model":
+        return [p.key for p in weights]
+    if family == "optimizer":
+        return [f"{p.key}/{state}" for state in STATES for p in states]
+    copied = [p for p in weights if p.dtype == "float32" and not p.is_buffer]
+    return [p.key for p in states if p.dtype == "bfloat16"] + [p.key for p in copied]
+
+
+def unified_places(model, s, family, tensors):
+    """Each file's keys. The ranks of a place in data parallelism and pipeline deal whole tensors out among them; what several places have
+    is the first one's, and an expert whose ranks are among those of tensor parallelism stays where it is."""
+    is_expert = {p.key: p.expert is not None and s.ep > 1 for p in model.parameters}
+    group_of = {p.rank: ((p.dp * s.sharding + p.sharding) * s.pp + p.pp, p.tp) for p in places(s)}
+    held, own, seen = {}, {}, set()
+    for place in sorted(places(s), key=lambda p: group_of[p.rank]):
+        group, tp = group_of[place.rank]
+        for key in unified_held(model, s, place, family):
+            if key in seen:
+                continue
+            seen.add(key)
+            if is_expert[key.split("/")[0]] and s.is_ep_over_tp:
+                own.setdefault(group * s.tp + tp, []).append(key)
+            else:
+                held.setdefault(group, []).append(key)
+    is_spread = s.ep > (s.tp if s.is_ep_over_tp else 1)     # over ranks of data parallelism
+    groups = s.dp * s.sharding if is_spread else s.sharding if family != "model" else 1
+    if family == "model" and is_spread and s.sharding > 1:
+        groups = -(-s.ep // s.tp) if s.is_ep_over_tp else s.ep
+    sizes, files = {k: len(tensors[k][2]) for k in tensors}, []
+    for group in range(groups * s.pp):
+        files += blocks_by_size(held.get(group, []), sizes, s.tp)
+    for number, keys in own.items():
+        files[number] += keys
     return files
 
 
@@ -645,7 +668,7 @@ def write_unified(model, s, folder, families=("model", "optimizer", "master_weig
     folder.mkdir(parents=True, exist_ok=True)
     for family in families:
         tensors, index, size = unified_tensors(model)[family], {}, 0
-        files = unified_places(model, s, tensors)
+        files = unified_places(model, s, family, tensors)
         for number, keys in enumerate(files, 1):
             name = f"{family}-{number:05}-of-{len(files):05}.safetensors"
             named = {k if renumbered else local_expert(model, s, k)[0]: tensors[k] for k in keys}

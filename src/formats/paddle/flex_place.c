@@ -31,7 +31,6 @@ static uint32_t flex_place_at_least_one(uint32_t number)
     return number ? number : 1;
 }
 
-/* The world is tp x pp x sharding x dp, where dp is said, or what `ranks` leaves, or what ep asks for. */
 static reshard_status read_segment(const struct layout_request *request, int64_t *out, reshard_error *err)
 {
     const char *value = layout_option(request, "segment-size");
@@ -42,7 +41,7 @@ static reshard_status read_segment(const struct layout_request *request, int64_t
     return RESHARD_OK;
 }
 
-static reshard_status read_degrees(const struct layout_request *request, struct flex_degrees *out, reshard_error *err)
+reshard_status flex_degrees_read(const struct layout_request *request, struct flex_degrees *out, reshard_error *err)
 {
     uint32_t ranks = layout_number(request, "ranks"), dp = layout_number(request, "dp"), stage = layout_number(request, "stage");
     struct flex_degrees degrees = { .tp = flex_place_at_least_one(layout_number(request, "tp")),
@@ -424,7 +423,7 @@ reshard_status flex_place(const struct layout_request *request, struct target *t
         return place_written(request, target, folder, err);
     if (status || !has_words)
         return status ? status : place_whole(request, target, folder, err);
-    status = read_degrees(request, &degrees, err);
+    status = flex_degrees_read(request, &degrees, err);
     if (!status)
         status = flex_cutting_make(request, &degrees, &cutting, err);
     if (!status)

@@ -118,6 +118,10 @@ struct flex_degrees {
     uint32_t world;
 };
 
+/* Of the words of a layout (flex_place.c). The world is tp x pp x sharding x dp, where dp is said, or what `ranks` leaves, or what ep asks
+ * for. */
+reshard_status flex_degrees_read(const struct layout_request *request, struct flex_degrees *out, reshard_error *err);
+
 struct flex_place {
     uint32_t data, stage, shard, part;
 };

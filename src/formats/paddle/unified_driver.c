@@ -26,12 +26,6 @@ static int unified_driver_probe(struct store *store, const char *name, reshard_e
     return score;
 }
 
-static const struct layout_word unified_words[] = {
-    { "tp", "ranks", "tensor parallel: files of each family", true, NULL },
-    { "ranks", "ranks", NULL, true, NULL },
-    { NULL, NULL, NULL, false, NULL },
-};
-
 static const char *const unified_entries[] = {
     "model*.safetensors", "peft_model*.safetensors", "optimizer*.safetensors*", "master_weights*.safetensors*",
     "*.safetensors.index.json", "scheduler.pdparams", "scaler.pdparams", "rng_state*.pth", "training_args.bin", NULL,
@@ -55,7 +49,7 @@ const struct format_driver format_paddle_uc = {
     .summary = "Paddle Unified Checkpoint: safetensors files of weights, optimizer states and master weights, with indexes",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY,
     .options = uc_options,
-    .words = unified_words,
+    .words = uc_words,
     .folder_entries = unified_entries,
     .probe = unified_driver_probe,
     .read_catalog = uc_read_catalog,

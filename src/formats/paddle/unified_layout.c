@@ -20,6 +20,7 @@ struct uc_write {
     const struct uc_state *from; /* of the source, or NULL */
     struct st_metadata metadata;
     enum uc_mode mode;
+    struct uc_placing placing;
     bool is_empty; /* nothing has a place in any family */
 };
 
@@ -113,27 +114,6 @@ static uint64_t unified_layout_bytes(const struct st_pieces *pieces)
     return bytes;
 }
 
-/* As the trainer deals a family over the tensor-parallel ranks: each takes from the running total its share of the bytes, and as many
- * tensors are left as there are ranks to come. A last file may stay without a tensor. */
-static void unified_layout_deal(struct st_pieces *pieces, uint32_t files)
-{
-    uint64_t total = unified_layout_bytes(pieces), limit = total / files + (total % files != 0), running = 0;
-    uint32_t block = 0, in_block = 0;
-    for (uint32_t i = 0; i < pieces->count; i++) {
-        uint64_t bytes = pieces->items[i].bytes;
-        uint64_t share = (running + bytes) / (block + 1), rest = (running + bytes) % (block + 1);
-        bool is_over = share > limit || (share == limit && rest > 0);
-        bool is_short = pieces->count - i < files - block;
-        if ((is_over || is_short) && in_block && block + 1 < files) {
-            block++;
-            in_block = 0;
-        }
-        pieces->items[i].file = block;
-        in_block++;
-        running += bytes;
-    }
-}
-
 /* By size: a file is closed before it would get too large. */
 static uint32_t unified_layout_split(struct st_pieces *pieces, uint64_t bytes_max)
 {
@@ -186,7 +166,7 @@ static reshard_status unified_layout_assign_like(struct uc_write *write, enum uc
 {
     struct st_pieces *pieces = &write->pieces[family];
     uint32_t files = unified_layout_files_like(write, family);
-    unified_layout_deal(pieces, files);
+    uc_deal(pieces->items, pieces->count, files, 0);
     for (uint32_t i = 0; i < pieces->count && write->like->files[family]; i++) {
         struct str key = unified_layout_key(&write->target->catalog->arena, family, pieces->items[i].name);
         if (!key.size)
@@ -205,10 +185,15 @@ static reshard_status unified_layout_assign(struct uc_write *write, enum uc_fami
     uint32_t tp = layout_number(request, "tp"), files = tp ? tp : request->ranks ? request->ranks : 1;
     if (write->like)
         return unified_layout_assign_like(write, family, err);
+    if (write->placing.is_asked) {
+        bool is_state = family == UC_OPTIMIZER || family == UC_MASTERS || (family == UC_MODEL && write->mode == UC_MODE_SKIP);
+        write->files[family] = uc_placing_assign(&write->placing, pieces, is_state);
+        return RESHARD_OK;
+    }
     if (files == 1 && request->max_shard_bytes > 0) {
         write->files[family] = unified_layout_split(pieces, (uint64_t)request->max_shard_bytes);
     } else {
-        unified_layout_deal(pieces, files);
+        uc_deal(pieces->items, pieces->count, files, 0);
         write->files[family] = files;
     }
     return RESHARD_OK;
@@ -340,7 +325,10 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
         status = unified_layout_assign(write, family, err);
         if (!status && unified_layout_is_quantised(write, family))
             status = unified_layout_join(pieces, err);
-        qsort(pieces->items, pieces->count, sizeof(*pieces->items), unified_layout_file_order);
+        if (write->placing.is_asked)
+            uc_placing_sort(&write->placing, pieces);
+        else
+            qsort(pieces->items, pieces->count, sizeof(*pieces->items), unified_layout_file_order);
     } else {
         write->files[family] = 1;
     }
@@ -418,6 +406,8 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
     write.is_empty = !all.count; /* storages of items are tensors, and hidden */
     if (!status)
         status = unified_layout_sort(&write, &all, err);
+    if (!status && !write.like)
+        status = uc_placing_make(request, write.pieces, &write.placing, err);
     if (!status)
         status = uc_mode_apply(write.mode, request, target, write.pieces, err);
     if (!status)
@@ -430,6 +420,7 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
         status = unified_layout_add_side_files(&write, err);
     for (int f = 0; f < UC_FAMILIES; f++)
         st_pieces_release(&write.pieces[f]);
+    uc_placing_release(&write.placing);
     st_metadata_release(&write.metadata);
     st_metadata_release(&ties);
     st_pieces_release(&all);
