@@ -267,7 +267,7 @@ def unified_tree(folder):
 
 
 def unified_tree_problems(made, wanted, is_ordered=True):
-    """What of a written checkpoint is not in the files that the trainer would have it in; not ordered: it may be in others of its family."""
+    """What of a written checkpoint is not in the files where the trainer would have it; not ordered: it may be in others of its family."""
     made, wanted = unified_tree(made), unified_tree(wanted)
     for family in sorted(made.keys() | wanted.keys()):
         (size, files), (wanted_size, wanted_files) = made.get(family, (0, {})), wanted.get(family, (0, {}))

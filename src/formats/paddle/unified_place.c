@@ -50,8 +50,8 @@ static reshard_status unified_place_rename(struct uc_placing *placing, const str
     placing->renamed_of[piece->tensor] = number;
     if (!was_new) /* a weight of two families */
         return RESHARD_OK;
-    return catalog_add_tensor(placing->renamed, key, tensor->dtype, tensor->rank, catalog_vector_at(request->wanted, tensor->shape), &number,
-                              err);
+    const int64_t *shape = catalog_vector_at(request->wanted, tensor->shape);
+    return catalog_add_tensor(placing->renamed, key, tensor->dtype, tensor->rank, shape, &number, err);
 }
 
 /* ---- ranks ---- */
