@@ -76,6 +76,8 @@ static reshard_status vector_add_box(const struct emission *emission, const stru
     for (uint32_t i = find_part(vector, next); i < vector->part_count && next < end; i++) {
         if (vector->parts[i].start > next)
             break;
+        if (vector->parts[i].count == 0)
+            continue;
         reshard_status status = vector_add_chunk(emission, box, &vector->parts[i], err);
         if (status)
             return status;
