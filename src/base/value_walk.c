@@ -74,6 +74,12 @@ bool value_walk(const struct value *root, uint32_t graph_count, struct work *wor
 {
     struct frames frames = { 0 };
     bool out_of_memory = false;
+    if (root && value_is_leaf(root) && root->id < graph_count) { /* a graph of a hundred thousand numbers is walked one by one */
+        out_of_memory = !work_take_steps(work, 1);
+        if (no_memory)
+            *no_memory = out_of_memory;
+        return !out_of_memory && visit(root, context);
+    }
     bool is_affordable = work_take(work, graph_count / BITMAP_NODES_PER_UNIT);
     uint64_t *bitmap = is_affordable ? calloc((size_t)graph_count / 64 + 1, sizeof(*bitmap)) : NULL;
     bool done = bitmap && walk(&frames, bitmap, root, graph_count, work, visit, context, &out_of_memory);
@@ -90,9 +96,9 @@ struct copier {
     uint32_t source_count;
 };
 
-static bool value_walk_copy_leaf(struct copier *copier, const struct value *source, struct value *copy)
+static bool value_walk_copy_leaf(struct value_graph *into, const struct value *source, struct value *copy)
 {
-    struct arena *arena = &copier->into->arena;
+    struct arena *arena = &into->arena;
     if (source->kind == VALUE_GLOBAL)
         return arena_str(arena, source->global.module, &copy->global.module) && arena_str(arena, source->global.name, &copy->global.name);
     if (source->kind >= VALUE_STR || source->kind == VALUE_BIGINT)
@@ -150,18 +156,23 @@ static bool copy_parts(const struct copier *copier, const struct value *source, 
            copy_items(copier, from->set_items, from->set_count, &to->set_items);
 }
 
-static bool copy_visit(const struct value *source, void *context)
+/* The node without its children; NULL without memory. */
+static struct value *copy_node(struct value_graph *into, const struct value *source)
 {
-    struct copier *copier = context;
-    struct value *copy = value_new(copier->into, (enum value_kind)source->kind);
+    struct value *copy = value_new(into, (enum value_kind)source->kind);
     if (!copy)
-        return false;
+        return NULL;
     copy->via_inst = source->via_inst;
     copy->tensor = source->tensor;
     copy->storage = source->storage;
     copy->offset = source->offset;
-    copier->copies[source->id] = copy;
-    return !value_is_leaf(source) || value_walk_copy_leaf(copier, source, copy);
+    return !value_is_leaf(source) || value_walk_copy_leaf(into, source, copy) ? copy : NULL;
+}
+
+static bool copy_visit(const struct value *source, void *context)
+{
+    struct copier *copier = context;
+    return (copier->copies[source->id] = copy_node(copier->into, source)) != NULL;
 }
 
 static bool parts_visit(const struct value *source, void *context)
@@ -173,6 +184,8 @@ static bool parts_visit(const struct value *source, void *context)
 struct value *value_copy(struct value_graph *into, const struct value *value, uint32_t source_count)
 {
     struct copier copier = { .into = into, .source_count = source_count };
+    if (value && value_is_leaf(value) && value->id < source_count)
+        return work_take_steps(into->arena.work, 1) ? copy_node(into, value) : NULL;
     copier.copies = calloc((size_t)source_count + 1, sizeof(struct value *));
     if (!copier.copies)
         return NULL;

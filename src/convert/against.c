@@ -16,6 +16,7 @@ struct expected {
     const uint8_t *is_optional;  /* by tensor; NULL: none is */
     const struct str *ignored;
     uint32_t ignored_count;
+    const struct catalog *losses; /* of the reference as it was opened: names that its warnings tell are expected, too; NULL: none */
     bool knows_shapes, knows_types;
     size_t skipped;              /* characters that the names lack in front: a model saved without its head */
 };
@@ -68,6 +69,26 @@ static void skip_what_a_bare_model_lacks(const struct catalog *found, struct exp
         expected->skipped = 0;
 }
 
+/* What the reference names but lost: of these nothing is known but that they are expected. Reports that it is damaged. */
+static reshard_status expect_losses(const struct catalog *found, const struct expected *expected, struct name_map *keys,
+                                    struct finding_sink *findings, reshard_error *err)
+{
+    const struct catalog *reference = expected->losses;
+    for (uint32_t i = 0; reference && i < reference->warning_count; i++) {
+        const struct catalog_warning *warning = &reference->warnings[i];
+        if (!warning->is_damage)
+            continue;
+        finding_report(findings, FINDING_WARNING, "reference", warning->key, "what is expected is damaged itself: %.*s",
+                       STR_ARG(warning->text));
+        bool is_new = warning->key.size && name_map_find(keys, warning->key) == NAME_NONE;
+        if (is_new && name_map_intern(keys, warning->key, NULL) == NAME_NONE)
+            return error_set_memory(err);
+        if (is_new && catalog_find(found, warning->key) == CATALOG_NONE)
+            finding_report(findings, FINDING_FAILURE, "missing", warning->key, "is expected, and missing");
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status compare_with_expected(const struct catalog *found, const struct expected *expected, struct finding_sink *findings,
                                             reshard_error *err)
 {
@@ -85,6 +106,8 @@ static reshard_status compare_with_expected(const struct catalog *found, const s
         else if (!expected->is_optional || !expected->is_optional[i])
             finding_report(findings, FINDING_FAILURE, "missing", key, "is expected, and missing");
     }
+    if (!status)
+        status = expect_losses(found, expected, &keys, findings, err);
     for (uint32_t i = 0; i < found->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &found->tensors[i];
         bool is_listed = !(tensor->flags & TENSOR_HIDDEN) && name_map_find(&keys, tensor->key) == NAME_NONE;
@@ -200,7 +223,8 @@ static reshard_status against_checkpoint(struct checkpoint *checkpoint, const ch
     if (!status)
         status = mapped_make(checkpoint, related, NULL, NULL, findings, &mapped, err);
     if (!status) {
-        const struct expected expected = { .catalog = related->source->catalog, .knows_shapes = true, .knows_types = true };
+        const struct expected expected = { .catalog = related->source->catalog, .losses = other->source->catalog, .knows_shapes = true,
+                                           .knows_types = true };
         status = compare_with_expected(mapped.catalog, &expected, findings, err);
     }
     mapped_release(&mapped);
@@ -213,9 +237,9 @@ static reshard_status find_reference_text(struct store *store, const char *file_
 {
     static const char *const names[] = { "model.safetensors" INDEX_SUFFIX, "pytorch_model.bin" INDEX_SUFFIX, CONFIG_NAME };
     *out = NULL;
-    if (file_name) {
-        *out = str_ends_with(str_of(file_name), ".json") ? str_copy(str_of(file_name)) : NULL;
-        return RESHARD_OK;
+    if (*file_name) {
+        bool is_text = str_ends_with(str_of(file_name), ".json");
+        return is_text && !(*out = str_copy(str_of(file_name))) ? error_set_memory(err) : RESHARD_OK;
     }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !*out; i++) {
         bool is_directory;
@@ -226,25 +250,48 @@ static reshard_status find_reference_text(struct store *store, const char *file_
     return RESHARD_OK;
 }
 
+/* Whether another reading of the reference may do better than the one that ended so. */
+static bool may_be_text(reshard_status status)
+{
+    return status == RESHARD_ERR_UNSUPPORTED || status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_IO;
+}
+
+/* What cannot be read as a checkpoint, which `refused` says: the text in it. */
+static reshard_status against_other(struct checkpoint *checkpoint, struct store *store, const char *file_name, reshard_status status,
+                                    const reshard_error *refused, struct finding_sink *findings, reshard_error *err)
+{
+    const struct source *source = checkpoint->source;
+    char *name = NULL;
+    reshard_status looked = may_be_text(status) ? find_reference_text(store, file_name, &name, err) : RESHARD_OK;
+    if (looked || !name) {
+        if (!looked && err)
+            *err = *refused;
+        return looked ? looked : status;
+    }
+    if (!*file_name && !str_is(str_of(name), CONFIG_NAME))
+        finding_report(findings, FINDING_WARNING, "reference", STR(""), "only names are compared, with those of '%s': %s", name,
+                       refused->message);
+    status = against_file(source->catalog, store, name, &source->limits, findings, err);
+    free(name);
+    return status;
+}
+
 reshard_status against_run(struct checkpoint *checkpoint, const char *reference, const struct open_options *open,
                            struct finding_sink *findings, reshard_error *err)
 {
     const struct checkpoint_options options = { .open = *open };
     struct store *store = NULL;
-    char *file_name = NULL, *name = NULL;
+    char *file_name = NULL;
     reshard_error refused = { 0 };
     reshard_status status = store_open_path(reference, 0, &store, &file_name, err);
     if (status)
         return status;
-    if (!file_name || !str_ends_with(str_of(file_name), ".json"))
+    if (!str_ends_with(str_of(file_name), ".json"))
         status = against_checkpoint(checkpoint, reference, &options, findings, &refused);
     else
         status = RESHARD_ERR_UNSUPPORTED; /* a text */
-    if (status && status != RESHARD_ERR_CANCELLED && !find_reference_text(store, file_name, &name, err) && name)
-        status = against_file(checkpoint->source->catalog, store, name, &checkpoint->source->limits, findings, err);
-    else if (status && err)
-        *err = refused;
-    free(name);
+    if (status)
+        status = against_other(checkpoint, store, file_name, status, &refused, findings, err);
     free(file_name);
     store_free(store);
     return status;

@@ -182,6 +182,34 @@ def case_against_config(work):
         assert words in notes, notes
 
 
+def case_against_folder(work):
+    """A folder with no more than a text in it; a reference that is damaged itself says so, and what it lost is expected."""
+    tensors = work.model()
+    folder = work.hf("sound", tensors, **{"--max-shard-size": "1kB"})
+    ref = work.folder / "ref"
+    ref.mkdir()
+    shutil.copy(folder / "config.json", ref)
+    bad = {key: value for key, value in tensors.items() if key != "model.norm.weight"} | {"model.extra.weight": [1.0]}
+    work.hf("unlike", bad)
+    wrong = {("failure", "missing", "model.norm.weight"), ("failure", "unexpected", "model.extra.weight")}
+    for name, warned in ("config.json", False), ("model.safetensors.index.json", True):
+        found = work.findings("verify", "unlike", "--against", "ref")
+        assert {(f["severity"], f["kind"], f["key"]) for f in found if f["severity"] == "failure"} == wrong, (name, found)
+        told = [f for f in found if f["kind"] == "reference"]
+        assert len(told) == warned and all("only names are compared, with those of 'model.safetensors.index.json'" in f["text"]
+                                           for f in told), told
+        shutil.copy(folder / "model.safetensors.index.json", ref)
+    for file in folder.glob("*.safetensors"):
+        shutil.copy(file, ref)
+    weights = json.loads((ref / "model.safetensors.index.json").read_text())["weight_map"]
+    (ref / weights["model.norm.weight"]).unlink()
+    lost = {key for key, file in weights.items() if file == weights["model.norm.weight"]}
+    found = work.findings("verify", "unlike", "--against", "ref")
+    assert {(f["severity"], f["kind"], f["key"]) for f in found if f["severity"] == "failure"} == wrong, found
+    assert {f["key"] for f in found if f["kind"] == "reference"} >= lost, found
+    work.run("verify", "sound", "--against", "ref")
+
+
 def case_against_index(work):
     """An index whose entry was lost, and one that points nowhere."""
     tensors = work.model()

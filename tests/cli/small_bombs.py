@@ -171,6 +171,18 @@ def small_items(path):
     return torch_zip(path, EMPTY_DICT + text("many") + many + SETITEM, [("0", bytes(16))])
 
 
+# ---- Paddle ----
+
+def same_items(path):
+    """100,000 values that two ranks have alike: each of the second is looked for among those of the first. 2 MB."""
+    path.mkdir()
+    values = b"".join(text(f"k{i}") + NONE for i in range(100_000))
+    table = text("StructuredToParameterName@@") + EMPTY_DICT
+    for rank in range(2):
+        (path / f"model_state.tp0{rank}.pdparams").write_bytes(PROTO + EMPTY_DICT + MARK + values + table + SETITEMS + STOP)
+    return path
+
+
 # ---- torch.distributed.checkpoint ----
 
 META = "torch.distributed.checkpoint.metadata"
@@ -254,5 +266,6 @@ BOMBS = {
     "none_flood.pt": none_flood, "deep_lists.pt": deep_lists, "deep_items.pt": deep_items, "equal_keys.pt": equal_keys,
     "equal_keys_item.pt": equal_keys_item, "long_keys.pt": long_keys, "long_keys_item.pt": long_keys_item, "doubling.pt": doubling,
     "shared_flat_list.pt": shared_flat_list, "stride_zero.pt": stride_zero, "stride_zero_thousand.pt": stride_zero_thousand,
-    "small_items.pt": small_items, "replicas": replicas, "replica_tensors": replica_tensors, "wide_state": wide_state,
+    "small_items.pt": small_items, "same_items": same_items, "replicas": replicas, "replica_tensors": replica_tensors,
+    "wide_state": wide_state,
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks of a parameter's state in a stored vector: every element of a rank's part has its own place in the vector, whichever way the parameter
- * is cut and the vector stored; in as few chunks as its runs and parts are. What holds where comes from loops over indices, not over boxes.
+ * Chunks of a parameter's state in a stored vector: every element of a rank's part has its own place in the vector, whichever way the
+ * parameter is cut and the vector stored; in as few chunks as its runs and parts are. What lies where comes from loops over indices.
  */
 #include "check.h"
 
@@ -182,9 +182,10 @@ TEST(a_run_is_one_chunk)
     struct training_args args;
     struct cut_context context = context_of(&args, 2, 1, false, 2);
     static const int64_t one[] = { 1000 };
-    struct cut rows = cut_of(&context, FC1, false, 2, (int64_t[]){ 24, 5 }), columns = cut_of(&context, FC2, false, 2, (int64_t[]){ 5, 12 }),
-               uncut = cut_of(&context, NORM, false, 1, (int64_t[]){ 5 }), experts = cut_of(&context, EXPERTS, false, 3,
-                                                                                           (int64_t[]){ 6, 8, 5 });
+    struct cut rows = cut_of(&context, FC1, false, 2, (int64_t[]){ 24, 5 });
+    struct cut columns = cut_of(&context, FC2, false, 2, (int64_t[]){ 5, 12 });
+    struct cut uncut = cut_of(&context, NORM, false, 1, (int64_t[]){ 5 });
+    struct cut experts = cut_of(&context, EXPERTS, false, 3, (int64_t[]){ 6, 8, 5 });
     for (int64_t tp = 0; tp < 2; tp++) {
         struct rank_place place = { tp, 0, 0, tp };
         assert_int_equal(chunks_of(&rows, &place, 1, one), 1);
@@ -202,7 +203,8 @@ TEST(a_run_is_cut_where_the_vector_is)
     struct training_args args;
     struct cut_context context = context_of(&args, 2, 1, false, 2);
     struct rank_place place = { 1, 0, 0, 1 };
-    struct cut rows = cut_of(&context, FC1, false, 2, (int64_t[]){ 24, 5 }), columns = cut_of(&context, FC2, false, 2, (int64_t[]){ 10, 12 });
+    struct cut rows = cut_of(&context, FC1, false, 2, (int64_t[]){ 24, 5 });
+    struct cut columns = cut_of(&context, FC2, false, 2, (int64_t[]){ 10, 12 });
     /* Elements 7 to 66: parts end within a row, at its end, and at the parameter's; an empty part is none. */
     static const int64_t sizes[] = { 7, 3, 12, 0, 20, 25, 40 };
     assert_int_equal(chunks_of(&rows, &place, 7, sizes), 4);

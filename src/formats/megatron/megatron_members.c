@@ -22,6 +22,7 @@ struct rank_pickle {
     uint32_t rank;
     struct value_graph graph;
     struct nest nest;
+    struct work copying; /* of values of items into this file: what many of them share is there once for each */
     reshard_status status; /* of substitute */
     reshard_error *err;
 };
@@ -188,9 +189,11 @@ static reshard_status item_value(struct rank_pickle *pickle, uint32_t index, str
         return RESHARD_OK;
     if (status || !item->value || !item->graph)
         return status;
+    pickle->graph.arena.work = &pickle->copying;
     *out = value_copy(&pickle->graph, item->value, item->graph->count);
+    pickle->graph.arena.work = NULL;
     if (!*out)
-        return error_set_memory(err);
+        return work_error(&pickle->copying, err);
     if (!ARRAY_ROOM(rank->items, rank->item_count, rank->item_capacity))
         return error_set_memory(err);
     rank->items[rank->item_count++] = (struct item_nodes){ first, pickle->graph.count, index };
@@ -533,6 +536,8 @@ reshard_status megatron_emit_rank(const struct layout_request *request, struct t
 {
     struct rank_pickle pickle = { .request = request, .target = target, .state = target->driver_state, .rank = rank, .err = err };
     pickle.state->ranks[rank].first_record = pickle.state->record_count;
+    work_begin(&pickle.copying, request->limits.work);
+    work_add_input(&pickle.copying, request->limits.budget ? request->limits.budget->read : 0);
     reshard_status status = nest_begin(&pickle.nest, &pickle.graph) ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = put_parameters(&pickle, err);

@@ -289,6 +289,23 @@ static reshard_status family_add_tensor(struct family_leaves *leaves, const stru
     return family_add_piece(family, leaves->file, leaf->value->tensor - 1, key, err);
 }
 
+/* The first item of the catalog with the key, or CATALOG_NONE. */
+static reshard_status family_find_item(struct family *family, struct str key, uint32_t *out, reshard_error *err)
+{
+    const struct catalog *catalog = family->source->catalog;
+    for (; family->indexed < catalog->item_count; family->indexed++) {
+        bool was_new;
+        uint32_t number = name_map_intern(&family->item_keys, catalog->items[family->indexed].key, &was_new);
+        if (number == NAME_NONE || (was_new && !ARRAY_ROOM(family->item_of, number, family->item_capacity)))
+            return error_set_memory(err);
+        if (was_new)
+            family->item_of[number] = family->indexed;
+    }
+    uint32_t found = name_map_find(&family->item_keys, key);
+    *out = found == NAME_NONE ? CATALOG_NONE : family->item_of[found];
+    return RESHARD_OK;
+}
+
 /* Values that are the same on all ranks are one item; others get the file's name before their path. */
 static reshard_status family_add_item(struct family_leaves *leaves, const struct torch_leaf *leaf, reshard_error *err)
 {
@@ -305,10 +322,13 @@ static reshard_status family_add_item(struct family_leaves *leaves, const struct
     if (str_is(buffer_str(&leaves->key), PADDLE_NAME_TABLE))
         return RESHARD_OK; /* one table is made of all */
     item.key = buffer_str(&leaves->key);
-    uint32_t known = catalog_find_item(catalog, item.key);
+    uint32_t known;
+    reshard_status status = family_find_item(family, item.key, &known, err);
+    if (status)
+        return status;
     if (known == CATALOG_NONE)
         return catalog_add_item(catalog, &item, leaf->parts, leaf->part_count, NULL, err);
-    reshard_status status = value_compare(catalog->items[known].value, leaf->value, family->source->limits.budget, &is_equal, err);
+    status = value_compare(catalog->items[known].value, leaf->value, family->source->limits.budget, &is_equal, err);
     if (status || is_equal)
         return status;
     char *key = arena_printf(&family->arena, "%.*s.%.*s", STR_ARG(file->name), STR_ARG(item.key));
@@ -430,6 +450,8 @@ static void family_release(struct family *family)
         name_map_release(&family->files[i].modules);
     }
     name_map_release(&family->keys);
+    name_map_release(&family->item_keys);
+    free(family->item_of);
     free(family->key_list);
     free(family->pieces);
     free(family->names);

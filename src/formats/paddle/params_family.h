@@ -50,6 +50,9 @@ struct family {
     struct family_key *key_list;
     struct family_piece *pieces;
     uint32_t key_capacity, piece_count, piece_capacity, stray_count;
+    struct name_map item_keys; /* of the catalog's first `indexed` items */
+    uint32_t *item_of;         /* by number in item_keys: the first item of that key */
+    uint32_t item_capacity, indexed;
     struct partition_rules rules;
     struct value_graph *names_graph; /* of the table of names that is made */
     struct value **names;

@@ -51,21 +51,29 @@ static reshard_status leave_out(struct target *target, uint32_t item, struct str
     return why ? target_note_dropped(target, kind, key, err, "%s", why) : RESHARD_OK;
 }
 
-/* Whether a plain item is said by the optimizer's or the extra state as well: a source of ranks lists such entries twice. */
-static bool is_said_elsewhere(const struct catalog *wanted, struct str key)
+/* What plain items are said once more: by the optimizer's and the extra state, which a source of ranks lists beside their entries. */
+struct said {
+    bool has_optimizer;
+    struct name_map extra; /* names below the extra state */
+};
+
+static reshard_status said_collect(const struct catalog *wanted, struct said *said, reshard_error *err)
 {
-    bool has_optimizer = catalog_find_item(wanted, STR(FSDP_OPTIMIZER_KEY)) != CATALOG_NONE;
-    if (has_optimizer && (str_is(key, "param_groups") || str_is(key, "state")))
-        return true;
+    said->has_optimizer = catalog_find_item(wanted, STR(FSDP_OPTIMIZER_KEY)) != CATALOG_NONE;
     for (uint32_t i = 0; i < wanted->item_count; i++) {
         struct path_part single;
         const struct path_part *parts;
         size_t count = catalog_item_path(wanted, &wanted->items[i], &single, &parts);
-        if (count > 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, FSDP_EXTRA_KEY) && parts[1].kind == PATH_KEY &&
-            str_equal(parts[1].key, key))
-            return true;
+        bool is_extra = count > 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, FSDP_EXTRA_KEY) && parts[1].kind == PATH_KEY;
+        if (is_extra && name_map_intern(&said->extra, parts[1].key, NULL) == NAME_NONE)
+            return error_set_memory(err);
     }
-    return false;
+    return RESHARD_OK;
+}
+
+static bool is_said_elsewhere(const struct said *said, struct str key)
+{
+    return (said->has_optimizer && (str_is(key, "param_groups") || str_is(key, "state"))) || name_map_find(&said->extra, key) != NAME_NONE;
 }
 
 /* On how many ranks an optimizer of flat pieces was saved, one more than the last that has an item of its own; 0: it is none. */
@@ -89,11 +97,10 @@ static bool is_optimizer(struct str key)
 }
 
 static reshard_status choose_item(const struct layout_request *request, struct target *target, uint32_t index, uint32_t flat,
-                                  reshard_error *err)
+                                  const struct said *said, reshard_error *err)
 {
-    const struct catalog *wanted = request->wanted;
     const struct fsdp_target *state = target->driver_state;
-    struct str key = wanted->items[index].key, base = key;
+    struct str key = request->wanted->items[index].key, base = key;
     uint32_t rank = 0;
     bool is_own = fsdp_item_rank(key, &rank, &base);
     if (is_optimizer(key) && flat && flat != state->spread.world)
@@ -102,7 +109,7 @@ static reshard_status choose_item(const struct layout_request *request, struct t
         return leave_out(target, index, key, NOTE_NO_PLACE, "accelerate keeps no extra state in files of ranks", err);
     if (is_own && rank >= state->spread.world)
         return leave_out(target, index, key, NOTE_RANKS, "there is no such rank any more", err);
-    if (!is_own && is_said_elsewhere(wanted, key))
+    if (!is_own && is_said_elsewhere(said, key))
         return leave_out(target, index, key, NOTE_NO_PLACE, NULL, err);
     uint32_t ranks = request->source_catalog->ranks;
     if (is_own && ranks > 0 && rank == 1 && state->spread.world > ranks)
@@ -129,14 +136,18 @@ static reshard_status index_item_keys(const struct layout_request *request, stru
 static reshard_status choose_items(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct fsdp_target *state = target->driver_state;
+    struct said said = { 0 };
     uint32_t flat = flat_ranks(request);
     state->is_left_out = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->is_left_out));
     reshard_status status = state->is_left_out ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = index_item_keys(request, state, err);
+    if (!status)
+        status = said_collect(request->wanted, &said, err);
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++)
         if (request->wanted->items[i].kind != ITEM_FILE)
-            status = choose_item(request, target, i, flat, err);
+            status = choose_item(request, target, i, flat, &said, err);
+    name_map_release(&said.extra);
     return status;
 }
 
