@@ -686,6 +686,18 @@ def md5_without_some(shell):
 # ---- what the trainer wrote ----
 
 
+# What PaddleFormers 1.2 wrote of the fixtures' model on two ranks, of pipeline stages and of a sharding group (stage 1): the digest of its files.
+TWO_RANKS = {"pp=2": "986ce3a2311533413be2a3642d6b5c1c392e2ea50ef6788f43753c96f64b767d",
+             "sharding=2": "2aaab24191ba12ae2fc96eb79a6e4b23ecf9dc1570c8e8f2272c49632ba8e61c"}
+
+
+def digest_of_files(folder):
+    found = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        found.update(path.name.encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
 def trainers_own(roots):
     def test(shell):
         found = next((root for root in roots if (root / "paddle" / "paddle-uc-tp2").is_dir()), None)
@@ -703,6 +715,11 @@ def trainers_own(roots):
             same, other, failed = filecmp.cmpfiles(wanted, shell.work / made, names, shallow=False)
             other = [name for name in other if made != "b" or not name.endswith(".json")]   # two ranks' order is another
             assert not other and not failed, (made, other, failed)
+        for words, wanted in TWO_RANKS.items():
+            for number, source in enumerate((one, two)):
+                made = f"{words}-{number}"
+                shell("convert", source, made, "--to", "paddle-uc", "--layout", words, "--quiet")
+                assert digest_of_files(shell.work / made) == wanted, made
         return "the trainer's files, byte by byte"
     return test
 
