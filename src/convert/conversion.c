@@ -110,7 +110,11 @@ static reshard_status open_like(struct conversion *conversion, reshard_error *er
 
 static reshard_status tied_note(struct conversion *conversion, const struct tied_state *tied, reshard_error *err)
 {
-    const struct catalog_tensor *tensor = &conversion->source->source->catalog->tensors[tied->tensor];
+    const struct catalog_tensor *tensors = conversion->source->source->catalog->tensors, *tensor = &tensors[tied->tensor];
+    if (tied->weight != CATALOG_NONE)
+        return note_add(&conversion->warnings, &conversion->notes, NOTE_TIE, tensors[tied->weight].key, err,
+                        "has a state with the values of '%.*s', whose weight is the same: its loader looks for it under both names",
+                        STR_ARG(tensor->key));
     return note_add(&conversion->warnings, &conversion->notes, NOTE_TIE, tied->key, err,
                     "has the values of '%.*s', whose weight is the same: the source has one state for both", STR_ARG(tensor->key));
 }
@@ -159,6 +163,8 @@ static reshard_status conversion_select(struct conversion *conversion, const str
         status = tied_states_find(conversion->source, reference, &conversion->engine, &tied, &options.tied_count, err);
     if (!status && reference && !conversion->mapping.stage)
         status = spare_states_leave_out(conversion, options.lost_tensors, &is_left_out, err);
+    if (!status && !reference && conversion->mapping.stage && driver->abilities & FORMAT_STATE_BY_NAME)
+        status = tied_states_of_each(conversion->source, &conversion->engine, &tied, &options.tied_count, err);
     options.tied = tied;
     options.lost_tensors = is_left_out ? is_left_out : options.lost_tensors;
     for (uint32_t i = 0; i < options.tied_count && !status; i++)

@@ -83,6 +83,43 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
     return recipe_table_append(&out->table, &recipe, err);
 }
 
+/* The wanted tensor that is one of the source's, or NULL. */
+static const struct catalog_tensor *wanted_for(const struct choice *choice, uint32_t tensor)
+{
+    uint32_t wanted = choice->wanted_of[tensor];
+    return wanted == CATALOG_NONE ? NULL : &choice->out->wanted->tensors[wanted];
+}
+
+/* The text that ends a weight's key and is in that of its state: what is before it in either says what kind of tensor it is. */
+static bool select_common_name(struct str weight, struct str state, struct str *name, const char **within)
+{
+    for (size_t i = 0; i < weight.size; i++) {
+        *name = (struct str){ weight.data + i, weight.size - i };
+        *within = memmem(state.data, state.size, name->data, name->size);
+        if (*within)
+            return true;
+    }
+    return false;
+}
+
+/* In choice->text: the key that the state has of the other weight. False: it cannot be told, or memory lacks (text.failed). */
+static bool select_tied_key(struct choice *choice, const struct tied_state *tied)
+{
+    const struct catalog_tensor *weight = wanted_for(choice, tied->weight), *owner = wanted_for(choice, tied->owner),
+                                *state = wanted_for(choice, tied->tensor);
+    struct str name;
+    const char *within;
+    buffer_clear(&choice->text);
+    if (!weight || !owner || !state || !select_common_name(owner->key, state->key, &name, &within))
+        return false;
+    size_t kind = owner->key.size - name.size, before = (size_t)(within - state->key.data);
+    if (weight->key.size <= kind || memcmp(weight->key.data, owner->key.data, kind) != 0)
+        return false;
+    buffer_append(&choice->text, state->key.data, before);
+    buffer_append(&choice->text, weight->key.data + kind, weight->key.size - kind);
+    return buffer_append(&choice->text, within + name.size, state->key.size - before - name.size);
+}
+
 /* A second tensor with the values of one of the source's. */
 static reshard_status select_tied(struct choice *choice, const struct tied_state *tied, reshard_error *err)
 {
@@ -90,12 +127,17 @@ static reshard_status select_tied(struct choice *choice, const struct tied_state
     struct selection *out = choice->out;
     uint32_t wanted;
     bool is_wanted;
-    reshard_status status = key_filter_wants(&choice->rules.filter, tied->key, &is_wanted, err);
+    struct str key = tied->key;
+    if (tied->weight != CATALOG_NONE && !select_tied_key(choice, tied))
+        return choice->text.failed ? error_set_memory(err) : RESHARD_OK;
+    if (tied->weight != CATALOG_NONE)
+        key = buffer_str(&choice->text);
+    reshard_status status = key_filter_wants(&choice->rules.filter, key, &is_wanted, err);
     if (status || !is_wanted)
         return status;
     out->is_whole = false;
-    status = catalog_add_tensor(out->wanted, tied->key, tensor->dtype, tensor->rank,
-                                               catalog_vector_at(choice->catalog, tensor->shape), &wanted, err);
+    status = catalog_add_tensor(out->wanted, key, tensor->dtype, tensor->rank, catalog_vector_at(choice->catalog, tensor->shape), &wanted,
+                                err);
     if (status)
         return status;
     out->wanted->tensors[wanted].tied_to = out->wanted->tensors[wanted].storage_group = CATALOG_NONE;
@@ -279,7 +321,7 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
     struct selection made = { .is_whole = true };
     struct choice choice = { .catalog = catalog, .options = options, .out = &made };
     size_t most = (size_t)catalog->tensor_count + (mapping ? map_space_tensor_count(mapping->space) : 0) +
-                  (reference ? reference->tensor_count : 0) + 1;
+                  (reference ? reference->tensor_count : 0) + options->tied_count + 1;
     reshard_status status = naming_begin(&choice.naming, &options->naming, err);
     if (!status)
         status = key_rules_begin(&choice.rules, options->include, options->exclude, options->dtypes, err);

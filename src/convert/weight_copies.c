@@ -16,24 +16,19 @@ static int64_t weight_kind(const struct catalog *catalog, uint32_t weight)
     return (int64_t)hash64(catalog_vector_at(catalog, tensor->shape), (size_t)tensor->rank * sizeof(int64_t), seed);
 }
 
-static reshard_status weight_list_owners(struct weight_copies *copies, reshard_error *err)
+static void weight_list_owners(struct weight_copies *copies)
 {
     const struct catalog *catalog = copies->catalog;
-    uint8_t *is_owner = calloc((size_t)catalog->tensor_count + 1, sizeof(*is_owner));
-    if (!is_owner)
-        return error_set_memory(err);
     for (uint32_t i = 0; i < copies->checkpoint->listed_count; i++) {
         struct str name;
         bool is_state = map_state_of(catalog->tensors[copies->checkpoint->listed[i]].key, &name) != MAP_STATE_WEIGHT;
         uint32_t weight = is_state ? catalog_find(catalog, name) : CATALOG_NONE;
-        if (weight == CATALOG_NONE || is_owner[weight])
+        if (weight == CATALOG_NONE || copies->is_owner[weight])
             continue;
-        is_owner[weight] = 1;
+        copies->is_owner[weight] = 1;
         copies->owners[copies->owner_count++] = (struct sort_entry){ weight_kind(catalog, weight), weight };
     }
     entries_sort(copies->owners, copies->sampled, copies->owner_count);
-    free(is_owner);
-    return RESHARD_OK;
 }
 
 reshard_status weight_copies_open(struct checkpoint *checkpoint, const struct engine_options *engine, struct weight_copies *out,
@@ -47,9 +42,11 @@ reshard_status weight_copies_open(struct checkpoint *checkpoint, const struct en
     out->owners = calloc(listed, sizeof(*out->owners));
     out->sampled = calloc(listed, sizeof(*out->sampled));
     out->has_samples = calloc(listed, sizeof(*out->has_samples));
-    if (!out->hex || !out->samples || !out->owners || !out->sampled || !out->has_samples)
+    out->is_owner = calloc(tensors, sizeof(*out->is_owner));
+    if (!out->hex || !out->samples || !out->owners || !out->sampled || !out->has_samples || !out->is_owner)
         return error_set_memory(err);
-    return weight_list_owners(out, err);
+    weight_list_owners(out);
+    return RESHARD_OK;
 }
 
 void weight_copies_release(struct weight_copies *copies)
@@ -59,6 +56,7 @@ void weight_copies_release(struct weight_copies *copies)
     free(copies->owners);
     free(copies->sampled);
     free(copies->has_samples);
+    free(copies->is_owner);
     buffer_release(&copies->key);
     *copies = (struct weight_copies){ 0 };
 }

@@ -19,7 +19,7 @@ struct weight_copies {
     uint64_t *samples;         /* of first rows; 0: not looked at */
     struct sort_entry *owners; /* weights with states, by type and shape */
     struct sort_entry *sampled; /* the same, those of one type and shape by their samples where has_samples says so for the first of them */
-    uint8_t *has_samples;
+    uint8_t *has_samples, *is_owner; /* the latter by tensor */
     uint32_t owner_count;
     struct buffer key;
 };

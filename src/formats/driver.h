@@ -30,6 +30,7 @@ enum format_abilities {
     FORMAT_HOLDS_CONFIG = 1024,      /* what it writes has a config.json beside the weights: an item of that key, a file or bytes */
     FORMAT_NAMES_FRAMEWORK = 2048,   /* what it reads says for which framework the weights are; where it does not, they are for none */
     FORMAT_CUTS_BY_RANK = 16384,     /* a part of a tensor is what a tensor-parallel rank's layer holds, also of fused weights */
+    FORMAT_STATE_BY_NAME = 32768,    /* whoever loads it looks for optimizer state under each name of a tied weight */
     FORMAT_WRAPS = 8192,             /* what it writes flattens the parameters of modules together: layout_request.wrap */
     FORMAT_HAS_BARE_FOLDERS = 4096   /* folders of it may hold nothing but other folders of it */
 };

@@ -686,7 +686,7 @@ def md5_without_some(shell):
 # ---- what the trainer wrote ----
 
 
-# What PaddleFormers 1.2 wrote of the fixtures' model on two ranks, of pipeline stages and of a sharding group (stage 1): the digest of its files.
+# What PaddleFormers 1.2 wrote of the fixtures' model on two ranks, pipeline stages and a sharding group (stage 1): digests of all files.
 TWO_RANKS = {"pp=2": "986ce3a2311533413be2a3642d6b5c1c392e2ea50ef6788f43753c96f64b767d",
              "sharding=2": "2aaab24191ba12ae2fc96eb79a6e4b23ecf9dc1570c8e8f2272c49632ba8e61c"}
 

@@ -217,6 +217,14 @@ def f5(shell):
     said = shell.convert(reference, "kept", "--like", tied)
     assert shell.tensors("kept") == shell.tensors(reference)
     assert "in the source they are not the same" in said, said
+    # The trainer looks for states of a Unified Checkpoint under both names.
+    said = shell.convert(tied, "unified", "--to", "paddle-uc", "--rules", "auto", "--layout", "tp=2")
+    assert "its loader looks for it under both names" in said, said
+    found = shell.tensors("unified")
+    for state in S.STATES:
+        assert found[f"optimizer:model.embed_tokens.weight/{state}"]["hash"] == found[f"optimizer:lm_head.weight/{state}"]["hash"], state
+    masters = [found[f"master_weights:{key}"] for key in ("model.embed_tokens.weight", "lm_head.weight")]
+    assert masters[0]["hash"] == masters[1]["hash"], masters
     # However many weights are of one shape, copies are found: none is compared with all the others, and of most one row is read.
     count = 8000
     alike_weights(shell.work / "half.safetensors", count, False)
