@@ -116,7 +116,3 @@ void paddle_save_release(struct paddle_archive *archive)
     *archive = (struct paddle_archive){ 0 };
 }
 
-uint32_t paddle_save_find(const struct paddle_archive *archive, struct str key)
-{
-    return name_map_find(&archive->keys, key);
-}

@@ -43,7 +43,8 @@ struct paddle_tensor {
 
 /* A member of the outermost dict, helper tables aside. */
 struct paddle_entry {
-    struct str key;        /* as it is; of an integer key the decimal number */
+    struct str key;        /* as it is; of a key that is no text what Python prints for it */
+    const struct value *key_node; /* NULL: what was cut, or the file is one tensor */
     const struct value *value; /* NULL: PADDLE_BINARY */
     uint32_t tensor;       /* 1 + index, or 0: it is something else, in which tensors may be nested */
     struct str name;       /* the framework's own name, of the name table or of the tensor; else "" */
@@ -59,7 +60,7 @@ struct paddle_archive {
     uint32_t tensor_count;
     struct paddle_entry *entries; /* in file order. One without a key if the file is one tensor; none if it is neither that nor a dict */
     uint32_t entry_count;
-    struct name_map keys;      /* of the entries, numbered like them */
+    struct name_map keys;      /* of the entries, numbered like them; keys that are no texts are told apart from texts (paddle_save_find) */
     const struct value *name_table; /* key -> framework name, or NULL */
     const struct value *big_table;  /* the slices of what was cut, or NULL */
     struct str *unknown_globals; /* lenient: "module.name" of what paddle.save never names, each once */
@@ -92,7 +93,17 @@ void paddle_save_release(struct paddle_archive *archive);
 reshard_status paddle_save_check_value(const struct value *value, uint32_t graph_count, struct work *work, struct arena *arena, bool *out,
                                        struct str *stranger, reshard_error *err);
 
-/* Entry by key: index, or UINT32_MAX. */
+/*
+ * Whether paddle.load takes the value in a file without a table of names, where it looks into every container for tensors: it fails at
+ * bytes, and at what else can be iterated over and is neither dict, OrderedDict, list, tuple, set, text nor array. For what check_value
+ * takes.
+ */
+reshard_status paddle_save_check_load(const struct value *value, uint32_t graph_count, struct work *work, bool *out, reshard_error *err);
+
+/* Entry by a key that is a text: index, or UINT32_MAX. */
 uint32_t paddle_save_find(const struct paddle_archive *archive, struct str key);
+
+/* Entry by key, whatever that is: 0 is not '0'. */
+uint32_t paddle_save_find_node(const struct paddle_archive *archive, const struct value *key);
 
 #endif

@@ -7,6 +7,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#define KEY_BYTES_MAX 65536 /* of what is printed for a key that is no text */
+
 static struct paddle_tensor *tensor_of_entry(struct paddle_archive *archive, const struct paddle_entry *entry)
 {
     return entry->tensor ? &archive->tensors[entry->tensor - 1] : NULL;
@@ -14,24 +16,63 @@ static struct paddle_tensor *tensor_of_entry(struct paddle_archive *archive, con
 
 /* ---- entries ---- */
 
+/* How a key is spelled in the map of keys: what is no text has a zero and its kind before it, as have texts that begin with a zero. */
+static bool entries_spell(const struct value *node, struct str key, struct buffer *out)
+{
+    bool is_text = !node || node->kind == VALUE_STR;
+    if (!is_text || (key.size && !key.data[0])) {
+        buffer_append_byte(out, 0);
+        buffer_append_byte(out, is_text ? VALUE_STR : node->kind);
+    }
+    return buffer_append_str(out, key) && !out->failed;
+}
+
+static uint32_t find_spelled(const struct paddle_archive *archive, const struct value *node, struct str key)
+{
+    struct buffer spelled = { 0 };
+    uint32_t found = entries_spell(node, key, &spelled) ? name_map_find(&archive->keys, buffer_str(&spelled)) : NAME_NONE;
+    buffer_release(&spelled);
+    return found;
+}
+
+uint32_t paddle_save_find(const struct paddle_archive *archive, struct str key)
+{
+    return key.size && !key.data[0] ? find_spelled(archive, NULL, key) : name_map_find(&archive->keys, key);
+}
+
+uint32_t paddle_save_find_node(const struct paddle_archive *archive, const struct value *key)
+{
+    struct buffer text = { .limit = KEY_BYTES_MAX };
+    if (key->kind == VALUE_STR)
+        return paddle_save_find(archive, key->text);
+    uint32_t found = value_to_repr(key, &text, NULL) ? find_spelled(archive, key, buffer_str(&text)) : NAME_NONE;
+    buffer_release(&text);
+    return found;
+}
+
 reshard_status paddle_add_entry(struct paddle_reading *reading, const struct paddle_entry *entry, reshard_error *err)
 {
     struct paddle_archive *archive = reading->archive;
-    bool was_new;
-    uint32_t index = name_map_intern(&archive->keys, entry->key, &was_new);
+    struct buffer spelled = { 0 };
+    bool was_new = false;
+    bool is_good = entries_spell(entry->key_node, entry->key, &spelled);
+    uint32_t index = is_good ? name_map_intern(&archive->keys, buffer_str(&spelled), &was_new) : NAME_NONE;
+    buffer_release(&spelled);
     if (index == NAME_NONE || !ARRAY_ROOM(archive->entries, archive->entry_count, reading->entry_capacity))
         return error_set_memory(err);
     if (!was_new)
         return paddle_fail(entry->value, err, "key '%.*s' occurs twice", STR_ARG(entry->key));
+    struct str stored = name_map_at(&archive->keys, index);
     archive->entries[archive->entry_count] = *entry;
-    archive->entries[archive->entry_count++].key = name_map_at(&archive->keys, index);
+    archive->entries[archive->entry_count++].key =
+        (struct str){ stored.data + (stored.size - entry->key.size), entry->key.size };
     return RESHARD_OK;
 }
 
 static reshard_status entry_of_pair(struct paddle_reading *reading, const struct value *key, const struct value *value, reshard_error *err)
 {
     struct buffer text = { .limit = (size_t)reading->limits->pickle_string_bytes, .limit_name = "pickle_string_bytes" };
-    struct paddle_entry entry = { .value = value, .tensor = value->tensor };
+    struct paddle_entry entry = { .key_node = key, .value = value, .tensor = value->tensor };
     bool is_made = key->kind == VALUE_STR ? buffer_append_str(&text, key->text) : value_to_repr(key, &text, reading->limits->budget);
     entry.key = buffer_str(&text);
     reshard_status status = is_made ? paddle_add_entry(reading, &entry, err) : work_error(reading->limits->budget, err);
@@ -153,6 +194,7 @@ static reshard_status join_cut(struct paddle_reading *reading, const struct cut 
     is_gone[first] = 0;
     archive->entries[first].tensor = index + 1;
     archive->entries[first].key = cut->key;
+    archive->entries[first].key_node = NULL;
     return RESHARD_OK;
 }
 
@@ -174,7 +216,7 @@ static reshard_status rewrite_root(struct paddle_reading *reading, reshard_error
                 *value = (struct value){ .kind = VALUE_NONE, .id = value->id, .offset = first->offset, .tensor = entry->tensor };
             entry->value = value;
         }
-        items[count++] = value_new_str(graph, entry->key);
+        items[count++] = entry->key_node ? (struct value *)(uintptr_t)entry->key_node : value_new_str(graph, entry->key);
         items[count++] = value;
         good = items[count - 2] && value;
     }
@@ -255,15 +297,16 @@ static reshard_status name_entries(struct paddle_archive *archive, bool *is_name
 {
     const struct value *table = archive->name_table;
     for (size_t i = 0; table && i + 1 < table->list.count; i += 2) {
-        struct str key, name;
-        if (!value_as_str(table->list.items[i], &key) || !value_as_str(table->list.items[i + 1], &name))
+        struct str name;
+        if (!value_as_str(table->list.items[i + 1], &name))
             return paddle_fail(table, err, PADDLE_NAME_TABLE " holds something else than names");
-        uint32_t entry = paddle_save_find(archive, key);
+        uint32_t entry = paddle_save_find_node(archive, table->list.items[i]);
         if (entry == NAME_NONE)
             continue; /* left out by whoever split the file */
         const struct value *value = archive->entries[entry].value;
         if (!archive->entries[entry].tensor)
-            return paddle_fail(value, err, "'%.*s', which " PADDLE_NAME_TABLE " names, is %s of numbers", STR_ARG(key),
+            return paddle_fail(value, err, "'%.*s', which " PADDLE_NAME_TABLE " names, is %s of numbers",
+                               STR_ARG(archive->entries[entry].key),
                                pickle_array_is(value) ? "an array, but not" : "no array");
         archive->entries[entry].name = name;
         is_named[archive->entries[entry].tensor - 1] = true;

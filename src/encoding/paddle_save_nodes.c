@@ -249,6 +249,70 @@ reshard_status paddle_save_check_value(const struct value *value, uint32_t graph
     return RESHARD_OK;
 }
 
+/* What paddle.load looks into, and what it fails at. */
+static bool is_looked_into(const struct value *value)
+{
+    return value->kind == VALUE_DICT || value->kind == VALUE_LIST || value->kind == VALUE_TUPLE || value->kind == VALUE_SET ||
+           value_is_call(value, "collections", "OrderedDict") || value_is_call(value, "builtins", "set");
+}
+
+static bool is_refused_by_load(const struct value *value)
+{
+    static const char *const classes[][2] = {
+        { "collections", "defaultdict" }, { "collections", "Counter" }, { "collections", "deque" }, { "builtins", "frozenset" },
+        { "builtins", "range" }, { "builtins", "bytes" }, { "builtins", "bytearray" }, { "_codecs", "encode" }, { "numpy", "bytes_" },
+    };
+    if (value->kind == VALUE_BYTES || value->kind == VALUE_BYTEARRAY || value->kind == VALUE_FROZENSET)
+        return true;
+    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
+        if (value_is_call(value, classes[i][0], classes[i][1]))
+            return true;
+    return false;
+}
+
+/* Appends what the container holds; keys are left alone. */
+static bool push_members(const struct value *value, const struct value ***stack, size_t *count, size_t *capacity)
+{
+    struct value **items;
+    size_t item_count;
+    bool is_mapping = value_as_mapping(value, &items, &item_count);
+    if (!is_mapping && (value->kind == VALUE_CALL || value->kind == VALUE_NEW)) { /* set([…]) */
+        items = value->object->args ? value->object->args->list.items : NULL;
+        item_count = value->object->args ? value->object->args->list.count : 0;
+    } else if (!is_mapping) {
+        items = value->list.items;
+        item_count = value->list.count;
+    }
+    for (size_t i = is_mapping; i < item_count; i += 1 + is_mapping) {
+        if (!ARRAY_ROOM(*stack, *count, *capacity))
+            return false;
+        (*stack)[(*count)++] = items[i];
+    }
+    return true;
+}
+
+reshard_status paddle_save_check_load(const struct value *value, uint32_t graph_count, struct work *work, bool *out, reshard_error *err)
+{
+    const struct value **stack = malloc(sizeof(*stack));
+    uint8_t *is_seen = calloc((size_t)graph_count / 8 + 1, 1);
+    size_t count = 1, capacity = 1;
+    bool good = stack && is_seen;
+    *out = true;
+    if (good)
+        stack[0] = value;
+    while (good && *out && count) {
+        const struct value *at = stack[--count];
+        *out = !is_refused_by_load(at);
+        bool is_new = !(is_seen[at->id / 8] & 1 << at->id % 8);
+        is_seen[at->id / 8] |= (uint8_t)(1 << at->id % 8);
+        if (is_new && is_looked_into(at))
+            good = work_take(work, WORK_STEP) && push_members(at, &stack, &count, &capacity);
+    }
+    free(stack);
+    free(is_seen);
+    return good ? RESHARD_OK : work_error(work, err);
+}
+
 /* ---- the whole graph ---- */
 
 reshard_status paddle_read_nodes(struct paddle_reading *reading, reshard_error *err)

@@ -6,6 +6,18 @@
 
 #include <stdlib.h>
 
+/* Stands for the memo of a key that is no text, and is written again. */
+#define KEY_AGAIN (PICKLE_NO_MEMO - 1)
+
+/* A container of which members are still to come. */
+struct open_container {
+    enum paddle_step step;
+    uint64_t count;
+    struct pickle_items items;
+    const struct value *object; /* PADDLE_OPEN_OBJECT: whose attributes come behind the members; else NULL */
+    uint32_t graph_count;
+};
+
 /* What the pickle has named so far: memo numbers, PICKLE_NO_MEMO for what has not occurred. */
 struct writing {
     struct pickle_stream stream;
@@ -14,7 +26,8 @@ struct writing {
     uint64_t *offsets;   /* may be NULL */
     uint32_t dtypes[DTYPE_COUNT]; /* of NumPy's types, by the type of that layout */
     uint32_t numpy, reconstruct, ndarray, dtype, frombuffer, little, none, order, b, empty, builtins, tuple;
-    struct pickle_items *open; /* containers, the outermost first */
+    struct pickle_words words; /* modules and names of the classes of dict-like objects */
+    struct open_container *open; /* the outermost first */
     size_t open_count, open_capacity;
 };
 
@@ -25,6 +38,9 @@ static const char *numpy_type(enum dtype dtype, enum dtype *stored)
     switch (dtype) {
     case DTYPE_BOOL: return "b1";
     case DTYPE_U8: return "u1";
+    case DTYPE_U16: return "u2";
+    case DTYPE_U32: return "u4";
+    case DTYPE_U64: return "u8";
     case DTYPE_I8: return "i1";
     case DTYPE_I16: return "i2";
     case DTYPE_I32: return "i4";
@@ -45,10 +61,16 @@ static const char *numpy_type(enum dtype dtype, enum dtype *stored)
     }
 }
 
-bool paddle_save_can_hold(enum dtype dtype)
+bool paddle_save_can_hold_bare(enum dtype dtype)
 {
     enum dtype stored;
     return numpy_type(dtype, &stored) != NULL;
+}
+
+/* Paddle takes uint16 for bfloat16, and has no longer unsigned integers. */
+bool paddle_save_can_hold(enum dtype dtype)
+{
+    return dtype != DTYPE_U16 && dtype != DTYPE_U32 && dtype != DTYPE_U64 && paddle_save_can_hold_bare(dtype);
 }
 
 /* dtype('<f4'), once for each type. */
@@ -196,7 +218,8 @@ static reshard_status write_array(struct writing *w, uint64_t index, const struc
 {
     int64_t elements;
     uint64_t bytes;
-    if (!paddle_save_can_hold(member->dtype) || !shape_volume(member->rank, member->shape, &elements) ||
+    bool fits = member->is_bare ? paddle_save_can_hold_bare(member->dtype) : paddle_save_can_hold(member->dtype);
+    if (!fits || !shape_volume(member->rank, member->shape, &elements) ||
         !dtype_bytes(member->dtype, (uint64_t)elements, &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "%.*s: paddle.save cannot hold an array of %s of this shape", STR_ARG(member->key),
                          dtype_info(member->dtype)->name);
@@ -210,35 +233,88 @@ static reshard_status write_array(struct writing *w, uint64_t index, const struc
     return RESHARD_OK;
 }
 
-static reshard_status paddle_open_container(struct writing *w, bool is_dict, uint64_t count, reshard_error *err)
+/* ---- containers ---- */
+
+const struct value *paddle_save_class_argument(const struct value *object)
 {
+    const struct value *args = object->object->args;
+    bool takes_one = value_is_call(object, "collections", "defaultdict");
+    return takes_one && args && args->list.count ? args->list.items[0] : NULL;
+}
+
+/* An empty object of the class, as REDUCE makes it. */
+static void paddle_begin_object(struct writing *w, const struct paddle_member *member)
+{
+    struct pickle_stream *stream = &w->stream;
+    const struct value *class = member->value->object->callable, *argument = paddle_save_class_argument(member->value);
+    pickle_stream_object(stream);
+    pickle_stream_word(stream, &w->words, class->global.module);
+    pickle_stream_word(stream, &w->words, class->global.name);
+    pickle_stream_opcode(stream, PICKLE_STACK_GLOBAL);
+    pickle_stream_memoize(stream);
+    pickle_stream_tuple_begin(stream, argument ? 1 : 0);
+    if (argument)
+        pickle_stream_value(stream, argument, member->graph_count, w->content->work);
+    pickle_stream_tuple_end(stream, argument ? 1 : 0);
+    pickle_stream_opcode(stream, PICKLE_REDUCE);
+    pickle_stream_memoize(stream);
+}
+
+static reshard_status paddle_open_container(struct writing *w, const struct paddle_member *member, uint64_t count, reshard_error *err)
+{
+    struct pickle_stream *stream = &w->stream;
     if (!ARRAY_ROOM(w->open, w->open_count, w->open_capacity))
         return error_set_memory(err);
-    pickle_stream_object(&w->stream);
-    pickle_stream_opcode(&w->stream, is_dict ? PICKLE_EMPTY_DICT : PICKLE_EMPTY_LIST);
-    pickle_stream_memoize(&w->stream);
-    w->open[w->open_count++] = pickle_stream_items_begin(&w->stream, count, is_dict ? PICKLE_ITEMS_DICT : PICKLE_ITEMS_LIST);
+    struct open_container *open = &w->open[w->open_count++];
+    *open = (struct open_container){ .step = member->step, .count = count };
+    if (member->step == PADDLE_OPEN_TUPLE) {
+        pickle_stream_tuple_begin(stream, (size_t)count);
+        return RESHARD_OK;
+    }
+    enum pickle_items_kind kind = PICKLE_ITEMS_PAIRS;
+    if (member->step == PADDLE_OPEN_OBJECT) {
+        paddle_begin_object(w, member);
+        open->object = member->is_stateless ? NULL : member->value;
+        open->graph_count = member->graph_count;
+    } else {
+        kind = member->step == PADDLE_OPEN_LIST ? PICKLE_ITEMS_LIST : PICKLE_ITEMS_DICT;
+        pickle_stream_container(stream, member->step == PADDLE_OPEN_LIST ? PICKLE_EMPTY_LIST : PICKLE_EMPTY_DICT);
+    }
+    open->items = pickle_stream_items_begin(stream, count, kind);
     return RESHARD_OK;
 }
 
 static void paddle_close_container(struct writing *w)
 {
-    pickle_stream_items_end(&w->stream, &w->open[--w->open_count]);
+    struct open_container *open = &w->open[--w->open_count];
+    if (open->step == PADDLE_OPEN_TUPLE) {
+        pickle_stream_tuple_end(&w->stream, (size_t)open->count);
+        return;
+    }
+    pickle_stream_items_end(&w->stream, &open->items);
+    for (uint32_t i = 0; open->object && i < open->object->object->state_count; i++) {
+        pickle_stream_value(&w->stream, open->object->object->states[i], open->graph_count, w->content->work);
+        pickle_stream_opcode(&w->stream, PICKLE_BUILD);
+    }
 }
+
+/* ---- members ---- */
 
 /* The key of a member; its memo if it is a text. */
 static uint32_t write_key(struct writing *w, const struct paddle_member *member)
 {
-    pickle_stream_item(&w->stream, &w->open[w->open_count - 1]);
     if (member->key_kind == PADDLE_KEY_TEXT)
         return pickle_stream_str(&w->stream, member->key);
     if (member->key_kind == PADDLE_KEY_NUMBER)
         pickle_stream_int(&w->stream, member->key_number);
-    return PICKLE_NO_MEMO;
+    else if (member->key_kind == PADDLE_KEY_VALUE)
+        pickle_stream_value(&w->stream, member->key_value, member->graph_count, w->content->work);
+    return KEY_AGAIN;
 }
 
 static reshard_status write_member(struct writing *w, uint64_t index, const struct paddle_member *member, reshard_error *err)
 {
+    uint32_t key = KEY_AGAIN;
     w->keys[index] = PICKLE_NO_MEMO;
     if (w->offsets)
         w->offsets[index] = 0;
@@ -246,15 +322,30 @@ static reshard_status write_member(struct writing *w, uint64_t index, const stru
         paddle_close_container(w);
         return RESHARD_OK;
     }
-    uint32_t key = write_key(w, member);
+    if (w->open_count && w->open[w->open_count - 1].step != PADDLE_OPEN_TUPLE) {
+        pickle_stream_item(&w->stream, &w->open[w->open_count - 1].items);
+        key = write_key(w, member);
+    }
     if (member->step != PADDLE_LEAF)
-        return paddle_open_container(w, member->step == PADDLE_OPEN_DICT, member->member_count, err);
+        return paddle_open_container(w, member, member->member_count, err);
     if (!member->value) {
-        w->keys[index] = member->is_bare || w->open_count > 1 ? PICKLE_NO_MEMO : key;
+        w->keys[index] = member->is_bare || w->open_count != 1 ? PICKLE_NO_MEMO : key;
         return write_array(w, index, member, err);
     }
-    pickle_stream_value(&w->stream, member->value, member->graph_count, w->content->work);
+    pickle_stream_value(&w->stream, member->value, member->value_graph_count, w->content->work);
     return RESHARD_OK;
+}
+
+static void write_name(struct writing *w, const struct paddle_member *member, uint32_t key)
+{
+    if (key == KEY_AGAIN)
+        write_key(w, member);
+    else
+        pickle_stream_get(&w->stream, key);
+    if (member->name.size || key == KEY_AGAIN)
+        pickle_stream_str(&w->stream, member->name);
+    else
+        pickle_stream_get(&w->stream, key);
 }
 
 /* The table of names: key -> the framework's. */
@@ -277,42 +368,42 @@ static reshard_status write_names(struct writing *w, reshard_error *err)
         if (status)
             return status;
         pickle_stream_item(stream, &items);
-        pickle_stream_get(stream, w->keys[i]);
-        if (member.name.size)
-            pickle_stream_str(stream, member.name);
-        else
-            pickle_stream_get(stream, w->keys[i]);
+        write_name(w, &member, w->keys[i]);
     }
     pickle_stream_items_end(stream, &items);
     return RESHARD_OK;
 }
 
-static reshard_status put_dict(struct writing *w, reshard_error *err)
+static reshard_status put_members(struct writing *w, reshard_error *err)
 {
     const struct paddle_content *content = w->content;
-    struct pickle_stream *stream = &w->stream;
-    uint64_t members = content->member_count ? content->member_count : content->count;
-    reshard_status status = paddle_open_container(w, true, members + !content->has_no_names, err);
-    for (uint64_t i = 0; i < content->count && !stream->status && !status; i++) {
+    reshard_status status = RESHARD_OK;
+    for (uint64_t i = 0; i < content->count && !w->stream.status && !status; i++) {
         struct paddle_member member = { 0 };
         status = content->member(content->context, i, &member, err);
         if (!status)
             status = write_member(w, i, &member, err);
     }
-    if (!status && !stream->status && !content->has_no_names) {
-        pickle_stream_item(stream, &w->open[0]);
-        status = write_names(w, err);
-    }
-    if (!status && !stream->status)
-        paddle_close_container(w);
     return status;
 }
 
-static reshard_status put_one_array(struct writing *w, reshard_error *err)
+static reshard_status put_root(struct writing *w, reshard_error *err)
 {
-    struct paddle_member member = { 0 };
-    reshard_status status = w->content->member(w->content->context, 0, &member, err);
-    return status ? status : write_array(w, 0, &member, err);
+    static const struct paddle_member dict = { .step = PADDLE_OPEN_DICT };
+    const struct paddle_content *content = w->content;
+    const struct paddle_member *root = content->root ? content->root : &dict;
+    bool has_names = !content->has_no_names && (root->step == PADDLE_OPEN_DICT || root->step == PADDLE_OPEN_OBJECT);
+    reshard_status status = paddle_open_container(w, root, content->root || content->member_count ? content->member_count + has_names
+                                                                                                  : content->count + has_names, err);
+    if (!status)
+        status = put_members(w, err);
+    if (!status && !w->stream.status && has_names) {
+        pickle_stream_item(&w->stream, &w->open[0].items);
+        status = write_names(w, err);
+    }
+    if (!status && !w->stream.status)
+        paddle_close_container(w);
+    return status;
 }
 
 static reshard_status put_all(const struct paddle_content *content, pickle_sink sink, void *context, uint64_t *offsets, uint64_t *bytes,
@@ -329,8 +420,9 @@ static reshard_status put_all(const struct paddle_content *content, pickle_sink 
     if (!w.keys)
         return error_set_memory(err);
     pickle_stream_begin(&w.stream, content->protocol, sink, context);
-    reshard_status status = content->is_one_array ? put_one_array(&w, err) : put_dict(&w, err);
+    reshard_status status = content->is_one ? put_members(&w, err) : put_root(&w, err);
     reshard_status end = pickle_stream_end(&w.stream, bytes, status ? NULL : err);
+    pickle_words_release(&w.words);
     free(w.keys);
     free(w.open);
     return status ? status : end;

@@ -13,18 +13,22 @@
 #include "tensor/dtype.h"
 
 /* What a member is: a leaf, or the begin or the end of a container that holds the members between them. */
-enum paddle_step { PADDLE_LEAF, PADDLE_OPEN_DICT, PADDLE_OPEN_LIST, PADDLE_CLOSE };
-enum paddle_key { PADDLE_KEY_TEXT, PADDLE_KEY_NUMBER, PADDLE_NO_KEY };
+enum paddle_step { PADDLE_LEAF, PADDLE_OPEN_DICT, PADDLE_OPEN_LIST, PADDLE_OPEN_TUPLE, PADDLE_OPEN_OBJECT, PADDLE_CLOSE };
+enum paddle_key { PADDLE_KEY_TEXT, PADDLE_KEY_NUMBER, PADDLE_KEY_VALUE, PADDLE_NO_KEY };
 
 /* A member of the dict: an array, or a value. */
 struct paddle_member {
     enum paddle_step step;
-    enum paddle_key key_kind;  /* PADDLE_NO_KEY: of members of a list, and of PADDLE_CLOSE */
+    enum paddle_key key_kind;  /* PADDLE_NO_KEY: of members of a list or tuple, and of PADDLE_CLOSE */
     struct str key;
     int64_t key_number;
+    const struct value *key_value;
+    uint32_t graph_count;      /* nodes of the graph of key_value and of the value of PADDLE_OPEN_OBJECT */
     uint64_t member_count;     /* of a container that begins */
-    const struct value *value; /* NULL: an array */
-    uint32_t graph_count;      /* nodes of the value's graph */
+    const struct value *value; /* of a leaf; NULL: an array. Of PADDLE_OPEN_OBJECT the call that made the dict-like object: its class,
+                                * what the class takes beside members, and attributes come from there */
+    uint32_t value_graph_count; /* PADDLE_LEAF: nodes of the value's graph */
+    bool is_stateless;         /* PADDLE_OPEN_OBJECT: without the attributes */
     enum dtype dtype;
     int rank;
     const int64_t *shape;      /* row-major */
@@ -37,17 +41,24 @@ struct paddle_member {
 struct paddle_content {
     uint64_t count;        /* members and ends of containers */
     uint64_t member_count; /* of the outermost dict itself; 0: count, nothing is nested */
-    bool is_one_array;     /* there is no dict: the one member is all */
+    const struct paddle_member *root; /* begins the outermost container, without key and member_count; NULL: a dict */
+    bool is_one;           /* there is no container: the one member is all */
     reshard_status (*member)(void *context, uint64_t index, struct paddle_member *out, reshard_error *err);
     void *context;
     int protocol;          /* 4 or 5 */
     bool is_numpy2;        /* module names of NumPy 2; the older ones are good for both */
-    bool has_no_names;     /* no table at all */
+    bool has_no_names;     /* no table at all; a list or tuple has none */
     struct work *work;     /* for the writing of values; may be NULL */
 };
 
+/* What the class of a dict-like object takes beside members; NULL: nothing. */
+const struct value *paddle_save_class_argument(const struct value *object);
+
 /* Whether paddle.save can hold elements of the type: bfloat16 as uint16, float8 as int8, with nothing in the file that says so. */
 bool paddle_save_can_hold(enum dtype dtype);
+
+/* The same for arrays that are left to NumPy, which has more types. */
+bool paddle_save_can_hold_bare(enum dtype dtype);
 
 /* Payload offsets by member into offsets (count numbers; may be NULL; those of values are 0), and the size of the file. */
 reshard_status paddle_save_plan(const struct paddle_content *content, uint64_t *offsets, uint64_t *bytes, reshard_error *err);

@@ -31,7 +31,7 @@ static reshard_status sample_at(void *context, uint64_t index, struct paddle_mem
                                    .rank = item->rank,
                                    .shape = item->shape,
                                    .value = item->value,
-                                   .graph_count = item->graph_count };
+                                   .value_graph_count = item->graph_count };
     return RESHARD_OK;
 }
 

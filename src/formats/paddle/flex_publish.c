@@ -68,7 +68,7 @@ static reshard_status file_member(void *context, uint64_t index, struct paddle_m
     const struct flex_out_item *member = &state->items[index - file->file->piece_count];
     reshard_status status = layout_item(file->request, member->wanted, &item, err);
     if (!status)
-        *out = (struct paddle_member){ .key = member->key, .value = item->value, .graph_count = item->graph->count };
+        *out = (struct paddle_member){ .key = member->key, .value = item->value, .value_graph_count = item->graph->count };
     return status;
 }
 

@@ -78,11 +78,31 @@ static reshard_status params_driver_read_files(struct source *source, reshard_er
     return status;
 }
 
+/* Numbers of the archive's tensors become those of the catalog's. */
+static bool params_driver_number(const struct value *value, void *context)
+{
+    const struct params_file *file = context;
+    struct value *node = (struct value *)(uintptr_t)value; /* the graph is the catalog's own */
+    node->tensor = node->tensor ? file->listed[node->tensor - 1] : 0;
+    return true;
+}
+
 static reshard_status params_driver_read_single(struct source *source, reshard_error *err)
 {
-    uint32_t file;
-    reshard_status status = params_open_file(source, source->name, &file, err);
-    return status ? status : params_add_file(source, file, NULL, err);
+    uint32_t index;
+    reshard_status status = params_open_file(source, source->name, &index, err);
+    if (!status)
+        status = params_add_file(source, index, NULL, err);
+    if (status)
+        return status;
+    struct params_file *file = &params_source_of(source)->files[index];
+    if (!file->graph)
+        return RESHARD_OK;
+    if (!value_walk(file->graph->root, file->graph->count, source->limits.budget, params_driver_number, file, NULL))
+        return work_error(source->limits.budget, err);
+    source->catalog->tree_graph = file->graph;
+    source->catalog->tree = file->graph->root;
+    return RESHARD_OK;
 }
 
 static reshard_status params_driver_read(struct source *source, reshard_error *err)

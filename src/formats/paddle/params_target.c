@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/paddle/params_target.h"
 
-#include "base/array.h"
 #include "formats/paddle/paddle.h"
 #include "formats/paddle/params.h"
 
@@ -11,20 +10,8 @@
 
 /* ---- what goes where ---- */
 
-/* float8 would come back as int8. */
-static reshard_status params_target_check_type(const struct catalog_tensor *tensor, reshard_error *err)
-{
-    bool is_lost = tensor->dtype == DTYPE_F8_E4M3 || tensor->dtype == DTYPE_F8_E5M2;
-    if (!is_lost && paddle_save_can_hold(tensor->dtype))
-        return RESHARD_OK;
-    reshard_status status = error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': paddle.save has no %s", STR_ARG(tensor->key),
-                                      dtype_info(tensor->dtype)->name);
-    error_hint(err, "%s", is_lost ? "--to paddle-flex keeps float8; --dtype 'GLOB=bf16' casts"
-                                  : "Paddle's integers are U8, I8, I16, I32 and I64: cast with --dtype 'GLOB=i64'");
-    return status;
-}
-
-static reshard_status params_target_add_tensors(const struct layout_request *request, struct params_target *state, reshard_error *err)
+static reshard_status params_target_add_tensors(const struct layout_request *request, struct params_target *state, bool *is_nested,
+                                                reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
     reshard_status status = RESHARD_OK;
@@ -34,14 +21,31 @@ static reshard_status params_target_add_tensors(const struct layout_request *req
         const struct path_part *parts;
         if (tensor->flags & TENSOR_HIDDEN)
             continue;
-        status = params_target_check_type(tensor, err);
-        if (status)
-            return status;
         size_t count = catalog_tensor_path(wanted, tensor, &single, &parts);
-        state->is_nested = state->is_nested || count > 1 || parts[0].kind != PATH_KEY;
+        *is_nested = *is_nested || count > 1 || parts[0].kind == PATH_INDEX;
         status = path_tree_add(&state->tree, parts, count, (struct path_tree_node){ .wanted = CATALOG_NONE, .tensor = i + 1 }, err);
     }
     return status;
+}
+
+/* Whether paddle.save made the object, and what its arrays are there. */
+static void params_target_look_at_source(const struct layout_request *request, struct params_target *state, bool is_nested)
+{
+    const struct value *tree = request->source_catalog->tree;
+    const struct source *source = request->source;
+    bool is_sequence = tree && (tree->kind == VALUE_LIST || tree->kind == VALUE_TUPLE);
+    state->is_own = tree && source && source->driver == &format_paddle && source->catalog == request->source_catalog;
+    state->form_count = tree ? request->source_catalog->tree_graph->count : 0;
+    state->has_no_table = is_nested || is_sequence;
+    state->array = state->has_no_table ? PARAMS_PAIR : PARAMS_NAMED;
+    if (!state->is_own)
+        return;
+    const struct paddle_archive *archive = &params_source_of(source)->files[0].archive;
+    state->has_no_table = !archive->name_table;
+    state->array = archive->name_table ? PARAMS_NAMED : PARAMS_BARE;
+    for (uint32_t i = 0; i < archive->tensor_count && state->has_no_table; i++)
+        if (archive->tensors[i].is_pair)
+            state->array = PARAMS_PAIR;
 }
 
 static reshard_status params_target_drop(struct target *target, struct str key, struct str stranger, reshard_error *err)
@@ -75,6 +79,12 @@ static reshard_status params_target_add_item(const struct layout_request *reques
         status = paddle_save_check_value(item->value, graph_count, request->limits.budget, &target->catalog->arena, &fits, &stranger, err);
     if (status || !fits)
         return status ? status : params_target_drop(target, wanted->key, stranger, err);
+    if (state->has_no_table && !state->is_own)
+        status = paddle_save_check_load(item->value, graph_count, request->limits.budget, &fits, err);
+    if (status || !fits)
+        return status ? status
+                      : target_note_dropped(target, NOTE_NO_PLACE, wanted->key, err,
+                                            "bytes, a range, or a collection that paddle.load does not take in a nested object");
     size_t count = catalog_item_path(request->wanted, wanted, &single, &parts);
     struct path_tree_node leaf = { .wanted = index, .value = item->value, .graph_count = graph_count };
     return path_tree_add(&state->tree, parts, count, leaf, err);
@@ -82,100 +92,75 @@ static reshard_status params_target_add_item(const struct layout_request *reques
 
 /* ---- the framework's names ---- */
 
+/* Keys of the table that are no texts stand apart from texts. */
+static bool params_target_spell(const struct value *key, struct str text, struct buffer *out)
+{
+    if (!key || value_as_str(key, &text))
+        return buffer_append_str(out, text) || !out->failed;
+    return buffer_append_byte(out, 0) && value_to_repr(key, out, NULL);
+}
+
 static reshard_status params_target_read_names(struct params_target *state, reshard_error *err)
 {
     const struct value *table = state->names;
+    struct buffer spelled = { 0 };
+    reshard_status status = RESHARD_OK;
     size_t count = table ? table->list.count : 0;
     state->name_of = calloc(count / 2 + 1, sizeof(*state->name_of));
     if (!state->name_of)
         return error_set_memory(err);
-    for (size_t i = 0; i + 1 < count; i += 2) {
-        struct str key, name;
-        if (!value_as_str(table->list.items[i], &key) || !value_as_str(table->list.items[i + 1], &name))
+    for (size_t i = 0; i + 1 < count && !status; i += 2) {
+        const struct value *key = table->list.items[i];
+        struct str name;
+        if (!value_as_str(table->list.items[i + 1], &name))
             continue;
-        uint32_t number = name_map_intern(&state->name_index, key, NULL);
+        buffer_clear(&spelled);
+        bool is_good = params_target_spell(key, (struct str){ 0 }, &spelled);
+        uint32_t number = is_good ? name_map_intern(&state->name_index, buffer_str(&spelled), NULL) : NAME_NONE;
         if (number == NAME_NONE)
-            return error_set_memory(err);
-        state->name_of[number] = name;
+            status = error_set_memory(err);
+        else
+            state->name_of[number] = name;
     }
-    return RESHARD_OK;
+    buffer_release(&spelled);
+    return status;
 }
 
-static struct str params_target_name(const struct params_target *state, struct str key)
+static bool params_target_find_name(const struct params_target *state, const struct path_tree_node *node, struct str key, struct str *out)
 {
-    uint32_t number = name_map_find(&state->name_index, key);
-    return number == NAME_NONE ? (struct str){ 0 } : state->name_of[number];
+    struct buffer spelled = { 0 };
+    struct value number = { .kind = VALUE_INT, .integer = node->part.index };
+    const struct value *other = node->key ? node->key : node->part.kind == PATH_INT_KEY ? &number : NULL;
+    uint32_t found = params_target_spell(other, key, &spelled) ? name_map_find(&state->name_index, buffer_str(&spelled)) : NAME_NONE;
+    buffer_release(&spelled);
+    if (found != NAME_NONE)
+        *out = state->name_of[found];
+    return found != NAME_NONE;
 }
 
-/* ---- members in order ---- */
-
-static bool params_target_add_step(struct params_target *state, uint32_t node, enum paddle_step step, bool has_key)
+/* The name in a pair (name, array), or in the call that makes one; NULL: the node is something else. */
+static const struct value *params_target_pair_name(const struct value *node)
 {
-    if (!ARRAY_ROOM(state->steps, state->step_count, state->step_capacity))
-        return false;
-    state->steps[state->step_count++] = (struct params_step){ node, step, has_key };
-    return true;
+    if (node->kind == VALUE_CALL && value_is_call(node, "builtins", "tuple") && node->object->args->list.count == 1)
+        node = node->object->args->list.items[0];
+    bool is_pair = node->kind == VALUE_TUPLE && node->list.count == 2 && node->list.items[0]->kind == VALUE_STR;
+    return is_pair ? node->list.items[0] : NULL;
 }
 
-/* Walks the tree without recursion: a node's next sibling comes when its container has been closed. */
-static reshard_status params_target_make_steps(struct params_target *state, reshard_error *err)
+enum params_array params_array_of(const struct params_target *state, const struct path_tree_node *node, struct str *name)
 {
-    const struct path_tree *tree = &state->tree;
-    size_t depth = 0;
-    bool good = true;
-    if (!tree->node_count)
-        return RESHARD_OK;
-    uint32_t *stack = malloc(((size_t)tree->node_count + 1) * sizeof(*stack));
-    if (!stack)
-        return error_set_memory(err);
-    uint32_t node = tree->nodes[0].first;
-    while (good && (node != CATALOG_NONE || depth)) {
-        if (node == CATALOG_NONE) {
-            node = stack[--depth];
-            good = params_target_add_step(state, node, PADDLE_CLOSE, false);
-            node = tree->nodes[node].next;
-            continue;
-        }
-        const struct path_tree_node *at = &tree->nodes[node];
-        bool has_key = !depth || !tree->nodes[stack[depth - 1]].is_list;
-        good = params_target_add_step(state, node, at->is_leaf ? PADDLE_LEAF : at->is_list ? PADDLE_OPEN_LIST : PADDLE_OPEN_DICT, has_key);
-        if (!at->is_leaf)
-            stack[depth++] = node;
-        node = at->is_leaf ? at->next : at->first;
-    }
-    free(stack);
-    return good ? RESHARD_OK : error_set_memory(err);
-}
-
-static reshard_status params_target_member(void *context, uint64_t index, struct paddle_member *out, reshard_error *err)
-{
-    const struct params_target *state = context;
-    const struct params_step *step = &state->steps[index];
-    const struct path_tree_node *node = &state->tree.nodes[step->node];
-    (void)err;
-    *out = (struct paddle_member){ .step = step->step, .key_kind = PADDLE_NO_KEY, .member_count = node->child_count };
-    if (step->has_key) {
-        out->key_kind = node->part.kind == PATH_KEY ? PADDLE_KEY_TEXT : PADDLE_KEY_NUMBER;
-        out->key = node->part.key;
-        out->key_number = node->part.index;
-    }
-    if (step->step != PADDLE_LEAF)
-        return RESHARD_OK;
-    if (!node->tensor) {
-        out->value = node->value;
-        out->graph_count = node->graph_count;
-        return RESHARD_OK;
-    }
     const struct catalog_tensor *tensor = &state->wanted->tensors[node->tensor - 1];
-    out->dtype = tensor->dtype;
-    out->rank = tensor->rank;
-    out->shape = catalog_vector_at(state->wanted, tensor->shape);
-    out->name = params_target_name(state, tensor->key);
-    if (!out->name.size)
-        out->name = tensor->key;
-    out->is_bare = tensor->rank > PARAMS_RANK_MAX;
-    out->is_pair = state->is_nested && !out->is_bare;
-    return RESHARD_OK;
+    const struct value *pair = state->is_own && node->form ? params_target_pair_name(node->form) : NULL;
+    enum params_array array = tensor->rank > PARAMS_RANK_MAX ? PARAMS_BARE : state->array;
+    *name = tensor->key;
+    bool is_named = params_target_find_name(state, node, tensor->key, name);
+    if (pair)
+        *name = pair->text;
+    if (!name->size)
+        *name = tensor->key;
+    if (!state->is_own || !node->form || node->is_form_open)
+        return array;
+    return pair ? PARAMS_PAIR : array == PARAMS_NAMED && is_named ? PARAMS_NAMED : PARAMS_BARE;
 }
 
 static reshard_status params_target_protocol(const struct layout_request *request, int *out, reshard_error *err)
@@ -193,32 +178,44 @@ static reshard_status params_target_protocol(const struct layout_request *reques
     return RESHARD_OK;
 }
 
-/* One tensor without a name, and nothing else, is what paddle.save makes of a tensor that is saved by itself. */
-static bool params_target_is_one_tensor(const struct params_target *state)
+/* What is saved by itself: one tensor or value, and no container around it. */
+static bool params_target_is_one(const struct layout_request *request, const struct params_target *state)
 {
-    return state->step_count == 1 && state->steps[0].step == PADDLE_LEAF && state->tree.nodes[state->steps[0].node].tensor &&
-           !state->tree.nodes[state->steps[0].node].part.key.size;
+    const struct path_tree *tree = &state->tree;
+    const struct path_tree_node *root = tree->node_count ? &tree->nodes[0] : NULL, *only;
+    if (!root || root->child_count != 1)
+        return false;
+    only = &tree->nodes[root->first];
+    if (!only->is_leaf || only->part.kind != PATH_KEY || only->part.key.size)
+        return false;
+    return request->source_catalog->tree ? root->form && !root->is_form_open : only->tensor > 0;
 }
 
-static reshard_status params_target_content(const struct layout_request *request, struct params_target *state, reshard_error *err)
+static reshard_status params_target_content(const struct layout_request *request, struct target *target, reshard_error *err)
 {
+    struct params_target *state = target->driver_state;
+    const struct path_tree *tree = &state->tree;
     bool has_hole;
-    reshard_status status = state->tree.node_count ? path_tree_finish(&state->tree, &has_hole, err) : RESHARD_OK;
-    if (!status)
-        status = params_target_make_steps(state, err);
+    reshard_status status = path_form_take(&state->tree, request->source_catalog, &request->limits, err);
+    if (!status && tree->node_count)
+        status = path_tree_finish(&state->tree, &has_hole, err);
+    state->is_one = !status && params_target_is_one(request, state);
+    if (state->is_one && !state->is_own)
+        state->array = PARAMS_PAIR;
     if (!status)
         status = params_target_read_names(state, err);
+    if (!status)
+        status = params_make_steps(target, request->limits.budget, err);
     if (!status)
         status = params_target_protocol(request, &state->content.protocol, err);
     if (status)
         return status;
-    state->is_nested = state->is_nested || params_target_is_one_tensor(state);
-    state->content.is_one_array = params_target_is_one_tensor(state);
+    state->content.is_one = state->is_one;
     state->content.count = state->step_count;
-    state->content.member_count = state->tree.node_count ? state->tree.nodes[0].child_count : 0;
-    state->content.member = params_target_member;
+    state->content.member_count = tree->node_count ? tree->nodes[0].child_count : 0;
+    state->content.root = &state->root;
     state->content.context = state;
-    state->content.has_no_names = state->is_nested;
+    state->content.has_no_names = state->has_no_table;
     state->content.work = request->limits.budget;
     return RESHARD_OK;
 }
@@ -243,17 +240,19 @@ static reshard_status params_target_add_chunks(struct target *target, const stru
 reshard_status params_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct params_target *state = calloc(1, sizeof(*state));
+    bool is_nested = false;
     if (!state)
         return error_set_memory(err);
     target->driver_state = state;
     state->wanted = request->wanted;
     reshard_status status = target_add_tensors(request, target, err);
     if (!status)
-        status = params_target_add_tensors(request, state, err);
+        status = params_target_add_tensors(request, state, &is_nested, err);
+    params_target_look_at_source(request, state, is_nested);
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++)
         status = params_target_add_item(request, target, i, err);
     if (!status)
-        status = params_target_content(request, state, err);
+        status = params_target_content(request, target, err);
     return status ? status : params_target_add_chunks(target, state, err);
 }
 

@@ -108,6 +108,16 @@ reshard_status path_tree_add(struct path_tree *tree, const struct path_part *par
     return RESHARD_OK;
 }
 
+uint32_t path_tree_find(struct path_tree *tree, const struct path_part *parts, size_t count)
+{
+    uint32_t node = tree->node_count ? 0 : CATALOG_NONE;
+    for (size_t i = 0; i < count && node != CATALOG_NONE; i++) {
+        uint32_t index = path_tree_spell(tree, node, &parts[i]) ? name_map_find(&tree->children, buffer_str(&tree->key)) : NAME_NONE;
+        node = index == NAME_NONE ? CATALOG_NONE : index + 1;
+    }
+    return node;
+}
+
 uint32_t path_tree_child(struct path_tree *tree, uint32_t parent, struct str name)
 {
     struct path_part part = { .kind = PATH_KEY, .key = name };
@@ -159,9 +169,11 @@ reshard_status path_tree_finish(struct path_tree *tree, bool *has_hole, reshard_
     uint32_t *order = malloc(((size_t)tree->node_count + 1) * sizeof(*order));
     if (!order)
         return error_set_memory(err);
-    /* The root is a dict whatever its members are called. */
-    for (uint32_t i = 1; i < tree->node_count; i++) {
-        if (tree->nodes[i].is_leaf || !all_positions(tree, i))
+    for (uint32_t i = 0; i < tree->node_count; i++) {
+        const struct path_tree_node *node = &tree->nodes[i];
+        bool was_sequence = node->form && (node->form->kind == VALUE_LIST || node->form->kind == VALUE_TUPLE);
+        tree->nodes[i].is_list = was_sequence && node->is_form_open && !node->child_count;
+        if (node->is_leaf || (!i && !was_sequence) || !all_positions(tree, i))
             continue;
         bool hole = sort_children(tree, i, order);
         tree->nodes[i].is_list = !hole;

@@ -18,6 +18,9 @@ struct path_tree_node {
     uint32_t tensor;                 /* leaf: 1 + wanted tensor that it is, 0: none */
     const struct value *value;       /* leaf: a value of its own, or a part of that item's; NULL: the item's whole value */
     uint32_t graph_count;            /* of the graph that value belongs to */
+    const struct value *key;         /* after path_form_take: a key that is neither text nor a number, as which part tells it; else NULL */
+    const struct value *form;        /* the same: what stood at this place of the object; NULL: nothing is known */
+    bool is_form_open;               /* that was a container, taken apart */
 };
 
 struct path_tree {
@@ -42,12 +45,15 @@ bool path_tree_place(struct path_tree *tree, const struct path_part *parts, size
 reshard_status path_tree_add(struct path_tree *tree, const struct path_part *parts, size_t count, struct path_tree_node leaf,
                             reshard_error *err);
 
+/* The node at the end of a path, or CATALOG_NONE. */
+uint32_t path_tree_find(struct path_tree *tree, const struct path_part *parts, size_t count);
+
 /* The child of that name, or CATALOG_NONE. */
 uint32_t path_tree_child(struct path_tree *tree, uint32_t parent, struct str name);
 
 /*
  * Tells lists from dicts: positions 0, 1, … without a hole are a list. Other positions become integer keys; *has_hole says that there were
- * some.
+ * some. The outermost is a list only if its form is a sequence.
  */
 reshard_status path_tree_finish(struct path_tree *tree, bool *has_hole, reshard_error *err);
 

@@ -32,10 +32,9 @@ static enum container_kind container_kind(const struct value *value)
     }
 }
 
-/* The mapping that an OrderedDict, Counter or defaultdict was called with; NULL if none. */
-static const struct value *initial_mapping(const struct value *value)
+const struct value *torch_flatten_initial(const struct value *value)
 {
-    if (value->kind == VALUE_DICT || !value->object->args)
+    if ((value->kind != VALUE_CALL && value->kind != VALUE_NEW) || !value->object->args)
         return NULL;
     size_t position = value_is_call(value, "collections", "defaultdict") ? 1 : 0;
     const struct value *args = value->object->args;
@@ -76,7 +75,7 @@ static size_t member_count(const struct value *value)
         return value->list.count;
     if (value->kind == VALUE_DICT)
         return value->list.count / 2;
-    return initial_count(initial_mapping(value)) + value->object->dict_count / 2;
+    return initial_count(torch_flatten_initial(value)) + value->object->dict_count / 2;
 }
 
 /* Member index of a container; false if it makes no sense (a pair that is none). */
@@ -90,7 +89,7 @@ static bool member_at(const struct value *value, size_t index, struct member *ou
         *out = (struct member){ value->list.items[2 * index], value->list.items[2 * index + 1] };
         return true;
     }
-    const struct value *initial = initial_mapping(value);
+    const struct value *initial = torch_flatten_initial(value);
     size_t initials = initial_count(initial);
     if (index < initials)
         return initial_member(initial, index, out);
@@ -265,8 +264,11 @@ static reshard_status mark_replaced(struct frame *frame, reshard_error *err)
     for (size_t i = 0; !status && i < frame->count; i++) {
         const struct path_part *part = &frame->parts[i];
         bool was_new;
+        struct member member = { 0 };
+        bool is_good = member_at(frame->container, i, &member);
         buffer_clear(&text);
         buffer_append_byte(&text, (uint8_t)part->kind);
+        buffer_append_byte(&text, is_good ? member.key->kind : 0); /* None and 'None' are two */
         if (part->kind == PATH_KEY)
             buffer_append_str(&text, part->key);
         else
@@ -317,16 +319,19 @@ struct walk {
     struct arena keys;
     uint64_t leaf_count, leaf_max;
     const char *const *closed;
-    bool opens_all;
+    bool opens_all, tells_containers;
     torch_leaf_sink sink;
     void *context;
 };
 
-static reshard_status torch_flatten_push(struct walk *walk, const struct value *container, reshard_error *err)
+static reshard_status torch_flatten_push(struct walk *walk, struct value *container, const struct value *key, reshard_error *err)
 {
+    struct torch_leaf opened = { .value = container, .key = key, .parts = walk->path, .part_count = walk->depth, .is_container = true };
     if (walk->depth >= walk->depth_max)
         return error_set_limit(err, "pickle_depth", walk->depth + 1, walk->depth_max);
     reshard_status status = work_spend_steps(walk->keys.work, (uint64_t)member_count(container) + 1, err);
+    if (!status && walk->tells_containers)
+        status = walk->sink(&opened, walk->context, err);
     if (status)
         return status;
     if (!ARRAY_ROOM(walk->frames, walk->depth, walk->frame_capacity) ||
@@ -364,12 +369,12 @@ static bool is_opened(const struct walk *walk, const struct value *value)
     return walk->opens_all ? member_count(value) > 0 : walk->survey->holds_tensor[number - 1];
 }
 
-static reshard_status torch_flatten_emit(struct walk *walk, struct value *value, reshard_error *err)
+static reshard_status torch_flatten_emit(struct walk *walk, struct value *value, const struct value *key, reshard_error *err)
 {
     if (++walk->leaf_count > walk->leaf_max)
         return error_set(err, RESHARD_ERR_LIMIT, "containers that share members make more than %llu leaves",
                          (unsigned long long)walk->leaf_max);
-    struct torch_leaf leaf = { value, walk->path, walk->depth };
+    struct torch_leaf leaf = { .value = value, .key = key, .parts = walk->path, .part_count = walk->depth };
     return walk->sink(&leaf, walk->context, err);
 }
 
@@ -385,7 +390,8 @@ static reshard_status torch_flatten_step(struct walk *walk, reshard_error *err)
     if (frame->is_replaced[index] || !member_at(frame->container, index, &member))
         return RESHARD_OK;
     walk->path[walk->depth - 1] = frame->parts[index];
-    return is_opened(walk, member.value) ? torch_flatten_push(walk, member.value, err) : torch_flatten_emit(walk, member.value, err);
+    return is_opened(walk, member.value) ? torch_flatten_push(walk, member.value, member.key, err)
+                                         : torch_flatten_emit(walk, member.value, member.key, err);
 }
 
 reshard_status torch_flatten(const struct value_graph *graph, const struct limits *limits, torch_leaf_sink sink, void *context,
@@ -394,15 +400,16 @@ reshard_status torch_flatten(const struct value_graph *graph, const struct limit
     return torch_flatten_closed(graph, limits, NULL, sink, context, err);
 }
 
-static reshard_status torch_flatten_any(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
-                                        bool opens_all, torch_leaf_sink sink, void *context, reshard_error *err)
+/* walk: closed, opens_all, tells_containers, sink and context are set. */
+static reshard_status torch_flatten_any(struct walk walk, const struct value_graph *graph, const struct limits *limits, reshard_error *err)
 {
     struct survey survey = { 0 };
-    struct walk walk = { .survey = &survey, .depth_max = (size_t)limits->pickle_depth, .closed = closed, .sink = sink, .context = context,
-                         .opens_all = opens_all, .keys.work = limits->budget };
+    walk.survey = &survey;
+    walk.depth_max = (size_t)limits->pickle_depth;
+    walk.keys.work = limits->budget;
     walk.leaf_max = (uint64_t)graph->count * LEAVES_PER_NODE_MAX + 1000;
     if (container_kind(graph->root) == NOT_CONTAINER)
-        return torch_flatten_emit(&walk, graph->root, err);
+        return torch_flatten_emit(&walk, graph->root, NULL, err);
 
     reshard_status status = RESHARD_OK;
     if (!survey_make(&survey, graph))
@@ -411,7 +418,7 @@ static reshard_status torch_flatten_any(const struct value_graph *graph, const s
     if (!status && !walk.is_open)
         status = error_set_memory(err);
     if (!status)
-        status = torch_flatten_push(&walk, graph->root, err);
+        status = torch_flatten_push(&walk, graph->root, NULL, err);
     while (!status && walk.depth > 0)
         status = torch_flatten_step(&walk, err);
 
@@ -428,11 +435,18 @@ static reshard_status torch_flatten_any(const struct value_graph *graph, const s
 reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
                                     torch_leaf_sink sink, void *context, reshard_error *err)
 {
-    return torch_flatten_any(graph, limits, closed, false, sink, context, err);
+    return torch_flatten_any((struct walk){ .closed = closed, .sink = sink, .context = context }, graph, limits, err);
 }
 
 reshard_status torch_flatten_all(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
                                  torch_leaf_sink sink, void *context, reshard_error *err)
 {
-    return torch_flatten_any(graph, limits, closed, true, sink, context, err);
+    return torch_flatten_any((struct walk){ .closed = closed, .opens_all = true, .sink = sink, .context = context }, graph, limits, err);
+}
+
+reshard_status torch_flatten_structure(const struct value_graph *graph, const struct limits *limits, torch_leaf_sink sink, void *context,
+                                       reshard_error *err)
+{
+    struct walk walk = { .opens_all = true, .tells_containers = true, .sink = sink, .context = context };
+    return torch_flatten_any(walk, graph, limits, err);
 }
