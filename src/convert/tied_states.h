@@ -11,7 +11,7 @@
 
 /* A state that the source lacks, and the source's tensor that has its values. */
 struct tied_state {
-    struct str key;          /* the reference's; empty: it is to the key of `tensor` as that of `weight` to that of `owner`, as they are wanted */
+    struct str key;         /* the reference's; empty: as `weight` is to `owner`, so it is to the key of `tensor`, as they are wanted */
     uint32_t tensor;
     uint32_t weight, owner; /* of the source; CATALOG_NONE where there is a key */
 };
