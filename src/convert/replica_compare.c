@@ -61,8 +61,11 @@ reshard_status replica_compare(const struct engine_source *source, uint32_t a, u
     const struct catalog_chunk *chunk = &catalog->chunks[a];
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
     unsigned width = dtype_element_bytes(tensor->dtype) ? dtype_element_bytes(tensor->dtype) : 1;
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    int64_t elements = layout && layout->flat_count >= 0 ? layout->flat_count
+                                                         : box_volume(tensor->rank, catalog_vector_at(catalog, chunk->extent));
     uint64_t bytes = 0, step = WINDOW_BYTES / width * width;
-    if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, chunk->extent)), &bytes))
+    if (!dtype_bytes(tensor->dtype, (uint64_t)elements, &bytes))
         return error_set(err, RESHARD_ERR_FORMAT, "a chunk is too large");
     struct window one = { .bytes = calloc(1, (size_t)step) }, other = { .bytes = calloc(1, (size_t)step) };
     reshard_status status = one.bytes && other.bytes ? RESHARD_OK : error_set_memory(err);

@@ -30,13 +30,11 @@ static reshard_status digest_chunk(const struct engine_source *source, uint32_t 
     return status;
 }
 
-/* The chunk that a replica repeats: the first of the same box. */
+/* The chunk that a replica repeats: the first of the same elements. */
 static uint32_t original_of(const struct catalog *catalog, const struct catalog_tensor *tensor, uint32_t replica)
 {
-    const struct catalog_chunk *copy = &catalog->chunks[replica];
     for (uint32_t i = tensor->first_chunk; i < replica; i++) {
-        const struct catalog_chunk *chunk = &catalog->chunks[i];
-        if (chunk->start == copy->start && chunk->extent == copy->extent && !(chunk->flags & CHUNK_REPLICA))
+        if (!(catalog->chunks[i].flags & CHUNK_REPLICA) && catalog_chunks_are_copies(catalog, i, replica))
             return i;
     }
     return replica;

@@ -19,7 +19,8 @@ import tempfile
 import strategies as S
 from matrix_test import Command, Tap, digest_problems
 
-NAMES = ("dp1", "dp2", "tp2", "tp4", "pp2", "pp4", "vpp", "sharding2-v1", "sharding4-v1", "sharding2-v2", "sharding4-v2",
+SLICED = {s.name: s for s in S.MET}     # stage 3
+NAMES = (*SLICED, "dp1", "dp2", "tp2", "tp4", "pp2", "pp4", "vpp", "sharding2-v1", "sharding4-v1", "sharding2-v2", "sharding4-v2",
          "tp2pp2", "tp2sd2-v2", "dp2ep2")
 SCHEDULER = {"last_epoch": 7, "last_lr": 0.125}
 TABLE = "StructuredToParameterName@@"
@@ -63,12 +64,38 @@ def padded(array, is_run):
     return array
 
 
+def slices(model, s, place):
+    """What a rank of stage 3 has: as many elements of each flattened parameter as every other, behind its end zeros."""
+    for parameter, w in S.held_weights(model, s, place):
+        if parameter.is_buffer or S.state_owner(model, parameter) != parameter.key:
+            continue
+        count, block = S.math.prod(w.extent), S.BLOCK_BYTES // S.WIDTH[w.dtype]
+        part = -(-(-(-count // block) * block) // s.sharding)
+        begin, end = min(count, place.sharding * part), min(count, (place.sharding + 1) * part)
+        for state in [*S.STATES, *["w_0"] * (parameter.dtype == "bfloat16")]:
+            if "pow" in state:
+                shard, length = S.Shard(f"{w.key}.{state}", "float32", (1,), (0,), (1,)), 1
+            else:
+                shard, length = S.Shard(f"{w.key}.{state}", "float32", w.shape, w.start, w.extent, (begin, end)), part
+            value = S.shard_bytes(model, shard)
+            yield shard, S.Array("f4", (length,), value + bytes(4 * length - len(value)))
+
+
+def arrays(model, s, place, first):
+    if s.stage == "3":
+        yield from slices(model, s, place)
+        return
+    for shard in S.shards_of(model, s, place)[first:]:
+        ends = shard.flat and shard.flat[1] == S.math.prod(shard.extent)
+        yield shard, padded(S.array_of(model, shard), ends and "pow" not in shard.key)
+
+
 def optimizer_state(model, s, place, protocol):
     names, state, masters = local_names(model, s, place), {}, {}
-    for shard in S.shards_of(model, s, place)[len(names):]:
+    if s.stage == "3":
+        names = {key: "slice@" + name for key, name in names.items()}
+    for shard, array in arrays(model, s, place, len(names)):
         key, kind = shard.key.rsplit(".", 1)
-        ends = shard.flat and shard.flat[1] == S.math.prod(shard.extent)
-        array = padded(S.array_of(model, shard), ends and "pow" not in kind)
         if kind == "w_0":
             masters[names[key]] = OrderedPairs(names[key], array)
         else:
@@ -106,6 +133,26 @@ def check_reading(command, model, folder):
     return problems + ([failed] if failed else [])
 
 
+def damaged_copy(command, model, folder):
+    """Copies of a run are compared with that run: a flipped bit in one shows, with the two files that have it."""
+    write_family(model, SLICED["stage3-cut-tp2"], folder)
+    key, file = "model.layers.2.mlp.gate.weight.moment1_0", "optimizer.tp01_shard01.pdopt"
+    said, failed = command("ls", "--chunks", "--json", folder)
+    if failed:
+        return [failed]
+    chunks = next(t for t in json.loads(said)["tensors"] if t["key"] == key)["chunks"]
+    offset = next(c["offset"] for c in chunks if c["file"] == file)
+    with open(folder / file, "r+b") as stream:
+        stream.seek(offset)
+        byte = stream.read(1)[0]
+        stream.seek(offset)
+        stream.write(bytes([byte ^ 1]))
+    said, _ = command("verify", folder)
+    told = [line for line in said.splitlines() if line.startswith("failure")]
+    fits = len(told) == 1 and key in told[0] and file in told[0] and "optimizer.tp00_shard01.pdopt" in told[0]
+    return [] if fits else told or ["nothing is told"]
+
+
 def refusals(model, work):
     """name, what is done to a folder, a word of the message."""
     def drop(s, name):
@@ -120,6 +167,11 @@ def refusals(model, work):
         write_family(odd, S.BY_NAME["tp2"], folder)
 
     yield "a tensor-parallel rank is missing", drop(S.BY_NAME["tp4"], "model_state.tp02.pdparams"), "missing"
+    def three(folder):
+        write_family(model, SLICED["stage3-cut"], folder)
+        (folder / "optimizer.shard03.pdopt").unlink()
+
+    yield "a rank of stage 3 is missing", three, "sharding ranks"
     yield "a sharding rank is missing", drop(S.BY_NAME["sharding4-v2"], "optimizer.shard01.pdopt"), "sharding ranks"
     yield "no rule tells how ranks share a parameter", strange, "along which axis"
 
@@ -134,10 +186,12 @@ def main():
         work = pathlib.Path(options.keep or scratch)
         command = Command(options.bin, work)
         for is_tied in (False, True):
-            model = S.language_model(is_tied=is_tied)
+            small, wide = (S.language_model(is_tied=is_tied, heads=heads) for heads in (16, 32))
             for name in NAMES:
+                model = wide if name in SLICED else small   # of which a slice of a bias is as long as that
                 folder = work / f"{name}-{'tied' if is_tied else 'untied'}"
-                write_family(model, S.BY_NAME[name], folder, protocol=2 if name == "tp2" else 4, separator="_" if name == "pp2" else ".")
+                write_family(model, SLICED.get(name) or S.BY_NAME[name], folder, protocol=2 if name == "tp2" else 4,
+                             separator="_" if name == "pp2" else ".")
                 tap(f"rank files of {name}, {'tied' if is_tied else 'untied'}", check_reading(command, model, folder))
         model = S.language_model()
         for title, make, word in refusals(model, work):
@@ -145,6 +199,7 @@ def main():
             make(folder)
             _, failed = command("hash", folder)
             tap(title, [] if failed and word in failed else [f"'{failed}' does not say '{word}'"])
+        tap("a copy of a run that differs", damaged_copy(command, model, work / "damaged"))
     print(f"1..{tap.count}")
     return tap.failed > 0
 

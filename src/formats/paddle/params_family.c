@@ -19,6 +19,7 @@
 #define MASTER_MARK "fp32_master_0"
 #define MASTER_STATE "w_0"
 #define MASTER_MEMBER "master_weights"
+#define SLICE_MARK "slice@" /* before the name of a parameter that stage 3 cuts */
 
 /* ---- the folder ---- */
 
@@ -165,9 +166,16 @@ static bool family_may_be_one(int32_t a, int32_t b)
     return a < 0 || b < 0 || a == b;
 }
 
+static bool family_is_slice(struct str name)
+{
+    return str_starts_with(name, SLICE_MARK);
+}
+
 /* Appends the structured name that the framework's name has on this rank; false if no file of weights of the rank has it. */
 static bool family_append_structured(const struct family *family, const struct family_file *file, struct str name, struct buffer *out)
 {
+    if (family_is_slice(name))
+        name = (struct str){ name.data + strlen(SLICE_MARK), name.size - strlen(SLICE_MARK) };
     for (uint32_t i = 0; i < family->file_count && family->files[i].role == FAMILY_MODEL; i++) {
         const struct family_file *model = &family->files[i];
         if (!family_may_be_one(model->ranks.tp, file->ranks.tp) || !family_may_be_one(model->ranks.pp, file->ranks.pp) ||
@@ -240,7 +248,7 @@ static reshard_status family_intern(struct family *family, struct str text, uint
     return RESHARD_OK;
 }
 
-static reshard_status family_add_piece(struct family *family, uint32_t file, uint32_t tensor, uint32_t key, reshard_error *err)
+static reshard_status family_add_piece(struct family *family, const struct family_piece *piece, uint32_t key, reshard_error *err)
 {
     if (!ARRAY_ROOM(family->pieces, family->piece_count, family->piece_capacity))
         return error_set_memory(err);
@@ -250,7 +258,7 @@ static reshard_status family_add_piece(struct family *family, uint32_t file, uin
     else
         family->pieces[of->last].next = family->piece_count;
     of->last = family->piece_count;
-    family->pieces[family->piece_count++] = (struct family_piece){ file, tensor, CATALOG_NONE };
+    family->pieces[family->piece_count++] = *piece;
     return RESHARD_OK;
 }
 
@@ -286,7 +294,9 @@ static reshard_status family_add_tensor(struct family_leaves *leaves, const stru
         return status;
     family->key_list[key].parameter = parameter;
     family->key_list[key].is_scalar = memmem(state.data ? state.data : "", state.size, "pow_acc", 7) != NULL;
-    return family_add_piece(family, leaves->file, leaf->value->tensor - 1, key, err);
+    struct family_piece piece = { .file = leaves->file, .tensor = leaf->value->tensor - 1, .next = CATALOG_NONE };
+    piece.is_slice = state.size && !family->key_list[key].is_scalar && family_is_slice(leaf->parts[leaf->part_count - 1].key);
+    return family_add_piece(family, &piece, key, err);
 }
 
 /* The first item of the catalog with the key, or CATALOG_NONE. */

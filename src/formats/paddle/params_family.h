@@ -32,6 +32,7 @@ struct family_piece {
     uint32_t file;   /* in the family */
     uint32_t tensor; /* of that file's archive */
     uint32_t next;   /* of the same key; CATALOG_NONE */
+    bool is_slice;   /* of the flattened parameter, whatever its shape: sharding stage 3 says so */
 };
 
 struct family_key {

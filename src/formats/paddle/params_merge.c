@@ -2,7 +2,7 @@
 /*
  * From what ranks hold to whole tensors. Tensor-parallel ranks have parts of a weight along an axis that models/paddle.rules tells; ranks
  * that share optimizer state have whole tensors (sharding V1), or runs of the flattened part of their tensor-parallel rank, of which the
- * last may be padded (V2).
+ * last may be padded (V2, stage 3).
  */
 #include "formats/paddle/params_family.h"
 
@@ -212,14 +212,15 @@ static reshard_status merge_shape(struct merge *merge, reshard_error *err)
 
 /* ---- chunks ---- */
 
-/* How much longer than the weight its runs may be: sharding V2 pads each parameter to 256 bytes of it on every rank. */
-static int64_t merge_padding_max(const struct family *family)
+/* How much longer than the weight its runs may be: sharding V2 pads each parameter to 256 bytes of it on every rank, stage 3 to 4096 bytes
+ * (on processors; 256 elsewhere) and a whole number of elements for each. */
+static int64_t merge_padding_max(const struct family *family, bool is_slice)
 {
     int64_t ranks = 1;
     for (uint32_t i = 0; i < family->file_count; i++)
         if (family->files[i].ranks.shard >= ranks)
             ranks = family->files[i].ranks.shard + 1;
-    return 256 * ranks;
+    return is_slice ? 4096 + ranks : 256 * ranks;
 }
 
 /* Runs make sense only beside the weight whose runs they are. */
@@ -255,7 +256,7 @@ static reshard_status merge_take_piece(struct merge *merge, uint32_t piece, cons
     if (params_dtype(tensor) != merge->dtype)
         return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it as %s, others as %s", STR_ARG(name),
                           dtype_info(params_dtype(tensor))->name, dtype_info(merge->dtype)->name);
-    if (!shape_equal(tensor->rank, tensor->shape, local->rank, local->shape)) {
+    if (family->pieces[piece].is_slice || !shape_equal(tensor->rank, tensor->shape, local->rank, local->shape)) {
         if (tensor->rank != 1 || !merge_knows_weight(merge))
             return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it with another shape", STR_ARG(name));
         int64_t left = box_volume(local->rank, local->shape) - *begin, count = tensor->shape[0];
@@ -276,7 +277,7 @@ static reshard_status merge_add_rank(struct merge *merge, uint32_t first, uint32
     reshard_status status = merge_check_pieces(merge, first, end, err);
     for (uint32_t piece = first; piece != end && !status; piece = family->pieces[piece].next)
         status = merge_take_piece(merge, piece, local, &begin, &stored, err);
-    if (!status && stored && (begin < elements || stored - elements >= merge_padding_max(family)))
+    if (!status && stored && (begin < elements || stored - elements >= merge_padding_max(family, family->pieces[first].is_slice)))
         status = merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
                             "the files of its sharding ranks have %" PRId64 " elements, its weight has %" PRId64, stored, elements);
     return status;
