@@ -570,6 +570,8 @@ def what_paddle_lacks(shell):
     put(shell.work / "c.safetensors", {"a": tensor("a", [2], "C64"), "b": tensor("b", [1] * 10, "BF16")})
     said = shell.any("convert", "c.safetensors", "c", "--to", "paddle-uc").stderr
     assert "does not load C64" in said and "more than 9 dimensions" in said, said
+    said = shell.any("convert", "c.safetensors", "cf", "--to", "paddle-flex").stderr
+    assert "more than 9 dimensions" in said, said
     put(shell.work / "d.safetensors", {"a": tensor("a", [2]), "model:a": tensor("b", [2])})
     said = shell("convert", "d.safetensors", "d", "--to", "paddle-uc", exit_status=5).decode()
     assert "two tensors would have this key in the family 'model'" in said, said

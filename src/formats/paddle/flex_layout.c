@@ -6,6 +6,7 @@
 #include "base/name_map.h"
 #include "encoding/paddle_save.h"
 #include "formats/paddle/flex.h"
+#include "formats/paddle/paddle.h"
 #include "formats/paddle/unified.h"
 
 #include <inttypes.h>
@@ -181,6 +182,9 @@ static reshard_status flex_layout_check_tensors(const struct layout_request *req
         status = flex_layout_check_type(flex_target_state(target), tensor, err);
         if (!status)
             status = flex_layout_check_key(names, tensor->key, err);
+        if (!status && tensor->rank > PADDLE_RANK_MAX)
+            status = target_note_changed(target, NOTE_RELEASE, tensor->key, err, "Paddle loads no tensors of more than %d dimensions",
+                                         PADDLE_RANK_MAX);
         for (uint32_t p = 0; tensor->path != CATALOG_NONE && p < tensor->path_count; p++)
             has_numbers |= wanted->paths[tensor->path + p].kind != PATH_KEY;
     }

@@ -5,6 +5,8 @@
 
 #include "formats/driver.h"
 
+#define PADDLE_RANK_MAX 9 /* of tensors that Paddle loads */
+
 extern const struct format_driver format_paddle_flex; /* Flex Checkpoint: .distcp files and <uid>.metadata */
 extern const struct format_driver format_paddle_uc;
 extern const struct format_driver format_paddle; /* files of paddle.save */

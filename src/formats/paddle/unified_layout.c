@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lays a Unified Checkpoint out: the tensors of each family dealt over its files, then its index, then what is carried along. */
+#include "formats/paddle/paddle.h"
 #include "formats/paddle/unified_quantised.h"
 #include "formats/paddle/unified_target.h"
 
@@ -8,8 +9,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-
-#define PADDLE_RANK_MAX 9
 
 struct uc_write {
     const struct layout_request *request;
