@@ -280,7 +280,8 @@ def unified_tree_problems(made, wanted, is_ordered=True):
 
 
 class UnifiedMatrix:
-    def __init__(self, command, name, model, work):
+    def __init__(self, command, name, tied, work):
+        model = S.under_each_name(tied)     # which is what goes back to flex, too
         self.command, self.name, self.model, self.work = command, name, model, work
         self.wanted, self.flex_wanted = unified_manifest(model), S.manifest(model)
         for strategy in UNIFIED:
@@ -288,7 +289,7 @@ class UnifiedMatrix:
         for strategy in LOCAL:
             S.write_unified(model, strategy, work / "local" / strategy.name, renumbered=False)
         for strategy in S.STRATEGIES:
-            S.write_flex(model, S.stored(model, strategy), work / "flex" / strategy.name)
+            S.write_flex(tied, S.stored(tied, strategy), work / "flex" / strategy.name)
 
     def pair(self, a, b):
         """Unified to unified: the very files of the generator's tree of b, from which the pair of b and a goes back. Files of experts that
@@ -327,6 +328,9 @@ def check_unified(tap, pool, command, work):
             tap(title, hash_problems(command, matrix.work / "local" / strategy.name, matrix.wanted, "--lenient"))
     run_pairs(tap, pool, "unified", ordered_pairs(UNIFIED), matrix.pair)
     run_pairs(tap, pool, "flex and unified", [(a, b) for a in S.STRATEGIES for b in UNIFIED if a in HUBS or b in HUBS], matrix.across)
+    tied = UnifiedMatrix(command, "unified, tied", S.language_model(is_tied=True), work / "unified-tied")
+    run_pairs(tap, pool, "unified, tied", ordered_pairs(HUBS), tied.pair)
+    run_pairs(tap, pool, "flex and unified, tied", [(a, b) for a in S.STRATEGIES for b in HUBS[:2]], tied.across)
 
 
 def main():

@@ -14,7 +14,7 @@ import re
 import struct
 import sys
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 STATES = ("moment1_0", "moment2_0", "beta1_pow_acc_0", "beta2_pow_acc_0")
 WIDTH = {"bfloat16": 2, "float32": 4}
@@ -599,6 +599,16 @@ def local_expert(model, s, key):
         return key, 0
     rank, local = divmod(int(found.group(2)), model.experts // s.ep)
     return key[:found.start(2)] + str(local) + key[found.end(2):], rank
+
+
+def under_each_name(model):
+    """The model as a Unified Checkpoint has it: tied weights with a state under each of their names."""
+    parameters = [replace(p, tied_to=None) for p in model.parameters]
+    number_names(parameters)
+    made = Model(parameters, model.layers, model.experts, model.seed)
+    owners, known = {p.key: state_owner(model, p) for p in model.parameters}, contents(model)
+    made.contents = {key: known.get(key) or known[f"{owners[key.rsplit('.', 1)[0]]}.{key.rsplit('.', 1)[1]}"] for key in contents(made)}
+    return made
 
 
 def unified_key(key):
