@@ -237,6 +237,30 @@ def case_against_index(work):
         assert file in said, said
 
 
+def case_large_tensors(work):
+    """Tensors of many times what diff holds of each side at once: equal however they are cut, and each differing byte is told."""
+    part = work.draw.randbytes(1 << 20)
+    data = bytearray(b"".join(i.to_bytes(4, "little") + part for i in range(27)) + b"rest")
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
+
+    def write(name):
+        (work.folder / name).write_bytes(struct.pack("<Q", len(header)) + header + data)
+    write("one.safetensors")
+    work.run("convert", "one.safetensors", "cut", "--to", "torch-dcp", "--layout", "ranks=3")
+    for memory in "128MiB", "32MiB":
+        work.run("diff", "one.safetensors", "cut", "--memory", memory)
+        work.run("diff", "cut", "one.safetensors", "--memory", memory)
+    places = [(8 << 20) - 1, 8 << 20, (16 << 20) + 5, len(data) - 1]
+    for at in places:
+        data[at] ^= 1
+    write("other.safetensors")
+    for pair in ("cut", "other.safetensors"), ("other.safetensors", "cut"):
+        found = [f for f in work.findings("diff", *pair) if f["key"] == "w" and f["severity"] == "failure"]
+        assert [(f["index"], f["count"]) for f in found] == [(places[0], len(places))], found
+    stat = json.loads(work.run("diff", "cut", "other.safetensors", "--stat", "--json", status=1).stdout)
+    assert stat["summary"]["changed_elements"] == len(places), stat["summary"]
+
+
 def case_damaged_dcp(work):
     """A data file that is cut off: what lies before its end verifies, what lies behind it is damage, and salvage keeps the first."""
     tensors = work.model()
