@@ -159,7 +159,8 @@ def bare(value):
 
 
 def convert(binary, source, target, *options):
-    done = subprocess.run([binary, "convert", source, target, "--to", "paddle", "--no-sync", *options], capture_output=True, text=True)
+    to = [] if "--to" in options else ["--to", "paddle"]
+    done = subprocess.run([binary, "convert", source, target, "--no-sync", *to, *options], capture_output=True, text=True)
     return done.stderr if done.returncode == 0 else f"exit {done.returncode}: {done.stderr}"
 
 
@@ -199,6 +200,22 @@ def check_torch(tap, binary, work):
         tap(name, problems + ([f"an unexpected note: {said!r}"] if said.strip() and not words else []))
 
 
+def check_back(tap, binary, work):
+    """From .pt to .pdparams and back: the lists, tuples and dicts of the first."""
+    values = [Ordered([("b", (floats(1), ((), [floats(2)]))), ("a", {None: floats(3), (1, 2): [3]})]), (floats(1), [2, {}]), floats(4)]
+    for number, value in enumerate(values):
+        first, between, last = (work / f"back-{number}{end}" for end in (".pt", ".pdparams", "-last.pt"))
+        torch_stub.write_zip(first, value)
+        problems = [said for said in (convert(binary, first, between), convert(binary, between, last, "--to", "torch")) if "exit" in said]
+        if not problems:
+            found = torch_stub.load(last)
+            if isinstance(found, dict):
+                found.pop(TABLE, None)
+            found, wanted = shown(bare(found)), shown(bare(value))
+            problems = [] if found == wanted else [f"read    {found[:700]}", f"instead {wanted[:700]}"]
+        tap(f"a {type(value).__name__} of torch, and back", problems)
+
+
 def check_parts(tap, binary, work):
     source = work / "parts.pdparams"
     with S.Pickles():
@@ -228,7 +245,7 @@ def main():
     tap = Tap("*")
     with tempfile.TemporaryDirectory() as scratch:
         work = pathlib.Path(scratch)
-        for check in (check_objects, check_torch, check_parts, check_refusal):
+        for check in (check_objects, check_torch, check_back, check_parts, check_refusal):
             check(tap, options.bin, work)
     print(f"1..{tap.count}")
     return tap.failed > 0

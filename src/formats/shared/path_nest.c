@@ -61,7 +61,51 @@ static struct value *path_nest_make_list(struct nest *nest, const struct path_tr
     for (size_t i = 0; i < count; i++)
         if (!items[i] && !(items[i] = value_new(nest->graph, VALUE_NONE)))
             return NULL;
-    return value_new_list(nest->graph, VALUE_LIST, items, count);
+    bool is_tuple = node->form && node->is_form_open && node->form->kind == VALUE_TUPLE;
+    return value_new_list(nest->graph, is_tuple ? VALUE_TUPLE : VALUE_LIST, items, count);
+}
+
+static bool is_no_tensor(const struct value *value, void *context)
+{
+    (void)context;
+    return !value->tensor && !value->storage;
+}
+
+/* A mapping becomes an OrderedDict if it was one, with the attributes that hold no tensors. */
+static struct value *path_nest_dress(struct nest *nest, const struct path_tree_node *node, struct value *dict)
+{
+    const struct value *form = node->is_form_open ? node->form : NULL;
+    if (!form || !value_is_call(form, "collections", "OrderedDict"))
+        return dict;
+    struct value *class = value_new_global(nest->graph, "collections", "OrderedDict");
+    struct value *made = class ? value_new_call(nest->graph, class, NULL, 0) : NULL;
+    struct value **states = arena_array(&nest->graph->arena, (size_t)form->object->state_count + 1, sizeof(*states));
+    if (!made || !states)
+        return NULL;
+    made->object->dict_items = dict->list.items;
+    made->object->dict_count = (uint32_t)dict->list.count;
+    made->object->states = states;
+    for (uint32_t i = 0; i < form->object->state_count; i++) {
+        const struct value *state = form->object->states[i];
+        bool no_memory = false;
+        if (!value_walk(state, nest->form_count, nest->graph->arena.work, is_no_tensor, NULL, &no_memory)) {
+            if (no_memory)
+                return NULL;
+            continue;
+        }
+        struct value *copy = value_copy(nest->graph, state, nest->form_count);
+        if (!copy)
+            return NULL;
+        states[made->object->state_count++] = copy;
+    }
+    return made;
+}
+
+static struct value *path_nest_key(struct nest *nest, const struct path_tree_node *node)
+{
+    if (node->key && value_walk(node->key, nest->form_count, nest->graph->arena.work, is_no_tensor, NULL, NULL))
+        return value_copy(nest->graph, node->key, nest->form_count);
+    return node->part.kind == PATH_KEY ? value_new_str(nest->graph, node->part.key) : value_new_int(nest->graph, node->part.index);
 }
 
 static struct value *make_dict(struct nest *nest, const struct path_tree_node *node)
@@ -71,14 +115,29 @@ static struct value *make_dict(struct nest *nest, const struct path_tree_node *n
     if (!items)
         return NULL;
     for (uint32_t child = node->first; child != CATALOG_NONE; child = nest->tree.nodes[child].next) {
-        const struct path_part *part = &nest->tree.nodes[child].part;
-        items[count] = part->kind == PATH_KEY ? value_new_str(nest->graph, part->key) : value_new_int(nest->graph, part->index);
+        items[count] = path_nest_key(nest, &nest->tree.nodes[child]);
         if (!items[count])
             return NULL;
         items[count + 1] = nest->made[child];
         count += 2;
     }
-    return value_new_list(nest->graph, VALUE_DICT, items, count);
+    struct value *dict = value_new_list(nest->graph, VALUE_DICT, items, count);
+    return dict ? path_nest_dress(nest, node, dict) : NULL;
+}
+
+/* What was saved by itself has no container around it. */
+static bool path_nest_is_one(const struct nest *nest, uint32_t number)
+{
+    const struct path_tree_node *nodes = nest->tree.nodes, *node = &nodes[number];
+    if (number || !node->form || node->is_form_open || node->child_count != 1)
+        return false;
+    return nodes[node->first].is_leaf && nodes[node->first].part.kind == PATH_KEY && !nodes[node->first].part.key.size;
+}
+
+reshard_status nest_take_form(struct nest *nest, const struct catalog *source, const struct limits *limits, reshard_error *err)
+{
+    nest->form_count = source->tree_graph ? source->tree_graph->count : 0;
+    return path_form_take(&nest->tree, source, limits, err);
 }
 
 /* Children first: they have the larger numbers. */
@@ -91,7 +150,12 @@ reshard_status nest_finish(struct nest *nest, reshard_error *err)
         if (node->is_leaf)
             continue;
         size_t length = list_length(&nest->tree, node);
-        nest->made[i] = length ? path_nest_make_list(nest, node, length) : make_dict(nest, node);
+        bool is_empty = !node->child_count && node->form && (node->form->kind == VALUE_LIST || node->form->kind == VALUE_TUPLE);
+        if (path_nest_is_one(nest, i)) {
+            nest->made[i] = nest->made[node->first];
+            continue;
+        }
+        nest->made[i] = length || is_empty ? path_nest_make_list(nest, node, length) : make_dict(nest, node);
         if (!nest->made[i])
             return error_set_memory(err);
     }

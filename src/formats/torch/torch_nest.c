@@ -74,6 +74,14 @@ static reshard_status torch_nest_copy_item(struct nest *nest, const struct layou
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
+/* What a driver tells about the whole object has a place only in a dict. */
+static bool torch_nest_has_no_place(const struct value *tree, const struct path_part *first)
+{
+    struct value **pairs;
+    size_t count;
+    return tree && !value_as_mapping(tree, &pairs, &count) && first->kind == PATH_KEY && first->key.size;
+}
+
 static reshard_status torch_nest_put_items(struct nest *nest, const struct layout_request *request, struct target *target,
                                            uint32_t *item_ids, reshard_error *err)
 {
@@ -83,10 +91,13 @@ static reshard_status torch_nest_put_items(struct nest *nest, const struct layou
         struct path_part single;
         const struct path_part *parts;
         size_t count = catalog_item_path(wanted, &wanted->items[i], &single, &parts);
-        struct value *leaf;
+        struct value *leaf = NULL;
         bool is_joined;
         item_ids[i] = nest->graph->count;
-        status = torch_nest_copy_item(nest, request, target, i, &leaf, err);
+        if (torch_nest_has_no_place(request->source_catalog->tree, &parts[0]))
+            status = target_note_dropped(target, NOTE_NO_PLACE, wanted->items[i].key, err, "the outermost object is no dict");
+        else
+            status = torch_nest_copy_item(nest, request, target, i, &leaf, err);
         if (!status && leaf)
             status = nest_put_leaf(nest, target, wanted->items[i].key, parts, count, leaf, &is_joined, err);
     }
@@ -106,6 +117,8 @@ reshard_status torch_nest(const struct layout_request *request, struct target *t
         status = torch_nest_put_tensors(&nest, request, target, err);
     if (!status)
         status = torch_nest_put_items(&nest, request, target, *item_ids, err);
+    if (!status)
+        status = nest_take_form(&nest, request->source_catalog, &request->limits, err);
     if (!status)
         status = nest_finish(&nest, err);
     nest_release(&nest);
