@@ -133,6 +133,30 @@ TEST(fill_values_of_small_floats_are_rounded_to_nearest_even)
         }
 }
 
+/* Of 2^(bits - 127) alone, as the OCP's specification of microscaling has it; 0 is what TensorStore says for the smallest. */
+TEST(fill_values_of_e8m0_are_powers_of_two)
+{
+    static const struct {
+        const char *value, *bits; /* NULL: it is none of them */
+    } cases[] = {
+        { "1.0", "127" }, { "2", "128" }, { "0.5", "126" }, { "5.877471754111438e-39", "0" }, { "1.7014118346046923e38", "254" },
+        { "0.0", "0" }, { "\"NaN\"", "255" }, { "3.0", NULL }, { "3.402823669209385e38", NULL }, { "2.938735877055719e-39", NULL },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct store *store = store_new_memory();
+        struct source *source = NULL;
+        char text[512];
+        snprintf(text, sizeof(text), V3("[1]", "\"data_type\":\"float8_e8m0fnu\"," GRID("[1]") KEYS "\"fill_value\":%s,\"codecs\":[" LITTLE "]"),
+                 cases[i].value);
+        memory_put_text(store, "zarr.json", text);
+        if (cases[i].bits)
+            check_elements(text, store, 1, cases[i].bits);
+        else if (memory_open(store, "", false, &source, &err) == RESHARD_OK)
+            fail_msg("%s is taken", cases[i].value);
+        store_free(store);
+    }
+}
+
 TEST(absent_chunks_hold_the_fill_value)
 {
     struct store *store = store_new_memory();
@@ -490,6 +514,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_at_the_edge_are_of_full_size_in_every_order),
         cmocka_unit_test(fill_values_of_small_floats_are_rounded_to_nearest_even),
+        cmocka_unit_test(fill_values_of_e8m0_are_powers_of_two),
         cmocka_unit_test(absent_chunks_hold_the_fill_value),
         cmocka_unit_test(shards_are_read_through_their_index),
         cmocka_unit_test(an_inner_chunk_outside_the_shards_data_is_refused),

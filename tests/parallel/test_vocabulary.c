@@ -26,6 +26,10 @@ static const struct padding cases[] = {
     { "no unit", "HuggingFaceTokenizer", false, 100, U, 128, 1, 2, 0, 0 },
     { "no TP", "HuggingFaceTokenizer", false, 100, 128, 128, U, 2, 0, 0 },
     { "a unit too large", "HuggingFaceTokenizer", false, 100, INT64_MAX / 2, 128, 1, 2, 0, 0 },
+    { "no rows", "HuggingFaceTokenizer", false, 100, 128, U, 1, 2, 0, 0 },
+    { "rows without room for more", "HuggingFaceTokenizer", false, U, 128, INT64_MAX / 2 + 1, 1, 2, 0, 0 },
+    { "no TP of the target", "HuggingFaceTokenizer", false, 100, 128, 128, 1, 0, 0, 0 },
+    { "a TP of the target too large", "HuggingFaceTokenizer", false, 100, 1, 128, 1, INT64_MAX / 8, 0, 0 },
     { "units that overflow", "HuggingFaceTokenizer", false, 100, INT32_MAX, INT64_MAX / 5, INT32_MAX, INT32_MAX, 0, 0 },
 };
 
