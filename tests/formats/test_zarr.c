@@ -146,7 +146,8 @@ TEST(fill_values_of_e8m0_are_powers_of_two)
         struct store *store = store_new_memory();
         struct source *source = NULL;
         char text[512];
-        snprintf(text, sizeof(text), V3("[1]", "\"data_type\":\"float8_e8m0fnu\"," GRID("[1]") KEYS "\"fill_value\":%s,\"codecs\":[" LITTLE "]"),
+        snprintf(text, sizeof(text),
+                 V3("[1]", "\"data_type\":\"float8_e8m0fnu\"," GRID("[1]") KEYS "\"fill_value\":%s,\"codecs\":[" LITTLE "]"),
                  cases[i].value);
         memory_put_text(store, "zarr.json", text);
         if (cases[i].bits)
