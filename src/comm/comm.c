@@ -277,3 +277,50 @@ reshard_status comm_run(struct comm *comm, const char *call, reshard_error *err)
     status = comm->transport->run(comm, &why);
     return status ? comm_break(comm, status, &why, err) : RESHARD_OK;
 }
+
+/* ---- windows ---- */
+
+uint64_t comm_window_bytes(const struct comm *comm)
+{
+    return comm->transport->windows ? comm->transport->windows->bytes(comm) : 0;
+}
+
+reshard_status comm_window_open(struct comm *comm, uint32_t to, uint8_t **place, reshard_error *err)
+{
+    reshard_error why = RESHARD_ERROR_INIT;
+    *place = NULL;
+    reshard_status status = comm_check(comm, err);
+    if (status)
+        return status;
+    status = comm->transport->windows->open(comm, to, place, &why);
+    return status ? comm_break(comm, status, &why, err) : RESHARD_OK;
+}
+
+void comm_window_send(struct comm *comm, uint32_t to, uint64_t size)
+{
+    comm->transport->windows->send(comm, to, size);
+}
+
+reshard_status comm_window_look(struct comm *comm, uint32_t from, const uint8_t **place, uint64_t *size, reshard_error *err)
+{
+    reshard_error why = RESHARD_ERROR_INIT;
+    *place = NULL;
+    reshard_status status = comm_check(comm, err);
+    if (status)
+        return status;
+    status = comm->transport->windows->look(comm, from, place, size, &why);
+    return status ? comm_break(comm, status, &why, err) : RESHARD_OK;
+}
+
+void comm_window_take(struct comm *comm, uint32_t from)
+{
+    comm->transport->windows->take(comm, from);
+}
+
+reshard_status comm_window_wait(struct comm *comm, const char *call, uint32_t late, struct comm_idle *idle, reshard_error *err)
+{
+    reshard_error why = RESHARD_ERROR_INIT;
+    comm->call = call;
+    reshard_status status = comm->transport->windows->wait(comm, late, idle, &why);
+    return status ? comm_break(comm, status, &why, err) : RESHARD_OK;
+}

@@ -46,6 +46,24 @@ reshard_status comm_send(struct comm *comm, uint32_t to, const void *bytes, size
 reshard_status comm_recv(struct comm *comm, uint32_t from, void *bytes, size_t size, reshard_error *err);
 reshard_status comm_run(struct comm *comm, const char *call, reshard_error *err);
 
+/*
+ * The same through memory between two ranks, where the transport has it: a message is made there, and read there. Largest message: 0 if it
+ * has none. All ranks know whose messages come when; between the first and the last of them they make no other calls.
+ */
+uint64_t comm_window_bytes(const struct comm *comm);
+reshard_status comm_window_open(struct comm *comm, uint32_t to, uint8_t **place, reshard_error *err); /* NULL: no room now */
+void comm_window_send(struct comm *comm, uint32_t to, uint64_t size);
+reshard_status comm_window_look(struct comm *comm, uint32_t from, const uint8_t **place, uint64_t *size, reshard_error *err);
+void comm_window_take(struct comm *comm, uint32_t from); /* what was looked at, which is not NULL, has been read */
+
+/* How long a rank has waited; zeroed whenever something has moved. */
+struct comm_idle {
+    double begin, looked;
+    unsigned passes;
+    bool is_gone; /* the other was, at the last look */
+};
+reshard_status comm_window_wait(struct comm *comm, const char *call, uint32_t late, struct comm_idle *idle, reshard_error *err);
+
 /* Whether ranks may read each other's memory at the addresses that its owner knows it by. */
 bool comm_shares_memory(const struct comm *comm);
 

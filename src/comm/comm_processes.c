@@ -2,7 +2,8 @@
 /*
  * Processes of one machine, over a segment of shared memory with a ring of bytes from each rank to each. Who writes a ring is one process,
  * and who reads it another, so that there is no lock that a dead one could hold. Every byte goes through a ring, in frames of a kind, a
- * size and that many bytes; memory that sizes ask for is bounded, and positions in a ring are checked: a rank may go astray.
+ * size and that many bytes. They follow each other, or lie in slots, where they are made and read. Memory that sizes ask for is bounded,
+ * and positions in a ring are checked: a rank may go astray.
  *
  * A process holds a lock of the kernel's on byte number `rank` of the segment (open file description locks): it goes when the process does,
  * however it ends, so that the others see it. Rank 0 makes the segment (mode 0600, of this user or refused) and takes its name away as soon
@@ -26,11 +27,11 @@
 #define REASON_MILLISECONDS 1000
 #define SEGMENT_MAGIC UINT64_C(0x31304d4853524853)
 #define SEGMENT_BYTES (UINT64_C(64) << 20) /* of all rings, about: memory is taken as it is written */
-#define RING_BYTES_MAX (UINT64_C(1) << 20)
+#define RING_BYTES_MAX (UINT64_C(256) << 10)
 #define RING_BYTES_MIN (UINT64_C(4) << 10)
 #define LOOK_SECONDS 0.05 /* how often an idle rank looks whether the others live */
 
-enum frame_kind { FRAME_GATHER = 1, FRAME_MESSAGE = 2 };
+enum frame_kind { FRAME_GATHER = 1, FRAME_MESSAGE = 2, FRAME_WINDOW = 3 };
 
 /* One writes `written`, the other `read`: bytes since the beginning. */
 struct ring {
@@ -155,15 +156,8 @@ static double seconds_now(void)
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
-/* How long a rank has been idle. */
-struct idling {
-    double begin, looked;
-    unsigned passes;
-    bool is_gone; /* the other was, at the last look */
-};
-
 /* Lets others run; an error if the group is over, `late` is dead or has left, or the time is. */
-static reshard_status idle(struct comm *comm, struct idling *idling, uint32_t late, reshard_error *err)
+static reshard_status idle(struct comm *comm, uint32_t late, struct comm_idle *idling, reshard_error *err)
 {
     struct process_end *end = process_of(comm);
     if (atomic_load(&segment_of(end)->over))
@@ -216,6 +210,11 @@ static bool ring_move(const struct process_end *end, struct ring *ring, bool is_
     return true;
 }
 
+static reshard_status ring_damaged(const struct comm *comm, uint32_t peer, reshard_error *err)
+{
+    return error_set(err, RESHARD_ERR_IO, "%s: the shared memory between rank %u and rank %u is damaged", comm->call, comm->rank, peer);
+}
+
 /* The other's header is there: is it what this rank waits for? */
 static reshard_status frame_check(const struct comm *comm, struct flow *flow, const struct frame *wanted, reshard_error *err)
 {
@@ -249,8 +248,7 @@ static reshard_status flow_move(struct comm *comm, struct flow *flow, bool *has_
                 return RESHARD_OK;
         }
         if (!ring_move(end, ring, flow->is_send, at, size, &moved))
-            return error_set(err, RESHARD_ERR_IO, "%s: the shared memory between rank %u and rank %u is damaged", comm->call, comm->rank,
-                             flow->peer);
+            return ring_damaged(comm, flow->peer, err);
         flow->done += moved;
         *has_moved |= moved > 0;
         reshard_status status = is_head && !flow->is_send && flow->done == head ? frame_check(comm, flow, &wanted, err) : RESHARD_OK;
@@ -287,7 +285,7 @@ static reshard_status flows_pass(struct comm *comm, bool *has_moved, bool *is_do
 
 static reshard_status flows_run(struct comm *comm, reshard_error *err)
 {
-    struct idling idling = { 0 };
+    struct comm_idle idling = { 0 };
     bool has_moved, is_done = false;
     uint32_t late = comm->rank;
     if (atomic_load(&segment_of(process_of(comm))->over)) /* also where all that is waited for is there */
@@ -295,9 +293,9 @@ static reshard_status flows_run(struct comm *comm, reshard_error *err)
     while (!is_done) {
         reshard_status status = flows_pass(comm, &has_moved, &is_done, &late, err);
         if (!status && has_moved)
-            idling = (struct idling){ 0 };
+            idling = (struct comm_idle){ 0 };
         else if (!status && !is_done)
-            status = idle(comm, &idling, late, err);
+            status = idle(comm, late, &idling, err);
         if (status)
             return segment_fail(process_of(comm), err);
     }
@@ -312,6 +310,92 @@ static reshard_status flow_add(struct comm *comm, const struct flow *flow, resha
     end->flows[end->flow_count++] = *flow;
     return RESHARD_OK;
 }
+
+/* ---- windows: a ring as slots, each a frame of its own ---- */
+
+#define SLOTS 4
+#define SLOT_HEAD_BYTES 64
+
+static uint64_t slot_bytes(const struct process_end *end)
+{
+    return end->ring_bytes / SLOTS;
+}
+
+/* How far it is from a position of the ring to the end of the slot that begins there, or next. */
+static uint64_t slot_advance(const struct process_end *end, uint64_t position)
+{
+    uint64_t slot = slot_bytes(end), behind = position % end->ring_bytes % slot;
+    return (behind ? slot - behind : 0) + slot;
+}
+
+static struct frame *slot_frame(const struct process_end *end, struct ring *ring, uint64_t position)
+{
+    uint64_t begin = (position % end->ring_bytes + slot_advance(end, position) - slot_bytes(end)) % end->ring_bytes;
+    return (struct frame *)(void *)((uint8_t *)(ring + 1) + begin);
+}
+
+static uint64_t window_bytes(const struct comm *comm)
+{
+    const struct process_end *end = comm->state;
+    return slot_bytes(end) - SLOT_HEAD_BYTES;
+}
+
+static reshard_status window_open(struct comm *comm, uint32_t to, uint8_t **place, reshard_error *err)
+{
+    const struct process_end *end = process_of(comm);
+    struct ring *ring = ring_between(end, comm->size, comm->rank, to);
+    uint64_t written = atomic_load_explicit(&ring->written, memory_order_relaxed);
+    uint64_t used = written - atomic_load_explicit(&ring->read, memory_order_acquire);
+    if (used > end->ring_bytes)
+        return ring_damaged(comm, to, err);
+    bool has_room = slot_advance(end, written) <= end->ring_bytes - used;
+    *place = has_room ? (uint8_t *)slot_frame(end, ring, written) + SLOT_HEAD_BYTES : NULL;
+    return RESHARD_OK;
+}
+
+static void window_send(struct comm *comm, uint32_t to, uint64_t size)
+{
+    const struct process_end *end = process_of(comm);
+    struct ring *ring = ring_between(end, comm->size, comm->rank, to);
+    uint64_t written = atomic_load_explicit(&ring->written, memory_order_relaxed);
+    *slot_frame(end, ring, written) = (struct frame){ FRAME_WINDOW, 0, size };
+    atomic_store_explicit(&ring->written, written + slot_advance(end, written), memory_order_release);
+}
+
+static reshard_status window_look(struct comm *comm, uint32_t from, const uint8_t **place, uint64_t *size, reshard_error *err)
+{
+    const struct process_end *end = process_of(comm);
+    struct ring *ring = ring_between(end, comm->size, from, comm->rank);
+    uint64_t read = atomic_load_explicit(&ring->read, memory_order_relaxed);
+    uint64_t there = atomic_load_explicit(&ring->written, memory_order_acquire) - read;
+    *place = NULL;
+    if (there > end->ring_bytes)
+        return ring_damaged(comm, from, err);
+    if (there < slot_advance(end, read))
+        return RESHARD_OK;
+    const struct frame frame = *slot_frame(end, ring, read);
+    if (frame.kind != FRAME_WINDOW)
+        return error_set(err, RESHARD_ERR_USAGE, "%s: rank %u is in another call than rank %u", comm->call, from, comm->rank);
+    *place = (const uint8_t *)slot_frame(end, ring, read) + SLOT_HEAD_BYTES;
+    *size = frame.size;
+    return RESHARD_OK;
+}
+
+static void window_take(struct comm *comm, uint32_t from)
+{
+    const struct process_end *end = process_of(comm);
+    struct ring *ring = ring_between(end, comm->size, from, comm->rank);
+    uint64_t read = atomic_load_explicit(&ring->read, memory_order_relaxed);
+    atomic_store_explicit(&ring->read, read + slot_advance(end, read), memory_order_release);
+}
+
+static reshard_status window_wait(struct comm *comm, uint32_t late, struct comm_idle *idling, reshard_error *err)
+{
+    reshard_status status = idle(comm, late, idling, err);
+    return status ? segment_fail(process_of(comm), err) : RESHARD_OK;
+}
+
+static const struct comm_windows process_windows = { window_bytes, window_open, window_send, window_look, window_take, window_wait };
 
 /* ---- what the transport does ---- */
 
@@ -417,6 +501,7 @@ static const struct comm_transport transport_processes = {
     .run = processes_run,
     .abort = processes_abort,
     .release = processes_release,
+    .windows = &process_windows,
 };
 
 /* ---- coming together ---- */
@@ -539,11 +624,11 @@ static reshard_status segment_join(struct comm *comm, const char *name, reshard_
 static reshard_status segment_await(struct comm *comm, reshard_error *err)
 {
     struct process_end *end = process_of(comm);
-    struct idling idling = { 0 };
+    struct comm_idle idling = { 0 };
     atomic_store(&segment_rank_of(end, comm->rank)->is_there, 1);
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         while (!atomic_load(&segment_rank_of(end, rank)->is_there)) {
-            if (idle(comm, &idling, rank, err))
+            if (idle(comm, rank, &idling, err))
                 return segment_fail(end, err);
         }
     }

@@ -13,6 +13,20 @@
 #define COMM_PROCESSES_MAX 256
 #define COMM_NAME_MAX 100
 
+/* Memory between each two ranks in which one makes a message and the other reads it: no copy of it is made on either side. Messages of a
+ * pair come in order, in runs of windows between gathers that both ranks know of. */
+struct comm_windows {
+    uint64_t (*bytes)(const struct comm *comm); /* of a message, at most */
+    /* Where the next message to a rank can be made; *place NULL: there is no room now. */
+    reshard_status (*open)(struct comm *comm, uint32_t to, uint8_t **place, reshard_error *err);
+    void (*send)(struct comm *comm, uint32_t to, uint64_t size);
+    /* The next message from a rank; *place NULL: it has not come yet. */
+    reshard_status (*look)(struct comm *comm, uint32_t from, const uint8_t **place, uint64_t *size, reshard_error *err);
+    void (*take)(struct comm *comm, uint32_t from);
+    /* Nothing has moved, and `late` is one that is waited for. *idle is zeroed by who begins to wait. */
+    reshard_status (*wait)(struct comm *comm, uint32_t late, struct comm_idle *idle, reshard_error *err);
+};
+
 struct comm_transport {
     /* *all is malloc'd; sizes has room for every rank. A total above COMM_GATHER_BYTES_MAX is refused. */
     reshard_status (*all_gather)(struct comm *comm, const void *bytes, size_t size, void **all, uint64_t *sizes, reshard_error *err);
@@ -21,6 +35,7 @@ struct comm_transport {
     reshard_status (*run)(struct comm *comm, reshard_error *err);
     void (*abort)(struct comm *comm, const char *reason); /* any thread; twice is fine */
     void (*release)(struct comm *comm);
+    const struct comm_windows *windows; /* or NULL */
     bool shares_memory; /* an address of one rank is good on all */
 };
 

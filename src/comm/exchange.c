@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/exchange.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/array.h"
@@ -12,6 +13,8 @@
  * of its ends at work on it, whatever the others do: nobody waits in a circle.
  */
 #define TURNS_AT_ONCE 4 /* (k, distance) a run: each at most one piece sent and one received */
+
+#define STREAM_BYTES_MIN (UINT64_C(4) << 20) /* blocks that are larger leave nothing in caches that could be of use */
 
 /* The steps from this rank to another, or from that to this, and how far they are. */
 struct stream {
@@ -71,6 +74,8 @@ static reshard_status step_describe(const struct exchange_state *state, uint32_t
     out->is_cast_first = target_bytes < source_bytes;
     out->wire_bytes = out->is_cast_first ? target_bytes : source_bytes;
     out->elements = spec_elements(&out->copy.spec);
+    if (out->elements * target_bytes >= STREAM_BYTES_MIN)
+        out->copy.spec.flags |= COPY_STREAM;
     return RESHARD_OK;
 }
 
@@ -136,10 +141,11 @@ static struct copy_spec side_spec(const struct piece *piece, bool is_send)
 {
     struct copy_spec spec = piece->copy.spec;
     wire_strides(piece, is_send ? spec.target_stride : spec.source_stride);
+    spec.flags &= is_send ? ~(unsigned)COPY_STREAM : ~0u; /* the wire is read at once */
     if (is_send == piece->is_cast_first)
         return spec;
     spec.via_count = 0; /* the other side casts */
-    spec.flags = 0;
+    spec.flags &= COPY_STREAM;
     if (is_send)
         spec.target_dtype = spec.source_dtype;
     else
@@ -180,25 +186,34 @@ static reshard_status turn_measure(const struct exchange_state *state, struct tu
     return RESHARD_OK;
 }
 
-/* Packs a message into scratch, or unpacks it from there. */
+/* Packs the next message of a stream into `wire`, or unpacks it from there; *bytes is its size. */
+static reshard_status message_copy(const struct exchange_state *state, struct stream *stream, bool is_send, uint8_t *wire,
+                                   uint64_t *bytes, reshard_error *err)
+{
+    bool is_there = true;
+    *bytes = 0;
+    while (is_there) {
+        struct piece piece;
+        reshard_status status = stream_next(state, stream, state->piece_bytes - *bytes, *bytes == 0, &piece, &is_there, err);
+        if (status)
+            return status;
+        if (!is_there)
+            break;
+        const struct copy_spec spec = side_spec(&piece, is_send);
+        if (is_send)
+            copy_run(&spec, piece.copy.source, wire + *bytes);
+        else
+            copy_run(&spec, wire + *bytes, piece.copy.target);
+        *bytes += piece.elements * piece.wire_bytes;
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status turn_copy(const struct exchange_state *state, const struct turn *turn, reshard_error *err)
 {
     struct stream stream = turn->begin;
-    uint64_t done = 0;
-    while (done < turn->bytes) {
-        struct piece piece;
-        bool is_there;
-        reshard_status status = stream_next(state, &stream, state->piece_bytes - done, done == 0, &piece, &is_there, err);
-        if (status)
-            return status;
-        const struct copy_spec spec = side_spec(&piece, turn->is_send);
-        if (turn->is_send)
-            copy_run(&spec, piece.copy.source, turn->scratch + done);
-        else
-            copy_run(&spec, turn->scratch + done, piece.copy.target);
-        done += piece.elements * piece.wire_bytes;
-    }
-    return RESHARD_OK;
+    uint64_t bytes;
+    return message_copy(state, &stream, turn->is_send, turn->scratch, &bytes, err);
 }
 
 static reshard_status turn_submit(struct exchange_state *state, struct turn *turn, reshard_error *err)
@@ -262,18 +277,103 @@ static reshard_status messages_run(struct exchange_state *state, reshard_error *
     return turns_run(state, err);
 }
 
+/* ---- windows ---- */
+
+static bool stream_is_done(const struct stream *stream)
+{
+    return stream->step == stream->count;
+}
+
+/* Sends as many messages as there is room for. */
+static reshard_status outgoing_fill(struct exchange_state *state, uint32_t to, bool *has_moved, reshard_error *err)
+{
+    struct stream *stream = &state->sends[to];
+    while (!stream_is_done(stream)) {
+        uint64_t bytes;
+        uint8_t *place;
+        reshard_status status = comm_window_open(state->comm, to, &place, err);
+        if (!status && place)
+            status = message_copy(state, stream, true, place, &bytes, err);
+        if (status || !place)
+            return status;
+        comm_window_send(state->comm, to, bytes);
+        state->totals->sent += bytes;
+        *has_moved = true;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status incoming_empty(struct exchange_state *state, uint32_t from, bool *has_moved, reshard_error *err)
+{
+    struct stream *stream = &state->receives[from];
+    while (!stream_is_done(stream)) {
+        uint64_t bytes, size = 0;
+        const uint8_t *place;
+        reshard_status status = comm_window_look(state->comm, from, &place, &size, err);
+        if (!status && place)
+            status = message_copy(state, stream, false, (uint8_t *)(uintptr_t)place, &bytes, err);
+        if (status || !place)
+            return status;
+        if (bytes != size)
+            return error_set(err, RESHARD_ERR_IO, "%s: rank %u sends %" PRIu64 " bytes, rank %u expects %" PRIu64, state->call, from, size,
+                             comm_rank(state->comm), bytes);
+        comm_window_take(state->comm, from);
+        state->totals->received += bytes;
+        *has_moved = true;
+    }
+    return RESHARD_OK;
+}
+
+/* One pass over all other ranks; *late is one that something is waited for from. */
+static reshard_status windows_pass(struct exchange_state *state, bool *has_moved, bool *is_done, uint32_t *late, reshard_error *err)
+{
+    const uint32_t size = comm_size(state->comm), rank = comm_rank(state->comm);
+    *has_moved = false;
+    *is_done = true;
+    for (uint32_t distance = 1; distance < size; distance++) {
+        const uint32_t to = (rank + distance) % size, from = (rank + size - distance) % size;
+        reshard_status status = outgoing_fill(state, to, has_moved, err);
+        if (!status)
+            status = incoming_empty(state, from, has_moved, err);
+        if (status)
+            return status;
+        if (stream_is_done(&state->sends[to]) && stream_is_done(&state->receives[from]))
+            continue;
+        *is_done = false;
+        *late = stream_is_done(&state->receives[from]) ? to : from;
+    }
+    return RESHARD_OK;
+}
+
+/* Each pair goes on as far as it can: nobody waits for a third rank. */
+static reshard_status windows_run(struct exchange_state *state, reshard_error *err)
+{
+    struct comm_idle idle = { 0 };
+    bool has_moved, is_done = false;
+    uint32_t late = 0;
+    while (!is_done) {
+        reshard_status status = windows_pass(state, &has_moved, &is_done, &late, err);
+        if (!status && has_moved)
+            idle = (struct comm_idle){ 0 };
+        else if (!status && !is_done)
+            status = comm_window_wait(state->comm, state->call, late, &idle, err);
+        if (status)
+            return status;
+    }
+    return RESHARD_OK;
+}
+
 /* ---- ranks that share memory, and the rank itself ---- */
 
 static reshard_status blocks_copy(struct exchange_state *state, const struct stream *stream, uint64_t *bytes, reshard_error *err)
 {
     for (uint32_t i = 0; i < stream->count; i++) {
-        struct exchange_copy copy;
-        reshard_status status =
-            state->exchange->describe(state->order[stream->first + i], &copy, state->exchange->context, err);
+        struct piece piece;
+        reshard_status status = step_describe(state, state->order[stream->first + i], &piece, err);
         if (status)
             return status;
-        *bytes += spec_elements(&copy.spec) * dtype_element_bytes(copy.spec.target_dtype);
-        copy_run(&copy.spec, copy.source, copy.target);
+        *bytes += piece.elements * dtype_element_bytes(piece.copy.spec.target_dtype);
+        copy_run(&piece.copy.spec, piece.copy.source, piece.copy.target);
     }
     return RESHARD_OK;
 }
@@ -322,13 +422,17 @@ static void streams_fill(struct exchange_state *state)
 static reshard_status exchange_begin(struct exchange_state *state, reshard_error *err)
 {
     const uint64_t given = state->exchange->scratch_bytes ? state->exchange->scratch_bytes : EXCHANGE_SCRATCH_BYTES;
+    const uint64_t window = comm_window_bytes(state->comm);
+    const bool needs_scratch = !window && !comm_shares_memory(state->comm);
     state->piece_bytes = given / (TURNS_AT_ONCE * 2) < 64 ? 64 : given / (TURNS_AT_ONCE * 2) / 64 * 64;
+    if (window && window < state->piece_bytes)
+        state->piece_bytes = window;
     state->order = calloc((size_t)state->exchange->count + 1, sizeof(*state->order));
     state->sends = calloc(comm_size(state->comm), sizeof(*state->sends));
     state->receives = calloc(comm_size(state->comm), sizeof(*state->receives));
-    if (!comm_shares_memory(state->comm))
+    if (needs_scratch)
         state->scratch = malloc(state->piece_bytes * TURNS_AT_ONCE * 2);
-    if (!state->order || !state->sends || !state->receives || (!state->scratch && !comm_shares_memory(state->comm)))
+    if (!state->order || !state->sends || !state->receives || (!state->scratch && needs_scratch))
         return error_set_memory(err);
     streams_fill(state);
     return RESHARD_OK;
@@ -344,7 +448,9 @@ reshard_status exchange_run(struct comm *comm, const char *call, const struct ex
     if (!status) {
         status = blocks_copy(&state, &state.receives[comm_rank(comm)], &totals->kept, &why);
         if (!status)
-            status = comm_shares_memory(comm) ? shared_run(&state, &why) : messages_run(&state, &why);
+            status = comm_shares_memory(comm)    ? shared_run(&state, &why)
+                     : comm_window_bytes(comm) ? windows_run(&state, &why)
+                                               : messages_run(&state, &why);
         if (status && !comm_shares_memory(comm))
             comm_abort(comm, why.message); /* others wait for messages that will not come */
         status = comm_agree(comm, call, status, &why);

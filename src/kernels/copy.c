@@ -165,7 +165,7 @@ static void run_move(struct copy_spec *spec, const uint8_t *source, uint8_t *tar
     }
     struct inner_block inner = inner_block_take(spec);
     struct move_block block = { inner.rows,       inner.columns,       inner.source_row, inner.source_column,
-                                inner.target_row, inner.target_column, (size_t)bytes };
+                                inner.target_row, inner.target_column, (size_t)bytes, (spec->flags & COPY_STREAM) != 0 };
     do
         move_block(&block, source, target);
     while (outer_next(spec, position, &source, &target));
@@ -239,9 +239,10 @@ static void tile_change(const struct change *change, const struct inner_block *t
                                  tile->source_column,
                                  tile->columns * change->source_bytes,
                                  change->source_bytes,
-                                 (size_t)change->source_bytes };
+                                 (size_t)change->source_bytes,
+                                 false };
     struct move_block scatter = { tile->rows,       tile->columns,       tile->columns * change->target_bytes, change->target_bytes,
-                                  tile->target_row, tile->target_column, (size_t)change->target_bytes };
+                                  tile->target_row, tile->target_column, (size_t)change->target_bytes, false };
     move_block(&gather, source, gathered);
     elements_change(change, gathered, count);
     move_block(&scatter, elements_cast(change, gathered, casted, count), target);

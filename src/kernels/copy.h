@@ -20,7 +20,8 @@ enum copy_flags {
     COPY_SWAP_SOURCE = 1, /* source elements are in the other byte order */
     COPY_CONJUGATE = 2,   /* complex: negate the imaginary part */
     COPY_NEGATE = 4,      /* negate */
-    COPY_PLAIN_NAN = 8    /* BF16: every NaN becomes 0xffff */
+    COPY_PLAIN_NAN = 8,   /* BF16: every NaN becomes 0xffff */
+    COPY_STREAM = 16      /* the target is large, and not read before other work: plain copies write it past the caches */
 };
 
 struct copy_spec {

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/move_block.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/transpose.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 /* A tile's lines (at most 64 bytes an element) stay in the first-level cache while it is visited. */
 #define TILE_INNER 256
@@ -44,8 +47,48 @@ static row_function row_find(size_t bytes)
     }
 }
 
+#define STREAM_ROW_BYTES 512 /* shorter ones are not worth the ends that stick out of whole lines */
+
+#if defined(__SSE2__)
+static void stream_row(uint8_t *target, const uint8_t *source, size_t count)
+{
+    size_t at = (size_t)(-(uintptr_t)target & 63);
+    memcpy(target, source, at);
+    for (; count - at >= 64; at += 64) {
+        const __m128i *from = (const __m128i *)(const void *)(source + at);
+        __m128i *to = (__m128i *)(void *)(target + at);
+        __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+        _mm_stream_si128(to, a);
+        _mm_stream_si128(to + 1, b);
+        _mm_stream_si128(to + 2, c);
+        _mm_stream_si128(to + 3, d);
+    }
+    memcpy(target + at, source + at, count - at);
+}
+
+static void stream_end(void)
+{
+    _mm_sfence(); /* others may look for what was written */
+}
+#else
+static void stream_row(uint8_t *target, const uint8_t *source, size_t count)
+{
+    memcpy(target, source, count);
+}
+
+static void stream_end(void)
+{
+}
+#endif
+
 static void move_rows(const struct move_block *block, const uint8_t *source, uint8_t *target, int64_t count)
 {
+    if (block->is_streamed && count >= STREAM_ROW_BYTES) {
+        for (int64_t row = 0; row < block->rows; row++)
+            stream_row(target + row * block->target_row, source + row * block->source_row, (size_t)count);
+        stream_end();
+        return;
+    }
     for (int64_t row = 0; row < block->rows; row++)
         memcpy(target + row * block->target_row, source + row * block->source_row, (size_t)count);
 }
