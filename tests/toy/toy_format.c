@@ -18,34 +18,31 @@ static int toy_probe(struct store *store, const char *name, reshard_error *err)
     return !name[0] && store_exists(store, INDEX_NAME, &is_directory, &bytes) && !is_directory ? 90 : 0;
 }
 
-static reshard_status toy_read_part(struct source *source, uint32_t tensor, const struct value *said, reshard_error *err)
+/* Rows of the tensor from *row on that rank_<rank>.bin holds. */
+static reshard_status toy_read_part(struct source *source, uint32_t tensor, size_t rank, const struct value *said, int64_t *row,
+                                    reshard_error *err)
 {
     struct catalog *catalog = source->catalog;
     const struct catalog_tensor owner = catalog->tensors[tensor];
-    int64_t start[RANK_MAX] = { 0 }, extent[RANK_MAX], offset, elements;
-    uint64_t file_bytes, bytes;
-    struct value **part;
-    struct str file;
+    int64_t part[2], start[RANK_MAX] = { *row }, extent[RANK_MAX], elements;
+    uint64_t file_bytes = 0, bytes;
     uint32_t object;
     size_t count;
     bool is_directory;
     memcpy(extent, catalog_vector_at(catalog, owner.shape), (size_t)owner.rank * sizeof(*extent));
-    if (!value_as_sequence(said, &part, &count) || count != 4 || !value_as_str(part[0], &file) || memchr(file.data, '/', file.size) ||
-        !value_as_int(part[1], &offset) || offset < 0 || !value_as_int(part[2], &start[0]) ||
-        !value_as_int(part[3], &extent[0]) || (!owner.rank && (start[0] != 0 || extent[0] != 1)))
-        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': a part is not [file, offset, first row, rows]", STR_ARG(owner.key));
-    char *name = arena_copy(&catalog->arena, file.data, file.size);
-    if (!name)
-        return error_set_memory(err);
-    if (!store_exists(source->store, name, &is_directory, &file_bytes) || is_directory)
-        file_bytes = 0;
-    if (!shape_volume(owner.rank, extent, &elements) || !dtype_bytes(owner.dtype, (uint64_t)elements, &bytes) || bytes > file_bytes ||
-        (uint64_t)offset > file_bytes - bytes)
-        return error_set(err, RESHARD_ERR_FORMAT, "'%s' has %" PRIu64 " bytes: '%.*s' reaches beyond", name, file_bytes,
-                         STR_ARG(owner.key));
-    reshard_status status = catalog_add_object(catalog, file, file_bytes, &object, err);
+    if (!value_as_ints(said, part, 2, &count) || count != 2 || part[0] < 0 || part[1] < 0 || __builtin_add_overflow(*row, part[1], row) ||
+        (!owner.rank && *row > 1))
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': part %zu is not [offset, rows]", STR_ARG(owner.key), rank);
+    extent[0] = part[1];
+    char *name = arena_printf(&catalog->arena, "rank_%zu.bin", rank);
+    if (!name || !part[1])
+        return name ? RESHARD_OK : error_set_memory(err);
+    if (!store_exists(source->store, name, &is_directory, &file_bytes) || !shape_volume(owner.rank, extent, &elements) ||
+        !dtype_bytes(owner.dtype, (uint64_t)elements, &bytes) || bytes > file_bytes || (uint64_t)part[0] > file_bytes - bytes)
+        return error_set(err, RESHARD_ERR_FORMAT, "'%s' has %" PRIu64 " bytes: '%.*s' ends beyond", name, file_bytes, STR_ARG(owner.key));
+    reshard_status status = catalog_add_object(catalog, str_of(name), file_bytes, &object, err);
     if (!status) /* refuses rows that the tensor does not have; catalog_seal finds those that are missing or there twice */
-        status = catalog_add_chunk(catalog, tensor, start, extent, object, (uint64_t)offset, bytes, NULL, err);
+        status = catalog_add_chunk(catalog, tensor, start, extent, object, (uint64_t)part[0], bytes, NULL, err);
     return status;
 }
 
@@ -53,7 +50,7 @@ static reshard_status toy_read_tensor(struct source *source, struct str key, con
 {
     const struct value *named = value_dict_get(said, "dtype"), *sizes = value_dict_get(said, "shape"),
                        *held = value_dict_get(said, "parts");
-    int64_t shape[RANK_MAX];
+    int64_t shape[RANK_MAX], row = 0;
     struct value **parts;
     size_t rank, count;
     struct str name;
@@ -64,7 +61,7 @@ static reshard_status toy_read_tensor(struct source *source, struct str key, con
         return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' has no dtype, shape and parts that make sense", STR_ARG(key));
     reshard_status status = catalog_add_tensor(source->catalog, key, dtype, (int)rank, shape, &tensor, err);
     for (size_t i = 0; !status && i < count; i++)
-        status = toy_read_part(source, tensor, parts[i], err);
+        status = toy_read_part(source, tensor, i, parts[i], &row, err);
     return status;
 }
 
@@ -114,13 +111,12 @@ static reshard_status toy_add_part(struct catalog *catalog, uint32_t tensor, uin
     memcpy(extent, catalog_vector_at(catalog, owner.shape), (size_t)owner.rank * sizeof(*extent));
     start[0] = extent[0] / ranks * rank;
     extent[0] = rank + 1 < ranks ? extent[0] / ranks : extent[0] - start[0]; /* the last rank has what is left over, a scalar too */
-    if (!extent[0])
-        return RESHARD_OK;
     if (!shape_volume(owner.rank, extent, &elements) || !dtype_bytes(owner.dtype, (uint64_t)elements, &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': %" PRIu32 " ranks share a byte", STR_ARG(owner.key), ranks);
     uint64_t offset = (*file_bytes + align - 1) / align * align;
-    buffer_printf(index, "%s[\"rank_%" PRIu32 ".bin\",%" PRIu64 ",%" PRId64 ",%" PRId64 "]", start[0] ? "," : "", rank, offset, start[0],
-                  extent[0]);
+    buffer_printf(index, "%s[%" PRIu64 ",%" PRId64 "]", rank ? "," : "", extent[0] ? offset : 0, extent[0]);
+    if (!extent[0])
+        return RESHARD_OK;
     *file_bytes = offset + bytes;
     return catalog_add_chunk(catalog, tensor, start, extent, 1 + rank, offset, bytes, NULL, err);
 }
@@ -146,17 +142,17 @@ static reshard_status toy_add_tensors(struct catalog *catalog, uint32_t ranks, u
 
 static reshard_status toy_add_items(const struct layout_request *request, struct target *target, struct buffer *index, reshard_error *err)
 {
+    const struct catalog_item *item;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++) {
-        struct str key = request->wanted->items[i].key;
-        const struct catalog_item *loaded = &request->source->catalog->items[request->wanted_items[i]];
-        status = source_load_item(request->source, request->wanted_items[i], err);
-        if (!status && !loaded->value)
-            status = target_note_dropped(target, NOTE_NO_PLACE, key, err, "a file, which toy cannot hold");
-        if (status || !loaded->value)
+        if ((status = layout_item(request, i, &item, err)) != RESHARD_OK)
+            break;
+        if (!item->value) {
+            status = target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "a file, which toy cannot hold");
             continue;
-        toy_put_key(index, key);
-        status = value_to_json(loaded->value, index, NAMED_LIMIT(&request->limits, json_bytes), err);
+        }
+        toy_put_key(index, request->wanted->items[i].key);
+        status = value_to_json(item->value, index, NAMED_LIMIT(&request->limits, json_bytes), err);
     }
     return status;
 }
@@ -186,10 +182,11 @@ static reshard_status toy_lay_out(const struct layout_request *request, struct t
     buffer_append_text(&index, "\n}}\n");
     if (!status && index.failed)
         status = buffer_error(&index, err);
-    if (!status && !(target->driver_state = arena_copy(&target->catalog->arena, index.data, index.size)))
-        status = error_set_memory(err);
-    if (!status)
+    if (!status) {
+        target->driver_state = arena_copy(&target->catalog->arena, index.data, index.size);
         target->catalog->objects[0].bytes = index.size;
+        status = target->driver_state ? RESHARD_OK : error_set_memory(err);
+    }
     buffer_release(&index);
     return status;
 }
