@@ -39,14 +39,13 @@ API_EXPORT reshard_status reshard_redistribute(reshard_comm *comm, const reshard
                                                const reshard_redistribute_options *options, reshard_redistribute_report *report,
                                                reshard_error *err)
 {
-    struct redistribute_call call;
+    struct redistribute_call call = { .asked = { .scratch_bytes = 0 } };
     struct redistribution redistribution = { 0 };
     reshard_error why = RESHARD_ERROR_INIT;
     ERROR_SCOPE(err);
-    reshard_status status = redistribute_call_read(options, &call, &why), cleared = RESHARD_OK;
-    if (report)
-        cleared = struct_clear(report, "reshard_redistribute_report", &why);
-    status = status ? status : cleared;
+    reshard_status status = report ? struct_clear(report, "reshard_redistribute_report", &why) : RESHARD_OK;
+    if (!status)
+        status = redistribute_call_read(options, &call, &why);
     if (comm) { /* arguments that are wrong on one rank are an error on all */
         redistribution.scratch_bytes = call.asked.scratch_bytes;
         redistribution.map = call.asked.map;
