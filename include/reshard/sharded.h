@@ -259,13 +259,19 @@ typedef struct reshard_load_options {
     int64_t strict;      /* RESHARD_STRICT_ */
     int64_t no_check;    /* do not look whether the ranks together ask for wholes */
     int64_t no_exchange; /* each rank reads all that it asks for; else what several ask for is read by one, which sends it to the others */
+    const reshard_map_options *map; /* under which names, shapes and types tensors come; the same on all ranks. NULL: their own */
 } reshard_load_options;
-#define RESHARD_LOAD_OPTIONS_INIT { sizeof(reshard_load_options), NULL, 0, 0, 0 }
+#define RESHARD_LOAD_OPTIONS_INIT { sizeof(reshard_load_options), NULL, 0, 0, 0, NULL }
 
 /*
  * Fills the tensors of all ranks of a group from one checkpoint of any format and layout, each cast to its type. comm NULL: this process is
  * all. Tensors without data are left out. A tensor's global shape is the checkpoint's, unless it allows another: then what the checkpoint
  * has is filled in, and the rest is zero.
+ *
+ * With a mapping (options->map, docs/mapping.md) the checkpoint has what it makes: other names, tensors split, joined, transposed, cast.
+ * If it has no texts, names that are recognised become those that the ranks ask for, as a conversion to a reference with these keys would
+ * do it; optimizer state is that of parameters then. Strictness is about the names that come out. What the mapping keeps (`_ -> key`) is
+ * not written, and not unexpected. diagnose is called on every rank, and what it returns does not count.
  *
  * *result, which may be NULL, has the checkpoint's common values, the state's local ones, its objects with their values as JSON, and what
  * strict says: values MISSING and UNEXPECTED in the order of their keys, and warnings. Free it with reshard_sharded_free.

@@ -3,6 +3,9 @@
 #include "api/handle.h"
 #include "api/public_options.h"
 #include "api/sharded_group.h"
+#include "base/hash.h"
+#include "convert/memory_load.h"
+#include "names/mapping_pack.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -51,6 +54,9 @@ struct load_call {
     const struct strict_rule *rule;
     reshard_checkpoint *checkpoint;
     reshard_sharded *sharded, *result;
+    struct map_call map;         /* if given.map is there */
+    struct checkpoint *named;    /* whose names the mapping changes; of checkpoint. NULL: there is no mapping */
+    struct memory_names names;
     struct name_map stored;      /* keys of the checkpoint: of tensors, and of objects without their cell */
     struct name_map wanted;      /* what some rank asks for */
     struct str *unexpected, *missing; /* sorted */
@@ -63,6 +69,8 @@ static void load_release(struct load_call *call)
 {
     sharded_owners_free(call->owners, call->group.size);
     group_release(&call->group);
+    memory_names_release(&call->names);
+    map_call_release(&call->map);
     reshard_close(call->checkpoint);
     reshard_sharded_free(call->result);
     reshard_shards_free(call->reading);
@@ -97,11 +105,25 @@ static struct str tensor_key(const reshard_checkpoint *checkpoint, size_t index)
     return given_str(tensor.key);
 }
 
+/* What the mapping makes of the checkpoint, in the order in which it makes it. */
+static bool mapped_collect(struct load_call *call)
+{
+    const struct mapping_stage *stage = call->names.made.stage;
+    const struct catalog *catalog = call->named->source->catalog;
+    bool is_good = true;
+    for (uint32_t i = 0; is_good && stage && i < map_space_tensor_count(stage->space); i++)
+        is_good = name_map_intern(&call->stored, stage->space->tensors[i].key, NULL) != NAME_NONE;
+    for (uint32_t i = 0; is_good && !stage && i < catalog->tensor_count; i++)
+        is_good = catalog->tensors[i].flags & TENSOR_HIDDEN ||
+                  name_map_intern(&call->stored, catalog->tensors[i].key, NULL) != NAME_NONE;
+    return is_good;
+}
+
 static reshard_status stored_collect(struct load_call *call, reshard_error *err)
 {
-    bool is_good = true;
+    bool is_good = !call->named || mapped_collect(call);
     struct str key;
-    for (size_t i = 0; is_good && i < reshard_tensor_count(call->checkpoint); i++)
+    for (size_t i = 0; is_good && !call->named && i < reshard_tensor_count(call->checkpoint); i++)
         is_good = name_map_intern(&call->stored, tensor_key(call->checkpoint, i), NULL) != NAME_NONE;
     for (size_t i = 0; is_good && i < reshard_item_count(call->checkpoint); i++) {
         if (object_item_key(item_key(call->checkpoint, i), &key))
@@ -113,6 +135,30 @@ static reshard_status stored_collect(struct load_call *call, reshard_error *err)
 static bool is_stored(const struct load_call *call, struct str key)
 {
     return name_map_find(&call->stored, key) != NAME_NONE;
+}
+
+/* Whether a key that is asked for is not there, and the mapping does not say that it stays as it is. */
+static bool is_unexpected(const struct load_call *call, struct str key)
+{
+    return !is_stored(call, key) && !(call->named && memory_names_keep(&call->names, key));
+}
+
+/* Every rank makes the same of what all ask for. */
+static reshard_status names_make(struct load_call *call, reshard_error *err)
+{
+    const struct sharded_group *group = &call->group;
+    struct shard_list wanted = { 0 };
+    if (!call->given.map)
+        return RESHARD_OK;
+    work_renew(&checkpoint_source(call->checkpoint)->work);
+    reshard_status status = checkpoint_relate_if_possible(call->checkpoint->opened, &call->named, err);
+    for (uint32_t r = 0; r < group->size; r++)
+        for (size_t i = 0; i < group->ranks[r]->tensor_count && !status; i++)
+            status = shard_list_add(&wanted, &group->ranks[r]->tensors[i].shard, err);
+    if (!status)
+        status = memory_names_make(call->named->source, &wanted, &call->map.options, &call->names, err);
+    shard_list_release(&wanted);
+    return status;
 }
 
 static int by_text(const void *a, const void *b)
@@ -131,7 +177,7 @@ static reshard_status keys_compare(struct load_call *call, reshard_error *err)
         for (size_t i = 0; is_good && i < dict->tensor_count + dict->object_count; i++) {
             struct str key = i < dict->tensor_count ? dict->tensors[i].shard.key : dict->objects[i - dict->tensor_count].key;
             is_good = name_map_intern(&call->wanted, key, NULL) != NAME_NONE;
-            if (r == group->rank && !is_stored(call, key))
+            if (r == group->rank && is_unexpected(call, key))
                 is_good = is_good && name_map_intern(&unexpected, key, &is_new) != NAME_NONE;
         }
     }
@@ -209,7 +255,8 @@ static reshard_status unexpected_error(const struct load_call *call, struct str 
     reshard_status status = error_set(err, RESHARD_ERR_USAGE, "%.*s from model not in state dict: [%.*s]", STR_ARG(key),
                                       STR_ARG(buffer_str(&text)));
     error_object(err, "%.*s", STR_ARG(key));
-    error_hint(err, "reshard_load_options.strict says what becomes of such keys");
+    const char *warning = call->names.made.warning; /* why names were not changed */
+    error_hint(err, "%s", warning ? warning : "reshard_load_options.strict says what becomes of such keys");
     free(names);
     buffer_release(&text);
     return status;
@@ -217,7 +264,11 @@ static reshard_status unexpected_error(const struct load_call *call, struct str 
 
 static reshard_status strictness_apply(struct load_call *call, reshard_error *err)
 {
-    reshard_status status = keys_compare(call, err);
+    reshard_status status = names_make(call, err);
+    if (!status)
+        status = stored_collect(call, err);
+    if (!status)
+        status = keys_compare(call, err);
     if (!status)
         status = keys_say(call, STRICT_RAISES, err);
     if (!status)
@@ -228,7 +279,7 @@ static reshard_status strictness_apply(struct load_call *call, reshard_error *er
         status = sharded_check(call->group.ranks, call->group.size, err);
     for (size_t i = 0; !status && call->rule->unexpected == STRICT_LEAVES && i < call->group.ranks[call->group.rank]->tensor_count; i++) {
         struct str key = call->group.ranks[call->group.rank]->tensors[i].shard.key;
-        if (!is_stored(call, key))
+        if (is_unexpected(call, key))
             status = unexpected_error(call, key, err);
     }
     if (!status && call->rule->unexpected == STRICT_LEAVES && call->unexpected_count)
@@ -299,6 +350,12 @@ static void values_clear(const struct shard *shard)
 static const int64_t *stored_shape(const struct load_call *call, struct str key, int *rank)
 {
     reshard_tensor tensor = RESHARD_TENSOR_INIT;
+    struct memory_tensor found = { .rank = 0 };
+    if (call->named) {
+        bool is_there = memory_names_find(&call->names, key, &found);
+        *rank = found.rank;
+        return is_there ? found.shape : NULL;
+    }
     int64_t index = reshard_tensor_find(call->checkpoint, key.data, key.size);
     if (index < 0)
         return NULL;
@@ -476,14 +533,41 @@ static reshard_status load_open(struct load_call *call, const char *path, const 
     status = reshard_sharded_new(&call->result, err);
     if (!status)
         status = reshard_open(path, call->given.open, &call->checkpoint, err);
-    return status ? status : stored_collect(call, err);
+    return status || !call->given.map ? status : map_options_read(call->given.map, &call->map, err);
+}
+
+/* Ranks with different mappings would take one tensor for another. */
+static reshard_status maps_compare(const struct load_call *call, reshard_error *err)
+{
+    const struct sharded_group *group = &call->group;
+    struct buffer own = { 0 };
+    struct comm_gathered gathered = { 0 };
+    reshard_status status = !call->given.map || mapping_pack(&call->map.options, &own) ? RESHARD_OK : error_set_memory(err);
+    const uint64_t hash = own.size ? hash64(own.data, own.size, 0) : 0;
+    buffer_release(&own);
+    status = group_agree(group, status, err);
+    if (status)
+        return status;
+    status = group_gather(group, &hash, sizeof(hash), &gathered, err);
+    for (uint32_t r = 1; r < group->size && !status; r++)
+        if (!str_equal(gathered.parts[r], gathered.parts[0]))
+            status = error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " has another mapping than rank 0", r);
+    group_gathered_release(group, &gathered);
+    return status;
+}
+
+static reshard_status mapped_read(struct load_call *call, reshard_error *err)
+{
+    struct run_call running;
+    reshard_status status = run_options_read(call->run, &running, err);
+    return status ? status : memory_load(call->named, &call->names, &call->reading->list, &running.engine, err);
 }
 
 static reshard_status load_read(struct load_call *call, reshard_error *err)
 {
     reshard_status status = reading_make(call, err);
     if (!status)
-        status = reshard_load_shards(call->checkpoint, call->reading, call->run, err);
+        status = call->named ? mapped_read(call, err) : reshard_load_shards(call->checkpoint, call->reading, call->run, err);
     if (!status)
         status = values_result(call, err);
     return status;
@@ -501,6 +585,8 @@ API_EXPORT reshard_status reshard_load(reshard_comm *comm, const char *path, res
     reshard_status status =
         path && sharded ? load_open(&call, path, options, err) : argument_missing(__func__, path ? "sharded" : "path", err);
     status = group_begin(&call.group, comm, "reshard_load", sharded, false, status, err);
+    if (!status)
+        status = maps_compare(&call, err);
     if (!status)
         status = group_agree(&call.group, strictness_apply(&call, err), err);
     if (!status)

@@ -48,6 +48,9 @@ void checkpoint_close(struct checkpoint *checkpoint);
  */
 reshard_status checkpoint_relate(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err);
 
+/* The same; what cannot be related is taken as it is stored, with a warning. */
+reshard_status checkpoint_relate_if_possible(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err);
+
 /* The views of two checkpoints that can be compared: as they are stored if only one stores state so and the other holds the same tensors,
  * else by parameter. What cannot be related is taken as it is stored, with a warning. */
 reshard_status checkpoint_relate_both(struct checkpoint **a, struct checkpoint **b, reshard_error *err);

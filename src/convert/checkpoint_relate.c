@@ -26,7 +26,7 @@ reshard_status checkpoint_relate(struct checkpoint *checkpoint, struct checkpoin
     return status;
 }
 
-static reshard_status relate_if_possible(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err)
+reshard_status checkpoint_relate_if_possible(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err)
 {
     reshard_error reason = { 0 };
     reshard_status status = checkpoint_relate(checkpoint, out, &reason);
@@ -56,9 +56,9 @@ reshard_status checkpoint_relate_both(struct checkpoint **a, struct checkpoint *
 {
     struct checkpoint *stored_a = *a, *stored_b = *b;
     bool one_stores = stored_a->source->has_other_view != stored_b->source->has_other_view;
-    reshard_status status = relate_if_possible(stored_a, a, err);
+    reshard_status status = checkpoint_relate_if_possible(stored_a, a, err);
     if (!status)
-        status = relate_if_possible(stored_b, b, err);
+        status = checkpoint_relate_if_possible(stored_b, b, err);
     if (status || !one_stores)
         return status;
     /* A conversion into a format that takes any tensors has kept them as they were. */

@@ -405,7 +405,7 @@ static const reshard_convert_options convert_init = {
     .struct_size = sizeof(convert_init), .to = "torch_dist", .overwrite = 1, .no_sync = 1
 };
 static const reshard_save_options save_init = { sizeof(save_init), &convert_init, "job", 1, 1, NULL, NULL, NULL };
-static const reshard_load_options load_init = { sizeof(load_init), &open_init, RESHARD_STRICT_LOG_ALL, 1, 1 };
+static const reshard_load_options load_init = { sizeof(load_init), &open_init, RESHARD_STRICT_LOG_ALL, 1, 1, NULL };
 
 static reshard_status save(const reshard_save_options *options, const reshard_run_options *run)
 {

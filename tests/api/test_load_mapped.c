@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loading under other names: what ranks saved in several formats, filled into tensors that a mapping makes of it, by other numbers of
+ * ranks, with and without an exchange; strictness about the names that come out; and the names of a framework that are recognised.
+ */
+#include "check.h"
+
+#include "api/held.h"
+#include "comm/ranks.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#define RANKS_MAX 4
+#define LEFT (-7.0f)
+
+static char folder[] = "/tmp/test_load_mapped.XXXXXX";
+
+static const char text[] = "a^T -> a_t\n"
+                           "b -> b0, b1, axis=0\n"
+                           "a, a -> twice, axis=1\n"
+                           "n -> n, dtype=\"float16\"\n"
+                           "f -> f, fused_ffn\n"
+                           "_ -> kept\n";
+
+struct load_case {
+    const char *path, *format, *text;
+    int64_t saves, loads, no_exchange, strict;
+    bool wants_unknown;
+    int64_t other_text; /* the rank that has another text; -1: none */
+};
+
+static float stored_value(char tensor, int64_t i, int64_t j)
+{
+    return (float)(tensor * 100 + i * 10 + j) + 0.3f;
+}
+
+/* ---- saving: rows over ranks, "f" in columns by two ---- */
+
+struct stored {
+    char name;
+    int64_t rows, columns;
+};
+static const struct stored stored[] = { { 'a', 12, 4 }, { 'b', 24, 3 }, { 'n', 12, 2 }, { 's', 12, 1 } };
+
+static void part_add(reshard_sharded *sharded, const char *key, const int64_t *local, const reshard_rank_offset *offset, float *data)
+{
+    static const int64_t main_copy[] = { 0 };
+    reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+    reshard_error err = RESHARD_ERROR_INIT;
+    tensor.key = text_of(key);
+    tensor.dtype = "F32";
+    tensor.rank = 2;
+    tensor.local_shape = local;
+    tensor.replica_ids = main_copy;
+    tensor.replica_count = 1;
+    tensor.data = data;
+    CHECK_OK(reshard_sharded_add_offsets(sharded, &tensor, offset, sizeof(*offset), offset ? 1 : 0, &err));
+}
+
+static void rank_saves(struct test_rank *rank)
+{
+    const struct load_case *given = rank->context;
+    static float memory[RANKS_MAX][5][24 * 4];
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    reshard_sharded *sharded;
+    rank->status = reshard_sharded_new(&sharded, &rank->err);
+    for (int t = 0; t < 4 && !rank->status; t++) {
+        const char key[] = { stored[t].name, 0 };
+        const int64_t local[] = { stored[t].rows / rank->size, stored[t].columns };
+        const reshard_rank_offset offset = { 0, rank->rank, rank->size };
+        float *data = memory[rank->rank][t];
+        for (int64_t i = 0; i < local[0]; i++)
+            for (int64_t j = 0; j < local[1]; j++)
+                data[i * local[1] + j] = stored_value(stored[t].name, rank->rank * local[0] + i, j);
+        part_add(sharded, key, local, &offset, data);
+    }
+    if (rank->size == 2 && !rank->status) { /* [gate up] of each of two ranks */
+        static const int64_t local[] = { 2, 4 };
+        const reshard_rank_offset offset = { 1, rank->rank, 2 };
+        for (int64_t n = 0; n < 8; n++)
+            memory[rank->rank][4][n] = stored_value('f', n / 4, rank->rank * 4 + n % 4);
+        part_add(sharded, "f", local, &offset, memory[rank->rank][4]);
+    }
+    convert.to = given->format;
+    convert.no_sync = convert.overwrite = 1;
+    options.convert = &convert;
+    if (!rank->status)
+        rank->status = reshard_save(rank->comm, given->path, sharded, &options, NULL, &rank->err);
+    reshard_sharded_free(sharded);
+}
+
+/* ---- loading ---- */
+
+struct made {
+    const char *key;
+    int64_t rows, columns, axis; /* cut along it, -1: every rank has it whole */
+};
+static const struct made made[] = { { "a_t", 4, 12, 1 }, { "b0", 12, 3, 0 }, { "b1", 12, 3, -1 }, { "twice", 12, 8, 0 },
+                                    { "n", 12, 2, -1 },  { "s", 12, 1, 0 },  { "kept", 2, 2, -1 }, { "f", 2, 8, -1 } };
+#define MADE (int)(sizeof(made) / sizeof(made[0]))
+#define MADE_F (MADE - 1)
+
+static float made_value(int tensor, int64_t i, int64_t j)
+{
+    static const int64_t half[] = { 0, 1, 4, 5, 2, 3, 6, 7 };
+    switch (tensor) {
+    case 0: return stored_value('a', j, i);
+    case 1: return stored_value('b', i, j);
+    case 2: return stored_value('b', 12 + i, j);
+    case 3: return stored_value('a', i, j % 4);
+    case 4: return (float)(_Float16)stored_value('n', i, j);
+    case 5: return stored_value('s', i, j);
+    case 6: return LEFT;
+    default: return stored_value('f', i, half[j]);
+    }
+}
+
+struct loaded {
+    int64_t shape[2], first[2];
+    float values[12 * 12];
+};
+
+static void loaded_add(struct loaded *out, const struct made *tensor, int64_t rank, int64_t size, reshard_sharded *sharded)
+{
+    const bool is_cut = tensor->axis >= 0;
+    const reshard_rank_offset offset = { tensor->axis, rank, size };
+    *out = (struct loaded){ .shape = { tensor->rows, tensor->columns } };
+    if (is_cut) {
+        out->shape[tensor->axis] /= size;
+        out->first[tensor->axis] = rank * out->shape[tensor->axis];
+    }
+    for (int i = 0; i < 12 * 12; i++)
+        out->values[i] = LEFT;
+    int64_t replica = is_cut ? 0 : rank;
+    reshard_sharded_tensor one = RESHARD_SHARDED_TENSOR_INIT;
+    one.key = text_of(tensor->key);
+    one.dtype = "F32";
+    one.rank = 2;
+    one.local_shape = out->shape;
+    one.replica_ids = &replica;
+    one.replica_count = 1;
+    one.data = out->values;
+    assert_int_equal(reshard_sharded_add_offsets(sharded, &one, &offset, sizeof(offset), is_cut, NULL), RESHARD_OK);
+}
+
+static void loaded_check(struct test_rank *rank, int tensor, const struct loaded *loaded)
+{
+    for (int64_t i = 0; i < loaded->shape[0] && !rank->status; i++) {
+        for (int64_t j = 0; j < loaded->shape[1] && !rank->status; j++) {
+            const float found = loaded->values[i * loaded->shape[1] + j];
+            const float expected = made_value(tensor, loaded->first[0] + i, loaded->first[1] + j);
+            if (found == expected)
+                continue;
+            rank->status = RESHARD_DIFFERS;
+            snprintf(rank->err.message, sizeof(rank->err.message), "'%s' (%d, %d): %f, expected %f", made[tensor].key,
+                     (int)(loaded->first[0] + i), (int)(loaded->first[1] + j), (double)found, (double)expected);
+        }
+    }
+}
+
+static void rank_loads(struct test_rank *rank)
+{
+    static struct loaded memory[RANKS_MAX][MADE + 1];
+    const struct load_case *given = rank->context;
+    const char *own = rank->rank == given->other_text ? "a -> a_t" : given->text;
+    const reshard_map_text texts[] = { { "text", own, strlen(own) } };
+    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+    reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
+    reshard_sharded *sharded, *result = NULL;
+    const int count = given->saves == 2 ? MADE : MADE_F;
+    map.texts = texts;
+    map.text_count = 1;
+    options.map = &map;
+    options.no_exchange = given->no_exchange;
+    options.strict = given->strict;
+    assert_int_equal(reshard_sharded_new(&sharded, NULL), RESHARD_OK);
+    for (int t = 0; t < count; t++)
+        loaded_add(&memory[rank->rank][t], &made[t], rank->rank, rank->size, sharded);
+    if (given->wants_unknown)
+        loaded_add(&memory[rank->rank][MADE], &(struct made){ "unknown", 2, 2, -1 }, rank->rank, rank->size, sharded);
+    rank->status = reshard_load(rank->comm, given->path, sharded, &options, NULL, &result, &rank->err);
+    for (int t = 0; t < count && !rank->status; t++)
+        loaded_check(rank, t, &memory[rank->rank][t]);
+    for (size_t i = 0, listed = 0; given->strict == RESHARD_STRICT_RETURN_ALL && !rank->status && i < 100; i++) {
+        reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+        const bool is_there = !reshard_sharded_value_at(result, i, &value);
+        listed += is_there && value.kind == RESHARD_VALUE_UNEXPECTED && value.key.size == 7 && memcmp(value.key.data, "unknown", 7) == 0;
+        listed += is_there && value.kind == RESHARD_VALUE_UNEXPECTED ? 10 : 0;
+        if (!is_there && i == 99 && listed != 11)
+            rank->status = RESHARD_DIFFERS;
+    }
+    reshard_sharded_free(result);
+    reshard_sharded_free(sharded);
+}
+
+static void ranks_run(struct load_case *given, int64_t count, test_rank_run run, reshard_status status, const char *word)
+{
+    struct test_rank ranks[RANKS_MAX];
+    test_ranks(count, 20, given, run, ranks);
+    for (int64_t r = 0; r < count; r++)
+        if (ranks[r].status != status || !strstr(ranks[r].err.message, word))
+            fail_msg("%s, saved by %d, loaded by %d, rank %d: status %d '%s', expected %d '%s'", given->format, (int)given->saves,
+                     (int)given->loads, (int)r, ranks[r].status, ranks[r].err.message, status, word);
+}
+
+static char path[100], without_f[sizeof(text)];
+
+static struct load_case case_of(const char *format, int64_t saves)
+{
+    struct load_case given = { .path = path, .format = format, .text = text, .saves = saves, .other_text = -1 };
+    snprintf(path, sizeof(path), "%s/%s-%d", folder, format, (int)saves);
+    snprintf(without_f, sizeof(without_f), "%s", text);
+    char *line = strstr(without_f, "f -> f");
+    memmove(line, strstr(line, "_ ->"), strlen(strstr(line, "_ ->")) + 1);
+    if (saves != 2)
+        given.text = without_f;
+    ranks_run(&given, saves, rank_saves, RESHARD_OK, "");
+    return given;
+}
+
+TEST(ranks_load_what_the_text_makes_of_a_checkpoint)
+{
+    static const char *const formats[] = { "torch_dist", "torch-dcp", "paddle-flex" };
+    for (size_t f = 0; f < sizeof(formats) / sizeof(*formats); f++) {
+        for (int64_t saves = 1; saves <= 3; saves++) {
+            struct load_case given = case_of(formats[f], saves);
+            for (given.loads = 1; given.loads <= RANKS_MAX; given.loads++) {
+                given.no_exchange = given.loads % 2;
+                ranks_run(&given, given.loads, rank_loads, RESHARD_OK, "");
+            }
+        }
+    }
+}
+
+TEST(strictness_is_about_the_names_that_come_out)
+{
+    struct load_case given = case_of("torch-dcp", 2);
+    given.loads = 2;
+    given.strict = RESHARD_STRICT_RAISE_ALL; /* `kept` is not unexpected, `a` and `b` are no longer there */
+    ranks_run(&given, 2, rank_loads, RESHARD_OK, "");
+    given.wants_unknown = true;
+    ranks_run(&given, 2, rank_loads, RESHARD_ERR_USAGE, "Unexpected keys (for this rank): {'unknown'}");
+    given.strict = RESHARD_STRICT_RETURN_ALL;
+    ranks_run(&given, 2, rank_loads, RESHARD_OK, "");
+    given.strict = RESHARD_STRICT_ASSUME_OK_UNEXPECTED;
+    ranks_run(&given, 2, rank_loads, RESHARD_ERR_USAGE, "unknown");
+}
+
+TEST(ranks_load_by_one_mapping)
+{
+    struct load_case given = case_of("torch-dcp", 2);
+    given.loads = 3;
+    given.other_text = 2;
+    ranks_run(&given, 3, rank_loads, RESHARD_ERR_USAGE, "rank 2 has another mapping than rank 0");
+    given.other_text = -1;
+    given.text = "absent -> a_t";
+    ranks_run(&given, 3, rank_loads, RESHARD_ERR_USAGE, "'absent'");
+}
+
+/* ---- names that are recognised ---- */
+
+static const char *const gpt_names[] = { "wte.weight",          "wpe.weight",           "h.0.ln_1.weight",      "h.0.ln_1.bias",
+                                         "h.0.attn.c_attn.weight", "h.0.attn.c_attn.bias", "h.0.attn.c_proj.weight", "h.0.attn.c_proj.bias",
+                                         "h.0.ln_2.weight",     "h.0.ln_2.bias",        "h.0.mlp.c_fc.weight",  "h.0.mlp.c_fc.bias",
+                                         "h.0.mlp.c_proj.weight", "h.0.mlp.c_proj.bias", "ln_f.weight",          "ln_f.bias" };
+#define GPT_COUNT (int)(sizeof(gpt_names) / sizeof(gpt_names[0]))
+
+static reshard_sharded *gpt_new(const char *prefix, float (*values)[8])
+{
+    reshard_sharded *sharded;
+    assert_int_equal(reshard_sharded_new(&sharded, NULL), RESHARD_OK);
+    for (int i = 0; i < GPT_COUNT; i++) {
+        char key[64];
+        const bool is_vector = strstr(gpt_names[i], "bias") || strstr(gpt_names[i], "ln_");
+        const int64_t matrix[] = { 2, 4 }, vector[] = { 4 };
+        reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+        snprintf(key, sizeof(key), "%s%s", prefix, gpt_names[i]);
+        tensor.key = text_of(key);
+        tensor.dtype = "F32";
+        tensor.rank = is_vector ? 1 : 2;
+        tensor.local_shape = is_vector ? vector : matrix;
+        tensor.data = values[i];
+        assert_int_equal(reshard_sharded_add_offsets(sharded, &tensor, NULL, sizeof(reshard_rank_offset), 0, NULL), RESHARD_OK);
+    }
+    return sharded;
+}
+
+TEST(names_that_are_recognised_become_those_that_are_asked_for)
+{
+    static float from[GPT_COUNT][8], to[GPT_COUNT][8];
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options saving = RESHARD_SAVE_OPTIONS_INIT;
+    reshard_load_options loading = RESHARD_LOAD_OPTIONS_INIT;
+    const reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+    char bare[100];
+    snprintf(bare, sizeof(bare), "%s/bare", folder);
+    for (int i = 0; i < GPT_COUNT * 8; i++)
+        from[i / 8][i % 8] = (float)i;
+    reshard_sharded *held = gpt_new("", from), *asked = gpt_new("transformer.", to);
+    convert.to = "hf";
+    convert.no_sync = 1;
+    saving.convert = &convert;
+    CHECK_OK(reshard_save(NULL, bare, held, &saving, NULL, &err));
+    CHECK_FAILS(reshard_load(NULL, bare, asked, NULL, NULL, NULL, &err), RESHARD_ERR_USAGE);
+    loading.map = &map;
+    CHECK_OK(reshard_load(NULL, bare, asked, &loading, NULL, NULL, &err));
+    for (int i = 0; i < GPT_COUNT; i++)
+        for (int n = 0; n < 4; n++)
+            assert_true(to[i][n] == from[i][n]);
+    reshard_sharded_free(held);
+    reshard_sharded_free(asked);
+}
+
+static int folder_make(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : 1;
+}
+
+static int folder_remove(void **state)
+{
+    char command[100];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_load_what_the_text_makes_of_a_checkpoint),
+        cmocka_unit_test(strictness_is_about_the_names_that_come_out),
+        cmocka_unit_test(ranks_load_by_one_mapping),
+        cmocka_unit_test(names_that_are_recognised_become_those_that_are_asked_for),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}
