@@ -42,6 +42,8 @@ static const struct number_type {
     { "C128", TEXT_FLOAT, 8, 2, 11, 52, 1023, SPECIAL_IEEE, 17 },
 };
 
+#define PLAIN_EXPONENT_MAX 16 /* as Python's repr: from 10^16 on, and below 10^-4, with a power of ten */
+
 static const struct number_type hex = { "", TEXT_HEX, 1, 1, 0, 0, 0, 0, 0 };
 
 static const struct number_type *find_type(const char *dtype)
@@ -76,18 +78,54 @@ static double decode_float(const struct number_type *type, uint64_t bits)
     return negative ? -value : value;
 }
 
-/* The shortest of up to `digits` digits that reads back as the same number. */
+/* "%.*e" without its power of ten and without zeros at the end of its digits: 5.0e-02 is 0.05. */
+static void print_digits(FILE *out, const char *text, int exponent)
+{
+    char kept[24];
+    int count = 0;
+    for (; *text && *text != 'e'; text++) {
+        if (*text == '-')
+            putc('-', out);
+        else if (*text != '.')
+            kept[count++] = *text;
+    }
+    while (count > 1 && kept[count - 1] == '0')
+        count--;
+    const bool is_plain = exponent >= -4 && exponent < PLAIN_EXPONENT_MAX;
+    const int point = !is_plain ? 1 : exponent < 0 ? 0 : exponent + 1; /* digits before it */
+    if (!point)
+        fputs("0.", out);
+    for (int i = exponent; !point && i < -1; i++)
+        putc('0', out);
+    for (int i = 0; i < count || i < point; i++) {
+        if (point && i == point)
+            putc('.', out);
+        putc(i < count ? kept[i] : '0', out);
+    }
+    if (!is_plain)
+        fprintf(out, "e%+03d", exponent);
+}
+
+/* The shortest of up to `digits` digits that reads back as the same number; whole numbers as they are. */
 static void print_float(FILE *out, const struct number_type *type, double value)
 {
     char text[40];
+    if (!isfinite(value)) {
+        fputs(isnan(value) ? "nan" : value < 0 ? "-inf" : "inf", out);
+        return;
+    }
+    if (value == trunc(value) && fabs(value) < 1e16) {
+        fprintf(out, "%.0f", value); /* all its digits: fewer with zeros behind would look like another whole number */
+        return;
+    }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof(text), "%.*g", digits, value);
+        snprintf(text, sizeof(text), "%.*e", digits - 1, value);
         double back = strtod(text, NULL);
         bool same = type->bytes == 4 ? (float)back == (float)value : back == value;
-        if (digits >= type->digits || same || isnan(value))
+        if (digits >= type->digits || same)
             break;
     }
-    fputs(isnan(value) ? "nan" : text, out);
+    print_digits(out, text, atoi(strchr(text, 'e') + 1));
 }
 
 void number_print(FILE *out, const char *dtype, const uint8_t *bytes)
@@ -125,5 +163,6 @@ void number_print_json(FILE *out, const char *dtype, const uint8_t *bytes)
     fclose(memory);
     const char *digits = text + (text[0] == '-');
     bool is_number = type->kind != TEXT_HEX && type->parts == 1 && digits[0] >= '0' && digits[0] <= '9';
-    fprintf(out, is_number || type->kind == TEXT_BOOL ? "%s" : "\"%s\"", text);
+    const char *sign_kept = strcmp(text, "-0") == 0 ? ".0" : ""; /* readers take "-0" for an integer, which has no sign */
+    fprintf(out, is_number || type->kind == TEXT_BOOL ? "%s%s" : "\"%s%s\"", text, sign_kept);
 }
