@@ -242,7 +242,8 @@ class Disk:
 
     def crashes(self, chance, random_states):
         """(what, image) for a crash before every call and after the last: all was kept, nothing but what was forced, entries without data,
-        data without entries, entries in order up to each of the last few, and random choices with torn writes."""
+        data without entries, entries in order up to each of the last few, all but one of the oldest entries, and random choices with torn
+        writes."""
         for at in range(len(self.calls) + 1):
             loose = [e for e in self.effects if e.at < at <= e.forced_at]
             is_forced = lambda e, at=at: e.forced_at < at  # noqa: E731
@@ -258,6 +259,8 @@ class Disk:
             for cut in entries[-4:]:
                 yield f"before call {at}, entries up to {cut}", self.image(lambda e,
                                                                            cut=cut: is_forced(e) or (e.kind == "entries" and e.at <= cut))
+            for lost in entries[:2] if len(entries) > 1 else ():
+                yield f"before call {at}, all but entry {lost}", self.image(lambda e, lost=lost: is_forced(e) or (is_past(e) and e.at != lost))
             for number in range(random_states):
                 kept = {id(e) for e in loose if chance.random() < 0.5}
                 yield f"before call {at}, random {number}", self.image(lambda e: is_forced(e) or id(e) in kept,
