@@ -260,7 +260,8 @@ class Disk:
                 yield f"before call {at}, entries up to {cut}", self.image(lambda e,
                                                                            cut=cut: is_forced(e) or (e.kind == "entries" and e.at <= cut))
             for lost in entries[:2] if len(entries) > 1 else ():
-                yield f"before call {at}, all but entry {lost}", self.image(lambda e, lost=lost: is_forced(e) or (is_past(e) and e.at != lost))
+                yield f"before call {at}, all but entry {lost}", self.image(lambda e,
+                                                                            lost=lost: is_forced(e) or (is_past(e) and e.at != lost))
             for number in range(random_states):
                 kept = {id(e) for e in loose if chance.random() < 0.5}
                 yield f"before call {at}, random {number}", self.image(lambda e: is_forced(e) or id(e) in kept,
