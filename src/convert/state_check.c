@@ -317,6 +317,48 @@ static reshard_status copies_collect(struct copy_check *copies, reshard_error *e
     return RESHARD_OK;
 }
 
+/* The name under which tensors of one group, shape and digest meet. */
+static reshard_status copy_name(struct copy_check *copies, uint32_t tensor, const char *hex, struct name_map *names, uint32_t *out,
+                                bool *was_new, reshard_error *err)
+{
+    const struct catalog_tensor *entry = &copies->check.catalog->tensors[tensor];
+    copies_group(entry->key, &copies->group);
+    buffer_printf(&copies->group, "\n%u\n%s", entry->shape, hex);
+    if (copies->group.failed)
+        return buffer_error(&copies->group, err);
+    *out = name_map_intern(names, buffer_str(&copies->group), was_new);
+    return *out == NAME_NONE ? error_set_memory(err) : RESHARD_OK;
+}
+
+/* Leaves out tensors whose first row no other of its group has: few are copies, and only those are read once more. */
+static reshard_status copies_sample(struct copy_check *copies, const struct engine_options *engine, reshard_error *err)
+{
+    const struct catalog *catalog = copies->check.catalog;
+    struct name_map rows = { 0 };
+    uint32_t *row = calloc((size_t)copies->count + 1, sizeof(*row)), *held = calloc((size_t)copies->count + 1, sizeof(*held)), kept = 0;
+    reshard_status status = row && held ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < copies->count && !status; i++) {
+        const uint32_t tensor = copies->tensors[i];
+        char hex[DIGEST_HEX_MAX] = "";
+        bool was_new;
+        if (catalog_vector_at(catalog, catalog->tensors[tensor].shape)[0] > 0)
+            status = tensor_digest_rows(copies->check.checkpoint->source, tensor, 1, engine, hex, err);
+        if (!status)
+            status = copy_name(copies, tensor, hex, &rows, &row[i], &was_new, err);
+        if (!status)
+            held[row[i]]++;
+    }
+    for (uint32_t i = 0; i < copies->count && !status; i++) {
+        if (held[row[i]] > 1)
+            copies->tensors[kept++] = copies->tensors[i];
+    }
+    copies->count = kept;
+    free(row);
+    free(held);
+    name_map_release(&rows);
+    return status;
+}
+
 static reshard_status copy_report(struct copy_check *copies, uint32_t tensor, const char *hex, struct finding_sink *findings,
                                   reshard_error *err)
 {
@@ -324,13 +366,10 @@ static reshard_status copy_report(struct copy_check *copies, uint32_t tensor, co
     struct str key = catalog->tensors[tensor].key;
     size_t begin, end;
     bool was_new;
-    copies_group(key, &copies->group);
-    buffer_printf(&copies->group, "\n%u\n%s", catalog->tensors[tensor].shape, hex);
-    if (copies->group.failed)
-        return buffer_error(&copies->group, err);
-    uint32_t number = name_map_intern(&copies->groups, buffer_str(&copies->group), &was_new);
-    if (number == NAME_NONE || !ARRAY_ROOM(copies->firsts, number, copies->capacity))
-        return error_set_memory(err);
+    uint32_t number;
+    reshard_status status = copy_name(copies, tensor, hex, &copies->groups, &number, &was_new, err);
+    if (status || !ARRAY_ROOM(copies->firsts, number, copies->capacity))
+        return status ? status : error_set_memory(err);
     if (was_new)
         copies->firsts[number] = tensor;
     else if (expert_number(key, &begin, &end))
@@ -348,6 +387,8 @@ reshard_status state_check_copies(struct checkpoint *checkpoint, struct team *te
     struct copy_check copies = { .check = { .checkpoint = checkpoint, .catalog = checkpoint->source->catalog } };
     char(*hex)[DIGEST_HEX_MAX] = NULL;
     reshard_status status = copies_collect(&copies, err);
+    if (!status)
+        status = copies_sample(&copies, engine, err);
     if (!status && copies.count > 1) {
         hex = calloc((size_t)checkpoint->source->catalog->tensor_count + 1, sizeof(*hex));
         status = hex ? tensor_digests_shared(team, checkpoint, DIGEST_XXH3, copies.tensors, copies.count, engine, hex, err)
