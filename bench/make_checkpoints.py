@@ -44,9 +44,9 @@ def save_rank(rank, ranks, out, gigabytes, rendezvous):
         rows = -(-shape[0] // ranks)
         mine = max(0, min(shape[0], rows * (rank + 1)) - rows * rank)
         generator = torch.Generator().manual_seed(index * 1000 + rank)
-        bits = torch.randint(-2**15, 2**15, (mine, *shape[1:]), dtype=torch.int16, generator=generator) & 0x3FFF | 0x3000
+        local = torch.randn((mine, *shape[1:]), generator=generator).mul_(0.02).bfloat16()
         stride = (shape[1], 1) if len(shape) == 2 else (1,)
-        state[name] = DTensor.from_local(bits.view(torch.bfloat16), mesh, [Shard(0)], shape=torch.Size(shape), stride=stride)
+        state[name] = DTensor.from_local(local, mesh, [Shard(0)], shape=torch.Size(shape), stride=stride)
     dcp.save(state, checkpoint_id=out)
     dist.destroy_process_group()
 
@@ -93,7 +93,7 @@ def megatron_layers(gigabytes, multiple):
 
 def noise(seed, *shape):
     generator = torch.Generator().manual_seed(seed)
-    return (torch.randint(-2**15, 2**15, shape, dtype=torch.int16, generator=generator) & 0x3FFF | 0x3000).view(torch.bfloat16)
+    return torch.randn(shape, generator=generator).mul_(0.02).bfloat16()
 
 
 def megatron_args(layers, tp, pp):
