@@ -101,6 +101,16 @@ class Test:
         _, err = run(self.bin, "hash", work / "bad", status=4)
         assert "a file of rank 0, whose name says rank 1" in err, err
 
+    def lost_first_file(self, work):
+        """Where rank 0's file of a kind is gone, what the others of that kind hold is said to be lost, and verify is not content."""
+        for number, path in enumerate(p for p in sorted(self.source.rglob("*rank_0.*")) if not p.name.startswith("model")):
+            folder = work / str(number)
+            shutil.copytree(self.source, folder)
+            (folder / path.relative_to(self.source)).unlink()
+            out, _ = run(self.bin, "verify", folder, status=1)
+            beside = path.name.replace("rank_0.", "rank_1.")
+            assert "the file of rank 0 beside" in out and beside in out, out
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -112,6 +122,7 @@ def main():
     cases = [f"{f}/{p.name}" for f in ("verl", "accelerate") for p in sorted((fixtures / f).iterdir()) if not p.name.startswith("bad-")]
     tests = [(c, "other_ranks") for c in cases]
     tests += [(c, what) for c in cases if not c.endswith(("-dcp", "-full")) for what in ("as_reference", "cut_files", "lone_file")]
+    tests += [(c, "lost_first_file") for c in cases if c.startswith("verl/")]
     tests = [t for t in tests if fnmatch.fnmatch(t[0], args.case)]
     print(f"1..{len(tests)}")
     failed = 0
