@@ -162,10 +162,13 @@ class Bench:
         found = self.side_by_side({"inspect": [reshard, "inspect", source],
                                    "plan": [reshard, "plan", source, "--to", "torch-dcp", "--layout", "ranks=500"]})
         page = os.path.join(self.root, "map.html")
-        drawn = self.side_by_side({"draw": ["sh", "-c", f"rm -f {page}; exec {reshard} draw {source} {page}"]})
+        drawn = self.side_by_side({"draw": ["sh", "-c", f"rm -f {page}; exec {reshard} draw {source} {page}"],
+                                   "tree": [reshard, "ls", source, "--tree"]})
         seconds, mib, _ = drawn["draw"]
         self.row("draw of 1,000,000 chunks as a page", f"{seconds:.2f} s", "3 s", "1 s",
                  f"{os.path.getsize(page) / 1e6:.2f} MB of page; must 3, aim 1; {mib:.0f} MiB of memory")
+        self.row("`ls --tree` of 1,000,000 chunks in 1,000 tensors", f"{drawn['tree'][0]:.2f} s", "1 s", "0.7 s",
+                 f"{drawn['tree'][1]:.0f} MiB")
         decode = subprocess.run([self.program("bench_metadata"), source + "/.metadata"], capture_output=True, text=True)
         self.row(".metadata of 1,000,000 chunks: decode", decode.stdout.strip() or "not built", "1 M/s", "10 M/s",
                  "median of 5 in one process")
@@ -233,13 +236,31 @@ class Bench:
         program, folder = self.program("bench_async"), self.out + "-background"
         if not os.path.exists(program):
             return
-        environment = {**os.environ, "RESHARD_SAVER_PROGRAM": os.path.join(os.path.dirname(self.args.reshard), "cli", "reshard-saver")}
+        saver = os.path.join(os.path.dirname(os.path.dirname(program)), "cli", "reshard-saver")
+        environment = {**os.environ, "RESHARD_SAVER_PROGRAM": saver}
         output = subprocess.run([program, folder, "1024"], capture_output=True, text=True, check=True, env=environment).stdout
         for line in output.splitlines():
             found = re.match(r"(\w+): ([\d.]+) ms a save, ([\d.]+) ms a memcpy of (\d+) MiB, ratio ([\d.]+)", line)
             what = f"stall of a save in the background ({found[1]}), warm, {found[4]} MiB, against one memcpy"
             self.row(what, found[5] + "x", "1.5x", "1.1x", f"{found[2]} ms, memcpy {found[3]} ms")
         shutil.rmtree(folder)
+
+    def moving(self, megabytes):
+        """Layouts changed in the memory of four ranks, against memcpy of the bytes and against gloo's all_gather and slices of it."""
+        program, gloo = self.program("bench_redistribute"), os.path.join(HERE, "gloo_redistribute.py")
+        if not os.path.exists(program):
+            return
+        for kind in ("tp", "ep"):
+            theirs = subprocess.run([self.args.python, gloo, kind, str(megabytes)], capture_output=True, text=True, check=True).stdout
+            for how in ("threads", "processes"):
+                line = subprocess.run([program, kind, how, str(megabytes)], capture_output=True, text=True, check=True).stdout
+                found = re.match(r"(.*), \w+: (.*): ([\d.]+)x of memcpy \(([\d.]+) s, memcpy ([\d.]+) s;.*, (\d+) MiB", line)
+                what = f"in-memory reshard, {found[1]}, {how}: {found[2]}"
+                self.row(what + ", against memcpy", found[3] + "x", "0.5x", "0.95x", f"{found[4]} s, memcpy {found[5]} s")
+                self.row("the same against gloo's all_gather and slices", f"{float(theirs) / float(found[4]):.0f}x", "5x", "20x",
+                         f"gloo {float(theirs):.2f} s")
+                if how == "processes":  # threads' shards are one process's
+                    self.row("scratch of it (resident memory beyond the shards)", f"{found[6]} MiB", "64 MiB a rank", "16 MiB", "")
 
     def mapping(self):
         """50 statements over a million keys; Paddle's own engine over a part of them, where PADDLE_PYTHON names a Python that has it."""
@@ -413,6 +434,8 @@ def main():
             bench.writing()
         if bench.wants("background"):
             bench.background()
+        if bench.wants("moving"):
+            bench.moving(int(float(args.gigabytes.split(",")[-1]) * 500))
         if bench.wants("mapping"):
             bench.mapping()
         if bench.wants("megatron"):

@@ -120,17 +120,68 @@ int command_formats(const struct options *options)
     return 0;
 }
 
+static void json_or_null(const char *text)
+{
+    if (text)
+        json_text(stdout, text);
+    else
+        fputs("null", stdout);
+}
+
+static void verb_json(int verb, bool first)
+{
+    struct option_row row;
+    const char *separator = "";
+    printf("%s{\"name\":\"%s\",\"arguments\":", first ? "" : ",", verb_table[verb].name);
+    json_text(stdout, verb_table[verb].arguments);
+    fputs(",\"summary\":", stdout);
+    json_text(stdout, verb_table[verb].summary);
+    fputs(",\"examples\":", stdout);
+    json_text(stdout, verb_table[verb].examples);
+    fputs(",\"options\":[", stdout);
+    for (size_t i = 0; options_row(i, &row); i++) {
+        if (!(row.verbs & 1u << verb))
+            continue;
+        printf("%s{\"name\":\"--%s\",\"short\":", separator, row.name);
+        json_or_null(row.short_name ? (char[]){ '-', row.short_name, '\0' } : NULL);
+        fputs(",\"argument\":", stdout);
+        json_or_null(row.argument);
+        fputs(",\"help\":", stdout);
+        json_text(stdout, row.help);
+        putchar('}');
+        separator = ",";
+    }
+    fputs("]}", stdout);
+}
+
+/* All verbs, or one. */
+static void help_json(int verb)
+{
+    fputs("{\"schema\":\"reshard-help/1\",\"verbs\":[", stdout);
+    for (int i = 0; i < VERB_COUNT; i++) {
+        if (verb == VERB_COUNT || verb == i)
+            verb_json(i, verb == i || i == 0);
+    }
+    puts("]}");
+}
+
 int command_help(const struct options *options)
 {
     struct near_names near = { .word = options->path_count ? options->paths[0] : "" };
     char hint[256];
     if (!options->path_count) {
-        options_overview(stdout);
+        if (options->json)
+            help_json(VERB_COUNT);
+        else
+            options_overview(stdout);
         return 0;
     }
     for (int i = 0; i < VERB_COUNT; i++) {
         if (strcmp(verb_table[i].name, options->paths[0]) == 0) {
-            options_help(stdout, (enum verb)i);
+            if (options->json)
+                help_json(i);
+            else
+                options_help(stdout, (enum verb)i);
             return 0;
         }
         near_names_offer(&near, verb_table[i].name);

@@ -51,7 +51,8 @@ static void summarize(const reshard_checkpoint *checkpoint, struct summary *summ
     }
     reshard_fact fact = RESHARD_FACT_INIT;
     for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++)
-        summary->says_layout = summary->says_layout || strcmp(fact.name, "saved under") == 0;
+        summary->says_layout = summary->says_layout || strcmp(fact.name, "saved under") == 0 ||
+                               (strcmp(fact.name, "layout") == 0 && strncmp(fact.value, "tp=", 3) == 0);
     cuts_find(checkpoint, &summary->cuts);
 }
 

@@ -15,10 +15,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#define FORWARDING_MICROSECONDS 200000
+
+/* Launchers end all processes at once, and may do so before they have passed on what those wrote: they are given a moment. */
 static int ends_job(const struct options *options, int rank, int size, int status)
 {
     fprintf(stderr, "reshard-mpi: rank %d of %d failed in %s\n", rank, size, options->paths[1] ? options->paths[1] : "its arguments");
     fflush(stderr);
+    usleep(FORWARDING_MICROSECONDS);
     MPI_Abort(MPI_COMM_WORLD, status);
     return status;
 }
@@ -150,6 +154,7 @@ static int ranks_run(const struct options *options)
 int main(int argc, char **argv)
 {
     static struct options options;
+    setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* lines of several ranks do not mix, nor end in the middle */
     MPI_Init(&argc, &argv);
     output_is_relayed();
     int status = options_parse(argc, argv, &options);

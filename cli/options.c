@@ -42,14 +42,14 @@ static const struct row {
     { "items", "keep|drop", 0, WORD, FIELD(items), WRITING, "whether non-tensor items are written too (keep)" },
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
     { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), SHAPING, "largest file of a sharded format (5GB; 0: no limit)" },
-    { "wrap", "REGEX|root", 0, TEXT, FIELD(wrap), SHAPING, "modules that are flattened together, for example 'transformer.h.*' (atorch)" },
+    { "wrap", "REGEX|root", 0, TEXT, FIELD(wrap), SHAPING, "modules that are flattened together: 'transformer.h.*' (atorch, fsdp-ranks)" },
     { "missing", "error|zeros|VALUE|PATH", 0, TEXT, FIELD(missing), WRITING, "tensors that --like has and the source lacks (left out)" },
     { "strip-prefix", "TEXT", 0, TEXT, FIELD(strip_prefix), SHAPING | BIT(DIFF) | VIEWING, "take this off the names that begin with it" },
     { "rename", "s/RE/NEW/|'GLOB -> GLOB'", 0, LIST, FIELD(renames), SHAPING | BIT(DIFF) | VIEWING, "change names; repeatable" },
     { "add-prefix", "TEXT", 0, TEXT, FIELD(add_prefix), SHAPING | BIT(DIFF) | VIEWING, "put this before all names" },
-    { "option", "NAME=VALUE", 'o', LIST, FIELD(format_options), SHAPING, "option of the target format; repeatable" },
-    { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), SHAPING | BIT(DIFF),
-      "family of the model, which relates names (detected; none: as they are)" },
+    { "option", "OPTION=VALUE", 'o', LIST, FIELD(format_options), SHAPING, "option of the target format; repeatable" },
+    { "rules", "FAMILY|FILE|auto|none", 0, TEXT, FIELD(rules), SHAPING | BIT(DIFF),
+      "family of the model, which relates names (detected)" },
     { "map", "FILE", 0, LIST, FIELD(maps), SHAPING | BIT(DIFF), "mapping text between names, shapes and types; repeatable" },
     { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), SHAPING | BIT(DIFF),
       "one statement of a mapping, after those of --map; repeatable" },
@@ -90,14 +90,14 @@ static const struct row {
     { "diff", NULL, 0, FLAG, FIELD(diff), BIT(DRAW), "what differs between two checkpoints, by layer and module; reads the values" },
     { "columns", "auto|files", 0, WORD, FIELD(columns), BIT(DRAW), "columns are files, even where ranks are known (auto: ranks)" },
     { "limits", NULL, 0, FLAG, FIELD(list_limits), BIT(FORMATS), "list the named limits instead" },
-    { "format", "NAME", 'f', TEXT, FIELD(format), READING | BIT(MAP), "do not recognise the format, take this" },
+    { "format", "FORMAT", 'f', TEXT, FIELD(format), READING | BIT(MAP), "do not recognise the format, take this" },
     { "iteration", "N", 0, NUMBER, FIELD(iteration), READING | BIT(MAP), "of a root with several checkpoints (the latest)" },
     { "follow-links", NULL, 0, FLAG, FIELD(follow_links), READING, "symbolic links may lead out of the directory" },
     { "lenient", NULL, 0, FLAG, FIELD(lenient), READING, "accept what is ambiguous but readable" },
     { "memory", "SIZE", 0, BYTES, FIELD(memory_bytes), RUNNING, "budget for buffers (128MiB)" },
     { "threads", "N", 'j', COUNT, FIELD(threads), RUNNING, "worker threads (number of CPUs, at most 8)" },
     { "io", "auto|buffered|direct|mmap", 0, WORD, FIELD(io), RUNNING, "how files are read and written" },
-    { "limit", "NAME=VALUE", 0, LIST, FIELD(limits), ANY, "raise or lower a named limit; repeatable" },
+    { "limit", "LIMIT=VALUE", 0, LIST, FIELD(limits), ANY, "raise or lower a named limit; repeatable" },
     { "progress", "auto|bar|plain|json|none", 0, WORD, FIELD(progress), ANY, "progress on standard error" },
     { "color", "auto|never|always", 0, WORD, FIELD(color), ANY, "colour on a terminal" },
     { "json", NULL, 0, FLAG, FIELD(json), ANY, "one JSON object on standard output" },
@@ -155,10 +155,10 @@ const struct verb_info verb_table[VERB_COUNT] = {
       "  reshard map eval join.map --source numbers.json                    # on small numbers\n"
       "  reshard map parse llama.map                                        # syntax only\n",
       2, 2 },
-    { "formats", "[NAME]", "the known formats, or the options of one",
+    { "formats", "[FORMAT]", "the known formats, or the options of one",
       "  reshard formats\n  reshard formats hf\n  reshard formats --limits\n", 0, 1 },
-    { "completion", "bash|zsh|fish", "a completion script for a shell", "  reshard completion bash > /etc/bash_completion.d/reshard\n", 1,
-      1 },
+    { "completion", "bash|zsh|fish|words [WORD…]", "a completion script for a shell, or what fits the last word (which the scripts ask)",
+      "  reshard completion bash > /etc/bash_completion.d/reshard\n  reshard completion words -- convert a b --to ''\n", 1, 1 },
     { "help", "[VERB]", "the verbs, or the options of one", "  reshard help convert\n", 0, 1 },
 };
 
@@ -171,8 +171,7 @@ bool options_row(size_t index, struct option_row *out)
 {
     if (index >= ROW_COUNT)
         return false;
-    *out = (struct option_row){ rows[index].name, rows[index].argument, rows[index].help, rows[index].short_name, rows[index].verbs,
-                                 rows[index].kind == WORD };
+    *out = (struct option_row){ rows[index].name, rows[index].argument, rows[index].help, rows[index].short_name, rows[index].verbs };
     return true;
 }
 
@@ -455,6 +454,8 @@ static void take_paths(int argc, char **argv, struct options *out)
     char hint[128];
     for (; optind < argc; optind++) {
         snprintf(hint, sizeof(hint), "usage: reshard %s [options] %s", info->name, info->arguments);
+        if (out->path_count == info->paths_max && strstr(info->arguments, "[WORD…]"))
+            return; /* what is behind "--" is not ours */
         bool is_glob = out->path_count == info->paths_max && strstr(info->arguments, "GLOB");
         if (is_glob && out->include.count < OPTION_LIST_MAX) /* more of --include */
             out->include.values[out->include.count++] = argv[optind];
@@ -462,6 +463,7 @@ static void take_paths(int argc, char **argv, struct options *out)
             refuse(out, USAGE, hint, "unexpected argument '%s'", argv[optind]);
         else
             out->paths[out->path_count++] = argv[optind];
+        out->rest = (const char *const *)argv + optind + 1;
     }
     snprintf(hint, sizeof(hint), "'reshard %s --help' shows examples", info->name);
     if (out->path_count < info->paths_min)

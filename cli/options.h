@@ -72,6 +72,7 @@ struct options {
     struct option_list include, exclude, dtypes, format_options, maps, statements, constants;
     reshard_limit_change limit_values[OPTION_LIST_MAX];
     const char *const *words; /* of the command line, then NULL */
+    const char *const *rest; /* those behind the paths, then NULL */
     struct reshard_comm *comm; /* ranks that run the verb together, each with the same options; NULL: none */
     reshard_error failure; /* the first thing that is wrong with the command line; code 0 if nothing is */
 };
@@ -91,12 +92,13 @@ void options_release(struct options *options);
 void options_help(FILE *out, enum verb verb);
 void options_overview(FILE *out);
 
-/* Walks the option table for completion: false past the end. An argument in lower case, a|b|c, lists all its values. */
+/* Walks the option table for completion: false past the end. */
 struct option_row {
-    const char *name, *argument, *help;
+    const char *name;
+    const char *argument; /* alternatives with | between: in lower case as they are typed, others stand for values; NULL: a flag */
+    const char *help;
     char short_name;
     unsigned verbs; /* bit per verb */
-    bool is_word;
 };
 /* Whether the verb shows what the options of names and selection leave. */
 bool option_is_viewing(enum verb verb);

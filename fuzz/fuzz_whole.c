@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opens packed files as a checkpoint of one format (FUZZ_FORMAT), as it is stored and with optimizer state by parameter, loads items,
- * verifies and reads it. Options: byte 0, bit 0: lenient, bit 1: state as it is stored only, bit 2: no payload.
+ * verifies and reads it; and makes what it would be without its last tensor, where the format can. Options: byte 0, bit 0: lenient, bit 1:
+ * state as it is stored only, bit 2: no payload.
  */
 #include "packed.h"
 #include "whole.h"
+
+#include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
@@ -37,6 +40,21 @@ static void read_view(struct checkpoint *stored, bool has_payload)
     checkpoint_close(checkpoint);
 }
 
+/* Files that go are files of the checkpoint. */
+static void leave_out(struct source *source)
+{
+    const struct catalog *catalog = source->catalog;
+    struct removal removal = { .name = NULL };
+    if (!source->driver->leave_out || !catalog->tensor_count)
+        return;
+    if (!source->driver->leave_out(source, catalog->tensors[catalog->tensor_count - 1].key, &removal, NULL) && !removal.bytes.size)
+        abort();
+    for (size_t i = 0; i < removal.file_count; i++)
+        if (name_map_find(&catalog->object_names, str_of(removal.files[i])) == NAME_NONE)
+            abort();
+    removal_release(&removal);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct packed packed;
@@ -51,6 +69,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
             read_all(checkpoint, !(flags & NO_PAYLOAD));
         if (checkpoint && !(flags & STORED_ONLY))
             read_view(checkpoint, !(flags & NO_PAYLOAD));
+        if (checkpoint)
+            leave_out(checkpoint->source);
         checkpoint_close(checkpoint);
     }
     store_free(store);

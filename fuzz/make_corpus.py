@@ -390,14 +390,18 @@ def sharded_states():
         return (text(key) + bytes([len(shape)]) + numbers(*shape, *offset) + struct.pack("<I", 1) + numbers(0) + bytes([data is not None])
                 + text(json) + text(data or ""))
 
-    def state(tensors, objects=(), values=(), magic=0x31534453, count=None):
-        counts = struct.pack("<IIII", magic, len(tensors) if count is None else count, len(objects), len(values))
-        return counts + b"".join(tensors) + b"".join(objects) + b"".join(text(k) + text(v) for k, v in values)
+    def state(tensors, objects=(), values=(), magic=0x32534453, count=None, compared=()):
+        counts = struct.pack("<IIIIB", magic, len(tensors) if count is None else count, len(objects), len(values) + len(compared),
+                             len(compared) > 0)
+        said = [text(k) + text(v) + bytes([kind]) for kind, some in ((0, values), (1, compared)) for k, v in some]
+        return counts + b"".join(tensors) + b"".join(objects) + b"".join(said)
 
     rows = [tensor("w", [4, 3], [2 * r, 0], [2, 3], [2, 1]) for r in range(2)]
     flat = [tensor("f", [2, 3], [0, 0], [2, 3], [1, 1], (b, e), replica=(0, 0)) for b, e in ((0, 2), (2, 6))]
     layers = [tensor("l", [2, 4], [i, 0], [1, 4], [2, 1], prepended=1, replica=(0, 1)) for i in range(2)]
-    yield "whole", state(rows + flat + layers, [item("o", [2], [0]), item("o", [2], [1], "", "xy")], [("iteration", "7")])
+    yield "whole", state(rows + flat + layers, [item("o", [2], [0]), item("o", [2], [1], "", "xy")], [("iteration", "7")],
+                         compared=[("iteration", "0")])
+    yield "value", state([], values=[("iteration", "7")])[:-1] + b"\2"
     yield "irregular", state([tensor("u", [7], [0], [3]), tensor("u", [7], [3], [4], strides=[2])])
     yield "nothing", state([])
     yield "scalar", state([tensor("s", [], [], [], [], dtype="BF16", replica=())])
@@ -451,7 +455,7 @@ def saver_requests():
     yield "json", request([whole], [("step", "{1}")])
     yield "json-late", request([whole], [("step", '["a text that is made", "and another"')])
     yield "end", request([whole], items, end=b"x")
-    yield "sharded", request([], [], sharded=b"\1" + struct.pack("<Q", 16) + b"SDS1" + bytes(12))
+    yield "sharded", request([], [], sharded=b"\1" + struct.pack("<Q", 17) + b"SDS2" + bytes(13))
     yield "sharded-cut", request([], [], sharded=b"\1" + struct.pack("<Q", 1 << 40))
     yield "cut", request([whole, *halves], items)[:-4]
 

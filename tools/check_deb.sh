@@ -38,6 +38,9 @@ holds "the command opens a checkpoint" inside 'reshard ls /ckpt | grep -q big'
 holds "it converts" inside 'reshard convert /ckpt /hf --to safetensors && reshard diff /ckpt /hf --items ignore'
 holds "the loader finds the library where its package put it" inside 'ldd /usr/bin/reshard | grep -q "libreshard.so.0 => /"'
 holds "completion for bash, zsh and fish" inside 'test -s /usr/share/bash-completion/completions/reshard -a -s /usr/share/zsh/vendor-completions/_reshard -a -s /usr/share/fish/vendor_completions.d/reshard.fish'
+holds "bash completes" inside 'bash -c ". /usr/share/bash-completion/completions/reshard; COMP_LINE=\"reshard cat /ckpt bi\" COMP_POINT=20 COMP_CWORD=3
+    COMP_WORDS=(reshard cat /ckpt bi); _reshard; test \"\${COMPREPLY[*]}\" = big"'
+holds "every verb has a manual page" inside 'for verb in $(reshard --help | sed -n "s/^  \([a-z]*\) .*/\1/p" | grep -v help); do dpkg -L reshard | grep -q "/man1/reshard-$verb.1.gz$" || exit 1; done'
 cp "$debs"/libreshard-dev_*.deb "$root/tmp/"
 holds "the package for developers unpacks beside them" inside 'dpkg --unpack /tmp/libreshard-dev_*.deb && test -s /usr/include/reshard/reshard.h'
 holds "the packages are removed without a rest" inside 'dpkg --purge --force-depends libreshard-dev reshard libreshard0 && ! find /usr -name "*reshard*" | grep .'

@@ -43,6 +43,9 @@ if command -v cmake >/dev/null; then
     holds "the same by CMake" sh -c "cd '$root/cmake' && cmake -Dreshard_DIR='$lib/cmake/reshard' . && make && ./list '$here/$fixture' | diff '$root/expected' -"
 fi
 holds "every document that a manual page names is there" sh -c "cat '$root'/usr/share/man/man1/*.1 | tr -d '\\\\' | grep -o '/usr/share/doc/reshard/[a-zA-Z_/-]*[.]md' | sort -u | sed 's|^|$root|' | xargs ls"
+for verb in $("$root/usr/bin/reshard" --help | sed -n 's/^  \([a-z]*\) .*/\1/p' | grep -v help); do
+    holds "$verb has a manual page" test -s "$root/usr/share/man/man1/reshard-$verb.1"
+done
 holds "every function has a manual page" sh -c "grep -o 'reshard_[a-z0-9_]*;' libreshard.map | tr -d ';' | sed 's|.*|$root/usr/share/man/man3/&.3|' | xargs ls"
 holds "make uninstall" make --no-print-directory uninstall BUILD="$build" DESTDIR="$root" PREFIX=/usr
 holds "it leaves nothing" sh -c "! find '$root/usr' -type f -o -type l | grep ."

@@ -270,6 +270,29 @@ def check_decisions(report, root):
         report.check(len(names) == 1, f"docs/decisions/{names[0]}", "number is taken twice: " + ", ".join(names))
 
 
+def check_conformance(report, root):
+    """The page of upstream tests names files of tests, and tests in them, behind the last bar of a row."""
+    page = root / "docs/conformance.md"
+    if not page.exists():
+        return
+    files = [path for path in (root / "tests").rglob("*") if path.suffix in (".c", ".py")]
+    names, tests = {path.name for path in files}, set()
+    for path in files:
+        if path.suffix == ".c":
+            tests.update(re.findall(r"^TEST\((\w+)\)", path.read_text(encoding="utf-8", errors="replace"), re.M))
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        for word in re.findall(r"`([^`]+)`", line.split("|")[-2]) if line.count("|") > 2 else []:
+            if word.startswith(("tests/", "tools/")):
+                good = any(root.glob(word))
+            elif word.endswith((".c", ".py")):
+                good = word in names
+            elif re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)+", word) and not word.startswith("reshard_"):
+                good = word in tests
+            else:
+                continue
+            report.check(good, f"docs/conformance.md:{number}", f"`{word}` is no test, nor a file of tests")
+
+
 def check_license(report, root, paths):
     for path in paths:
         head = path.read_text(encoding="utf-8", errors="replace").split("\n", 2)[:2]
@@ -344,6 +367,7 @@ def main():
     check_third_party(report, sources)
     check_jumps(report, [s for s in sources if s.layer])
     check_decisions(report, root)
+    check_conformance(report, root)
     check_statics(report, sources)
     check_built(report, root, sources)
     check_headers(report, root, sources)

@@ -157,6 +157,10 @@ typedef struct reshard_sharded_value {
 #define RESHARD_SHARDED_VALUE_INIT { sizeof(reshard_sharded_value), 0, { NULL, 0 }, { NULL, 0 } }
 
 reshard_status reshard_sharded_add_value(reshard_sharded *sharded, const reshard_sharded_value *value, reshard_error *err);
+/* Takes a common value out (count 1), or a member of it: ("args", "rank") is one of the dictionary "args". Nothing happens where there is
+ * none. */
+reshard_status reshard_sharded_remove_value(reshard_sharded *sharded, const reshard_str *path, size_t count, reshard_error *err);
+
 size_t reshard_sharded_value_count(const reshard_sharded *sharded);
 reshard_status reshard_sharded_value_at(const reshard_sharded *sharded, size_t index, reshard_sharded_value *out);
 
@@ -182,7 +186,8 @@ reshard_status reshard_sharded_check(const reshard_sharded *const *ranks, size_t
  * as copies allow. Pieces without a main copy are left as they are. The result depends on the descriptions alone. */
 reshard_status reshard_sharded_spread(reshard_sharded *const *ranks, size_t count, reshard_error *err);
 
-/* How a rank's common values differ from rank 0's, as Megatron's warning says it: *text is NULL if they do not. Free with reshard_free. */
+/* How a rank's common values differ from rank 0's, as Megatron's warning says it: *text is NULL if they do not. Free with reshard_free.
+ * What need not be alike is taken out of copies before (reshard_sharded_remove_value). */
 reshard_status reshard_sharded_compare_common(const reshard_sharded *first, const reshard_sharded *other, int64_t rank, char **text,
                                               reshard_error *err);
 
@@ -215,8 +220,12 @@ typedef struct reshard_save_options {
     void (*warn)(const char *text, void *context); /* common values that differ from rank 0's, which are saved; on rank 0; may be NULL */
     void *context;
     reshard_kept *kept;                     /* on all ranks or on none; NULL: nothing is kept */
+    /* Gets a copy of this rank's common values, to take out or replace what ranks need not have alike: numbers of ranks, orders of lists.
+     * The copies are compared, what is saved are the values themselves. Called once on every rank, before ranks speak; NULL: they are
+     * compared as they are. Megatron: preprocess_common_before_consistancy_check */
+    int (*preprocess)(reshard_sharded *common, void *context);
 } reshard_save_options;
-#define RESHARD_SAVE_OPTIONS_INIT { sizeof(reshard_save_options), NULL, NULL, 0, 0, NULL, NULL, NULL }
+#define RESHARD_SAVE_OPTIONS_INIT { sizeof(reshard_save_options), NULL, NULL, 0, 0, NULL, NULL, NULL, NULL }
 
 /*
  * Saves what all ranks of a group have as one checkpoint, at a path on storage that all of them see. comm NULL: this process is all.
@@ -280,6 +289,33 @@ typedef struct reshard_load_options {
  */
 reshard_status reshard_load(reshard_comm *comm, const char *path, reshard_sharded *sharded, const reshard_load_options *options,
                             const reshard_run_options *run, reshard_sharded **result, reshard_error *err);
+
+typedef struct reshard_remove_report {
+    size_t struct_size;
+    uint64_t tensors, objects;   /* that are gone */
+    uint64_t files, bytes;       /* of data, that are gone */
+} reshard_remove_report;
+#define RESHARD_REMOVE_REPORT_INIT { sizeof(reshard_remove_report), 0, 0, 0, 0 }
+
+typedef struct reshard_remove_options {
+    size_t struct_size;
+    const reshard_open_options *open;
+    int64_t no_sync;
+} reshard_remove_options;
+#define RESHARD_REMOVE_OPTIONS_INIT { sizeof(reshard_remove_options), NULL, 0 }
+
+/*
+ * Takes all tensors and objects that are stored under keys with this prefix out of a checkpoint where it lies: nothing else is written
+ * again. Not collective. Formats whose metadata are apart from the values (torch_dist, torch-dcp); of others RESHARD_ERR_UNSUPPORTED.
+ * RESHARD_ERR_USAGE: no key begins so. Megatron: remove_sharded_tensors, which takes away files of a separation hint only.
+ *
+ * The metadata is replaced by one rename; then files are removed in which only those lay. Values that share a file with others stay there,
+ * where nothing names them. A digest file of the format (integrity.json) is written anew, reshard.json is removed. After a failure, or the
+ * death of the process, the checkpoint is what it was, or is without them, perhaps with files too many and without these two; the call may
+ * be made again. No one else may read or write the checkpoint meanwhile. report and options may be NULL.
+ */
+reshard_status reshard_remove(const char *path, reshard_str prefix, const reshard_remove_options *options, reshard_remove_report *report,
+                              reshard_error *err);
 
 /* What a checkpoint has, as a state dict without data: every tensor whole, in one fragment, and objects, common values and
  * "content_metadata" among these. Reads no payload. Free *out with reshard_sharded_free. */

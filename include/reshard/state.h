@@ -86,6 +86,15 @@ reshard_status reshard_open_shards(const reshard_state *state, const reshard_ope
 reshard_status reshard_load_shards(const reshard_checkpoint *checkpoint, const reshard_shards *shards, const reshard_run_options *run,
                                    reshard_error *err);
 
+/*
+ * The same under other names, as reshard_load_options.map has it for ranks: shards have the keys, shapes and types that the mapping makes
+ * of the checkpoint (docs/mapping.md); one without texts makes recognised names those of the shards. What it keeps (`_ -> key`) is left as
+ * it is. How many ranks cut a tensor, which fused_ffn and fused_qkv_old ask for, is what the boxes of the list say: it may hold the
+ * shards of all ranks, those of others without values. One thread at a time makes this call for a checkpoint, while no other uses it.
+ */
+reshard_status reshard_load_shards_mapped(reshard_checkpoint *checkpoint, const reshard_shards *shards, const reshard_map_options *map,
+                                          const reshard_run_options *run, reshard_error *err);
+
 #ifdef __cplusplus
 }
 #endif

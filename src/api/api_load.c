@@ -5,6 +5,7 @@
 #include "api/sharded_group.h"
 #include "base/hash.h"
 #include "convert/memory_load.h"
+#include "convert/redistribute.h"
 #include "names/mapping_pack.h"
 
 #include <inttypes.h>
@@ -389,11 +390,11 @@ static reshard_status reading_add(struct load_call *call, const struct sharded_t
     return part.is_empty ? RESHARD_OK : shard_list_add(&call->reading->list, &part.shard, err);
 }
 
-/* Whether one rank reads for both: memory of both is the same bytes. */
+/* Whether one rank reads for both: what they ask for is the same. */
 static bool is_exchanged(const struct sharded_tensor *owner, const struct sharded_tensor *other)
 {
     const struct shard *a = &owner->shard, *b = &other->shard;
-    return !a->strides && !b->strides && a->dtype == b->dtype && owner->allows_mismatch == other->allows_mismatch &&
+    return a->dtype == b->dtype && owner->allows_mismatch == other->allows_mismatch &&
            (a->data || a->is_elsewhere) && (b->data || b->is_elsewhere) && shapes_equal(a, b->rank, b->shape);
 }
 
@@ -436,10 +437,54 @@ static reshard_status reading_make(struct load_call *call, reshard_error *err)
     return status;
 }
 
+/* Pieces that lie with strides on one side or both: a transfer from the one who has read it to each that asks for it. */
+struct strided_pieces {
+    struct shard_list sources, targets; /* this rank's; each piece under a key of its own */
+    struct name_map keys;               /* of sources */
+    bool are_there;                     /* on some rank */
+};
+
+static reshard_status strided_add(struct strided_pieces *pieces, const struct sharded_group *group, const struct sharded_tensor *read,
+                                  uint32_t reader, const struct sharded_tensor *tensor, uint32_t rank, reshard_error *err)
+{
+    struct buffer key = { 0 };
+    struct shard source = read->shard, target = tensor->shard;
+    bool is_new = false;
+    buffer_printf(&key, "%.*s, tensor %zu of rank %" PRIu32, STR_ARG(source.key), (size_t)(read - group->ranks[reader]->tensors), reader);
+    source.key = target.key = buffer_str(&key);
+    pieces->are_there = true;
+    bool is_good = !key.failed && (reader != group->rank || name_map_intern(&pieces->keys, source.key, &is_new) != NAME_NONE);
+    reshard_status status = is_good ? RESHARD_OK : error_set_memory(err);
+    if (!status && is_new)
+        status = shard_list_add(&pieces->sources, &source, err);
+    if (!status && rank == group->rank)
+        status = shard_list_add(&pieces->targets, &target, err);
+    buffer_release(&key);
+    return status;
+}
+
+/* All ranks come here if there is such a piece on any. */
+static reshard_status strided_run(const struct sharded_group *group, struct strided_pieces *pieces, reshard_status status,
+                                  reshard_error *err)
+{
+    struct transfers transfers = { .plan = NULL };
+    struct redistribution asked = { .scratch_bytes = 0 };
+    if (!status && pieces->are_there)
+        status = transfers_make_together(group->comm, group->call, &pieces->sources, &pieces->targets, &asked, &transfers, err);
+    if (!status && pieces->are_there)
+        status = transfers_run(group->comm, group->call, &transfers, asked.scratch_bytes, &asked, err);
+    transfers_release(&transfers);
+    shard_list_release(&pieces->sources);
+    shard_list_release(&pieces->targets);
+    name_map_release(&pieces->keys);
+    return status;
+}
+
 /* Bytes from those who have read them; all ranks see all messages in one order. */
 static reshard_status exchange_values(struct load_call *call, reshard_error *err)
 {
     const struct sharded_group *group = &call->group;
+    struct strided_pieces strided = { 0 };
     reshard_status status = RESHARD_OK;
     for (uint32_t r = 0; r < group->size && call->owners && !status; r++) {
         for (size_t i = 0; i < group->ranks[r]->tensor_count && !status; i++) {
@@ -449,7 +494,9 @@ static reshard_status exchange_values(struct load_call *call, reshard_error *err
             const struct sharded_tensor *read = read_for(call, r, i, &reader);
             if (reader == r || !is_stored(call, tensor->shard.key) || !shard_bytes(&tensor->shard, &bytes))
                 continue;
-            if (r == group->rank)
+            if (tensor->shard.strides || read->shard.strides)
+                status = bytes ? strided_add(&strided, group, read, reader, tensor, r, err) : RESHARD_OK;
+            else if (r == group->rank)
                 status = comm_recv(group->comm, reader, tensor->shard.data, bytes, err);
             else if (reader == group->rank)
                 status = comm_send(group->comm, r, read->shard.data, bytes, err);
@@ -457,7 +504,7 @@ static reshard_status exchange_values(struct load_call *call, reshard_error *err
     }
     if (call->owners && !status)
         status = comm_run(group->comm, group->call, err);
-    return status;
+    return strided_run(group, &strided, status, err);
 }
 
 /* ---- objects and values ---- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving together: what ranks have is described to all, and every rank writes its own (convert/joint_save). */
 #include "api/save_kept.h"
+#include "base/array.h"
 #include "base/cursor.h"
 #include "base/hash.h"
 
@@ -126,7 +127,8 @@ static reshard_status items_collect(struct save_call *call, reshard_error *err)
         }
     }
     for (size_t i = 0; i < first->value_count; i++)
-        plan->items[plan->item_count++] = (struct live_item){ .key = first->values[i].key, .json = first->values[i].json };
+        if (first->values[i].kind == SHARDED_COMMON)
+            plan->items[plan->item_count++] = (struct live_item){ .key = first->values[i].key, .json = first->values[i].json };
     for (size_t i = 0; i < plan->item_count; i++)
         plan->items[i].value_count = plan->bytes.count;
     return status;
@@ -392,6 +394,46 @@ API_EXPORT uint64_t reshard_kept_uses(const reshard_kept *kept)
     return kept ? kept->uses : 0;
 }
 
+/* ---- common values that are compared ---- */
+
+static reshard_status common_copy(const struct sharded_dict *from, struct sharded_dict *into, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < from->value_count && !status; i++)
+        if (from->values[i].kind == SHARDED_COMMON)
+            status = sharded_add_value(into, &from->values[i], err);
+    return status;
+}
+
+/* What stands for this rank's common values goes along with them, until compared_drop. */
+static reshard_status compared_add(const struct save_call *call, struct sharded_dict *dict, reshard_sharded **compared, reshard_error *err)
+{
+    reshard_status status = reshard_sharded_new(compared, err);
+    if (!status)
+        status = common_copy(dict, &(*compared)->dict, err);
+    if (!status && call->given.preprocess(*compared, call->given.context))
+        status = error_set(err, RESHARD_ERR_CANCELLED, "reshard_save_options.preprocess stopped the call");
+    for (size_t i = 0; !status && i < (*compared)->dict.value_count; i++) {
+        struct sharded_value value = (*compared)->dict.values[i];
+        if (value.kind != SHARDED_COMMON)
+            continue;
+        if (!ARRAY_ROOM(dict->values, dict->value_count, dict->value_capacity))
+            return error_set_memory(err);
+        value.kind = SHARDED_COMPARED;
+        dict->values[dict->value_count++] = value;
+    }
+    dict->has_compared = !status;
+    return status;
+}
+
+static void compared_drop(struct sharded_dict *dict, reshard_sharded *compared)
+{
+    while (dict->value_count && dict->values[dict->value_count - 1].kind == SHARDED_COMPARED)
+        dict->value_count--;
+    dict->has_compared = false;
+    reshard_sharded_free(compared);
+}
+
 /* ---- all of it ---- */
 
 /* What all ranks have is described, and planned. */
@@ -443,6 +485,7 @@ API_EXPORT reshard_status reshard_save(reshard_comm *comm, const char *path, res
                                        const reshard_run_options *run, reshard_error *err)
 {
     struct save_call call = { .path = path };
+    reshard_sharded *compared = NULL;
     reshard_error own = RESHARD_ERROR_INIT;
     ERROR_SCOPE(err);
     err = err ? err : &own;
@@ -450,7 +493,11 @@ API_EXPORT reshard_status reshard_save(reshard_comm *comm, const char *path, res
         path && sharded && options ? save_options_read(&call, options, run, err)
                                    : argument_missing(__func__, !path ? "path" : !sharded ? "sharded" : "options", err);
     call.plan = &call.own;
+    if (!status && call.given.preprocess)
+        status = compared_add(&call, &sharded->dict, &compared, err);
     status = save_run(&call, comm, sharded, status, err);
+    if (compared)
+        compared_drop(&sharded->dict, compared);
     save_release(&call);
     return status;
 }

@@ -357,7 +357,7 @@ API_EXPORT reshard_status reshard_sharded_replace_prefix(reshard_sharded *sharde
     NEEDS(sharded, err);
     for (size_t i = 0; i < sharded->factory_count; i++) {
         struct str key = sharded->factories[i].whole.tensor_count ? sharded->factories[i].whole.tensors[0].shard.key : pair.old;
-        if (key.size < pair.old.size || (pair.old.size && memcmp(key.data, pair.old.data, pair.old.size) != 0))
+        if (!str_begins(key, pair.old))
             return error_set(err, RESHARD_ERR_USAGE, "Expected %.*s to begin with prefix %.*s", STR_ARG(key), STR_ARG(pair.old));
     }
     reshard_status status = sharded_replace_prefix(&sharded->dict, pair.old, pair.prefix, err);

@@ -5,6 +5,7 @@
 #include "api/handle.h"
 #include "api/items.h"
 #include "api/public_options.h"
+#include "convert/memory_load.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -122,5 +123,67 @@ API_EXPORT reshard_status reshard_load_shards(const reshard_checkpoint *checkpoi
     }
     free(loading.boxes);
     free(loading.tensors);
+    return status;
+}
+
+/* ---- under other names ---- */
+
+/* What is filled: shards that have values, all of which the checkpoint has under these names and with these shapes. */
+static reshard_status mapped_wanted(const struct memory_names *names, const struct shard_list *list, struct shard_list *out,
+                                    reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < list->count && !status; i++) {
+        const struct shard *shard = &list->shards[i];
+        struct memory_tensor found;
+        if (memory_names_keep(names, shard->key))
+            continue;
+        if (!memory_names_find(names, shard->key, &found))
+            status = error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no tensor '%.*s', nor is one made of it", STR_ARG(shard->key));
+        else if (!shape_equal(found.rank, found.shape, shard->rank, shard->shape))
+            status = error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s' has another shape than the shard's global one", STR_ARG(shard->key));
+        else if (shard->data)
+            status = shard_list_add(out, shard, err);
+        if (status && names->made.warning)
+            error_hint(err, "%s", names->made.warning); /* why names were not changed */
+    }
+    return status;
+}
+
+static reshard_status mapped_load(struct checkpoint *checkpoint, const struct shard_list *list, struct map_call *map,
+                                  const struct engine_options *options, reshard_error *err)
+{
+    struct checkpoint *named;
+    struct memory_names names = { 0 };
+    struct shard_list wanted = { 0 };
+    work_renew(&checkpoint->source->work);
+    reshard_status status = checkpoint_relate_if_possible(checkpoint, &named, err);
+    if (!status)
+        status = memory_names_make(named->source, list, &map->options, &names, err);
+    status = map_call_status(map, status, err);
+    if (!status)
+        status = mapped_wanted(&names, list, &wanted, err);
+    if (!status && wanted.count)
+        status = memory_load(named, &names, &wanted, options, err);
+    shard_list_release(&wanted);
+    memory_names_release(&names);
+    return status;
+}
+
+API_EXPORT reshard_status reshard_load_shards_mapped(reshard_checkpoint *checkpoint, const reshard_shards *shards,
+                                                     const reshard_map_options *map, const reshard_run_options *run, reshard_error *err)
+{
+    struct run_call running;
+    struct map_call taken = { .texts = NULL };
+    ERROR_SCOPE(err);
+    NEEDS(checkpoint, err);
+    NEEDS(shards, err);
+    NEEDS(map, err);
+    reshard_status status = run_options_read(run, &running, err);
+    if (!status)
+        status = map_options_read(map, &taken, err);
+    if (!status)
+        status = mapped_load(checkpoint->opened, &shards->list, &taken, &running.engine, err);
+    map_call_release(&taken);
     return status;
 }

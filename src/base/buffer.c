@@ -11,6 +11,8 @@
 
 bool buffer_reserve(struct buffer *buffer, size_t additional)
 {
+    if (buffer->failed) /* contents with a gap are worse than none */
+        return false;
     size_t ceiling = buffer->limit && buffer->limit < buffer->capacity ? buffer->limit : buffer->capacity;
     if (buffer->size <= ceiling && additional <= ceiling - buffer->size)
         return true;
@@ -50,7 +52,7 @@ uint8_t *buffer_extend(struct buffer *buffer, size_t size)
 bool buffer_append(struct buffer *buffer, const void *bytes, size_t size)
 {
     if (size == 0)
-        return true;
+        return !buffer->failed;
     if (!buffer_reserve(buffer, size))
         return false;
     memcpy(buffer->data + buffer->size, bytes, size);
@@ -76,7 +78,7 @@ bool buffer_append_byte(struct buffer *buffer, uint8_t byte)
 bool buffer_append_fill(struct buffer *buffer, uint8_t byte, size_t count)
 {
     if (count == 0)
-        return true;
+        return !buffer->failed;
     if (!buffer_reserve(buffer, count))
         return false;
     memset(buffer->data + buffer->size, byte, count);

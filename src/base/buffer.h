@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Buffer: bytes that grow up to a limit. { 0 } is a valid empty buffer without limit. A failed append (no memory, or
- * over limit) returns false, keeps the contents and sets `failed`, so that a run of appends needs one check at its end.
+ * over limit) returns false, keeps the contents and sets `failed`; so do all later ones until buffer_clear, so that a run of appends needs
+ * one check at its end, of the last or of `failed`.
  */
 #ifndef BASE_BUFFER_H
 #define BASE_BUFFER_H

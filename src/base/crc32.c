@@ -33,45 +33,39 @@ uint32_t crc32c(uint32_t crc, const void *bytes, size_t size)
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
     uint32_t product = 0;
-    for (uint32_t bit = X_TO_0; bit && a; bit >>= 1) {
-        if (a & bit) {
-            product ^= b;
-            a ^= bit;
-        }
-        b = (b >> 1) ^ (b & 1 ? ZIP_POLYNOMIAL : 0);
+    for (; a; a <<= 1) {
+        product ^= b & (0u - (a >> 31));
+        b = (b >> 1) ^ (ZIP_POLYNOMIAL & (0u - (b & 1)));
     }
     return product;
 }
 
-/* Appending B multiplies A's remainder by x^(8 * size_b); the pre- and post-inversions of the two CRCs cancel out. */
-uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b)
+/* x^(8 * bytes): what appending so many bytes multiplies a remainder by. */
+static uint32_t shift_by(uint64_t bytes)
 {
     uint32_t shift = X_TO_0;
-    for (uint32_t power = X_TO_8; size_b; size_b >>= 1) {
-        if (size_b & 1)
+    for (uint32_t power = X_TO_8; bytes; power = multiply(power, power)) {
+        if (bytes & 1)
             shift = multiply(shift, power);
-        power = multiply(power, power);
+        bytes >>= 1;
     }
-    return multiply(shift, crc_a) ^ crc_b;
+    return shift;
 }
 
-uint32_t crc32_zip_zeros(uint64_t size)
+/* The pre- and post-inversions of the two CRCs cancel out. */
+uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b)
 {
-    /* By squaring: combining two equal runs doubles the length. */
-    uint32_t crc = 0, power = crc32_zip(0, "", 1);
-    uint64_t run = 1;
-    for (; size > 0; size >>= 1) {
-        if (size & 1)
-            crc = crc32_zip_combine(crc, power, run);
-        power = crc32_zip_combine(power, power, run);
-        run *= 2;
-    }
-    return crc;
+    return multiply(shift_by(size_b), crc_a) ^ crc_b;
 }
 
 uint32_t crc32_zip_extend(uint32_t crc_a, uint64_t size_a, uint64_t end)
 {
-    return size_a < end ? crc32_zip_combine(crc_a, crc32_zip_zeros(end - size_a), end - size_a) : crc_a;
+    return size_a < end ? ~multiply(shift_by(end - size_a), ~crc_a) : crc_a;
+}
+
+uint32_t crc32_zip_zeros(uint64_t size)
+{
+    return crc32_zip_extend(0, 0, size);
 }
 
 /* Remainders are linear: that of two strings xored is that of both xored. The inversions, which all CRCs of one size share, are those of

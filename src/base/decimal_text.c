@@ -30,6 +30,20 @@ static void decimal_split(const char *text, struct decimal *out)
     out->point = *text == 'e' ? atoi(text + 1) + 1 : 1;
 }
 
+bool buffer_append_integer(struct buffer *buffer, int64_t value)
+{
+    char digits[20]; /* a sign and the 19 of 2^63 */
+    size_t at = sizeof(digits);
+    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    do {
+        digits[--at] = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest);
+    if (value < 0)
+        digits[--at] = '-';
+    return buffer_append(buffer, digits + at, sizeof(digits) - at);
+}
+
 /*
  * Below a power of two doubles lie twice as dense as above, so of the decimals of 16 digits the nearest, below, may miss it
  * and the next, above, still hit. Without a decimal point strtod reads alike in every locale.

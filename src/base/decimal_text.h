@@ -8,6 +8,9 @@
 /* The shortest decimal that reads back as the same double, as Python writes it: 0.1, 1e-08, 65536.0, -0.0, nan, inf, -inf. */
 bool buffer_append_double(struct buffer *buffer, double value);
 
+/* As %lld prints it, in a tenth of the time: where millions of them are written. */
+bool buffer_append_integer(struct buffer *buffer, int64_t value);
+
 /* As buffer_append_double, but whole numbers without ".0": how Python writes the parts of a complex number. */
 bool buffer_append_double_bare(struct buffer *buffer, double value);
 

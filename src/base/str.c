@@ -14,10 +14,14 @@ int str_compare(struct str a, struct str b)
     return (a.size > b.size) - (a.size < b.size);
 }
 
+bool str_begins(struct str s, struct str prefix)
+{
+    return s.size >= prefix.size && (prefix.size == 0 || memcmp(s.data, prefix.data, prefix.size) == 0);
+}
+
 bool str_starts_with(struct str s, const char *prefix)
 {
-    size_t size = strlen(prefix);
-    return s.size >= size && (size == 0 || memcmp(s.data, prefix, size) == 0);
+    return str_begins(s, str_of(prefix));
 }
 
 bool str_ends_with(struct str s, const char *suffix)

@@ -39,6 +39,7 @@ static inline bool str_is(struct str a, const char *text)
 /* Bytewise order, shorter first on a tie. */
 int str_compare(struct str a, struct str b);
 bool str_starts_with(struct str s, const char *prefix);
+bool str_begins(struct str s, struct str prefix);
 bool str_ends_with(struct str s, const char *suffix);
 bool str_find_char(struct str s, char c, size_t *index);
 

@@ -75,7 +75,7 @@ static bool value_json_put_leaf(struct printer *p, const struct value *value)
     case VALUE_BOOL:
         return buffer_append_text(p->out, value->boolean ? "true" : "false");
     case VALUE_INT:
-        return buffer_printf(p->out, "%" PRId64, value->integer);
+        return buffer_append_integer(p->out, value->integer);
     case VALUE_BIGINT:
         return buffer_append_bigint(p->out, value->text);
     case VALUE_FLOAT:

@@ -3,7 +3,6 @@
 #include "base/decimal_text.h"
 #include "base/value_print.h"
 
-#include <inttypes.h>
 
 static const char hex_digits[] = "0123456789abcdef";
 
@@ -70,7 +69,7 @@ static bool value_repr_put_leaf(struct printer *p, const struct value *value)
     case VALUE_BOOL:
         return buffer_append_text(p->out, value->boolean ? "True" : "False");
     case VALUE_INT:
-        return buffer_printf(p->out, "%" PRId64, value->integer);
+        return buffer_append_integer(p->out, value->integer);
     case VALUE_BIGINT:
         return buffer_append_bigint(p->out, value->text);
     case VALUE_FLOAT:

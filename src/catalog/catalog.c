@@ -264,6 +264,14 @@ void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, .
     va_end(args);
 }
 
+void catalog_warn_place(struct catalog *catalog, uint32_t object, uint64_t offset, uint64_t bytes, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    warning_keep(catalog, (struct catalog_warning){ .is_damage = true, .object = object, .offset = offset, .bytes = bytes }, format, args);
+    va_end(args);
+}
+
 void catalog_warn_lost(struct catalog *catalog, struct str key, const char *format, ...)
 {
     va_list args;

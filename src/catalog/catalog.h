@@ -132,6 +132,8 @@ struct catalog_warning {
     struct str text;
     struct str key; /* the tensor that is lost: one that is named, though nothing says of what type and shape; else empty */
     bool is_damage; /* verify counts it as a failure */
+    uint32_t object;        /* damage whose place is known: bytes [offset, +bytes) of that object; bytes is 0 elsewhere */
+    uint64_t offset, bytes;
 };
 
 /* A fact that `inspect` prints: "framework version" … in order of addition. */
@@ -248,6 +250,9 @@ void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, .
     __attribute__((format(printf, 3, 4))); /* keeps CATALOG_WARNINGS_MAX, counts the rest */
 void catalog_warn_lost(struct catalog *catalog, struct str key, const char *format, ...)
     __attribute__((format(printf, 3, 4))); /* damage: a tensor of which nothing is left but its name; key { 0 }: not even that */
+/* Damage somewhere in bytes [offset, +bytes) of an object: what lies there is lost, and nothing else. */
+void catalog_warn_place(struct catalog *catalog, uint32_t object, uint64_t offset, uint64_t bytes, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

@@ -24,7 +24,7 @@
 #include "base/checked.h"
 #include "comm/comm_transport.h"
 
-#define REASON_MILLISECONDS 1000
+#define REASON_SECONDS 1.0 /* at most: how long a rank has to write why it gives up */
 #define SEGMENT_MAGIC UINT64_C(0x31304d4853524853)
 #define SEGMENT_BYTES (UINT64_C(64) << 20) /* of all rings, about: memory is taken as it is written */
 #define RING_BYTES_MAX (UINT64_C(256) << 10)
@@ -46,7 +46,7 @@ struct segment_rank {
 struct segment {
     _Atomic uint64_t magic; /* set last */
     uint32_t size;
-    _Atomic uint32_t over;  /* 1: a reason is being written, 2: it is there */
+    _Atomic uint32_t over;  /* 1: a reason is being written, 2: it is there, 3: it did not come */
     char reason[COMM_REASON_MAX];
 };
 
@@ -68,6 +68,7 @@ struct process_end {
     int fd;
     uint8_t *memory;
     uint64_t bytes, ring_bytes;
+    double reason_seconds;
     struct flow *flows;
     size_t flow_count, flow_capacity;
     uint8_t *is_busy; /* by peer and direction, in a pass */
@@ -123,6 +124,13 @@ static bool rank_is_alive(int fd, uint32_t rank)
 
 /* ---- the end of it all ---- */
 
+static double seconds_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
 static void segment_end(struct process_end *end, const char *reason)
 {
     struct segment *segment = segment_of(end);
@@ -135,10 +143,13 @@ static void segment_end(struct process_end *end, const char *reason)
 
 static reshard_status segment_error(const struct process_end *end, reshard_error *err)
 {
-    const struct segment *segment = segment_of(end);
-    for (int i = 0; i < REASON_MILLISECONDS && atomic_load(&segment->over) == 1; i++)
-        nanosleep(&(struct timespec){ 0, 1000000 }, NULL); /* another rank is about to write why */
-    if (atomic_load(&segment->over) != 2)                 /* it may have died */
+    struct segment *segment = segment_of(end);
+    uint32_t writing = 1;
+    const double until = seconds_now() + end->reason_seconds;
+    while (atomic_load(&segment->over) == 1 && seconds_now() < until)
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);       /* another rank is about to write why */
+    atomic_compare_exchange_strong(&segment->over, &writing, 3); /* nobody waits for it again */
+    if (atomic_load(&segment->over) != 2)                        /* it may have died */
         return error_set(err, RESHARD_ERR_IO, "another rank has given up");
     return error_set(err, RESHARD_ERR_IO, "%.*s", (int)strnlen(segment->reason, COMM_REASON_MAX), segment->reason);
 }
@@ -147,13 +158,6 @@ static reshard_status segment_fail(struct process_end *end, reshard_error *err)
 {
     segment_end(end, err->message);
     return segment_error(end, err);
-}
-
-static double seconds_now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
 /* Lets others run; an error if the group is over, `late` is dead or has left, or the time is. */
@@ -658,6 +662,7 @@ static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t si
     }
     end->fd = -1;
     end->is_busy = is_busy;
+    end->reason_seconds = timeout_seconds < REASON_SECONDS ? timeout_seconds : REASON_SECONDS;
     segment_measure(end, size);
     if (rank == 0)
         snprintf(end->name, sizeof(end->name), "%s", name);

@@ -6,6 +6,7 @@
 #include "convert/mapped.h"
 #include "encoding/json.h"
 #include "names/model_shapes.h"
+#include "parallel/state_keys.h"
 
 #define CONFIG_NAME "config.json"
 #define INDEX_SUFFIX ".index.json"
@@ -18,6 +19,7 @@ struct expected {
     uint32_t ignored_count;
     const struct catalog *losses; /* of the reference as it was opened: names that its warnings tell are expected, too; NULL: none */
     bool knows_shapes, knows_types;
+    bool leaves_state;           /* optimizer state is no matter of a model */
     size_t skipped;              /* characters that the names lack in front: a model saved without its head */
 };
 
@@ -111,7 +113,7 @@ static reshard_status compare_with_expected(const struct catalog *found, const s
     for (uint32_t i = 0; i < found->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &found->tensors[i];
         bool is_listed = !(tensor->flags & TENSOR_HIDDEN) && name_map_find(&keys, tensor->key) == NAME_NONE;
-        if (is_listed && !expected_is_ignored(expected, tensor->key))
+        if (is_listed && !expected_is_ignored(expected, tensor->key) && !(expected->leaves_state && state_key_is_any(tensor->key)))
             finding_report(findings, FINDING_FAILURE, "unexpected", tensor->key, "nobody expects this tensor");
     }
     name_map_release(&keys);
@@ -143,25 +145,63 @@ static void report_other_types(const struct catalog *found, const struct expecte
     }
 }
 
-reshard_status against_config(const struct catalog *catalog, struct str config, const struct limits *limits, struct finding_sink *findings,
-                              reshard_error *err)
+/* The checkpoint that a configuration is held against, or only its catalog. */
+struct against_subject {
+    struct checkpoint *checkpoint; /* NULL: names are those of the model already */
+    const struct catalog *catalog;
+};
+
+static reshard_status compare_with_model(const struct catalog *catalog, const struct model_shapes *shapes, struct expected *expected,
+                                         struct finding_sink *findings, reshard_error *err)
+{
+    reshard_status status = compare_with_expected(catalog, expected, findings, err);
+    if (!status && shapes->dtype != DTYPE_COUNT)
+        report_other_types(catalog, expected, shapes->dtype, findings);
+    return status;
+}
+
+/* Where not one name is the model's, it may be another framework's. */
+static reshard_status compare_under_names(const struct against_subject *subject, struct str config, const struct model_shapes *shapes,
+                                          struct finding_sink *findings, reshard_error *err)
+{
+    struct expected expected = { .catalog = shapes->catalog, .is_optional = shapes->is_optional, .ignored = shapes->ignored,
+                                 .ignored_count = shapes->ignored_count, .knows_shapes = true };
+    struct checkpoint *related = subject->checkpoint;
+    struct mapped mapped = { .catalog = subject->catalog };
+    reshard_status status = RESHARD_OK;
+    skip_what_a_bare_model_lacks(subject->catalog, &expected);
+    if (related && !expected.skipped && !count_found(subject->catalog, &expected)) {
+        status = checkpoint_relate_if_possible(subject->checkpoint, &related, err);
+        if (!status)
+            status = mapped_make_model(related, shapes->catalog, config, findings, &mapped, err);
+        expected.leaves_state = true;
+    }
+    if (!status)
+        status = compare_with_model(mapped.catalog, shapes, &expected, findings, err);
+    mapped_release(&mapped);
+    return status;
+}
+
+static reshard_status against_model(const struct against_subject *subject, struct str config, const struct limits *limits,
+                                    struct finding_sink *findings, reshard_error *err)
 {
     struct model_shapes shapes;
     reshard_status status = model_shapes_make(config, limits, &shapes, err);
-    if (!status && shapes.catalog) {
-        struct expected expected = { .catalog = shapes.catalog, .is_optional = shapes.is_optional, .ignored = shapes.ignored,
-                                     .ignored_count = shapes.ignored_count, .knows_shapes = true };
-        skip_what_a_bare_model_lacks(catalog, &expected);
-        status = compare_with_expected(catalog, &expected, findings, err);
-        if (!status && shapes.dtype != DTYPE_COUNT)
-            report_other_types(catalog, &expected, shapes.dtype, findings);
-    } else if (!status) {
+    if (!status && shapes.catalog)
+        status = compare_under_names(subject, config, &shapes, findings, err);
+    else if (!status)
         finding_report(findings, FINDING_NOTE, "config", STR(""), shapes.family ? "nothing is known about the tensors of a '%s'"
                                                                                 : "config.json names no model_type%s",
                        shapes.family ? shapes.family : "");
-    }
     model_shapes_release(&shapes);
     return status;
+}
+
+reshard_status against_config(const struct catalog *catalog, struct str config, const struct limits *limits, struct finding_sink *findings,
+                              reshard_error *err)
+{
+    const struct against_subject subject = { .catalog = catalog };
+    return against_model(&subject, config, limits, findings, err);
 }
 
 /* {"weight_map": {key: file}}: keys only. */
@@ -184,29 +224,31 @@ static reshard_status against_index(const struct catalog *catalog, const struct 
 }
 
 /* A file of JSON: an index, or a config.json. */
-static reshard_status against_text(const struct catalog *catalog, struct str text, const char *name, const struct limits *limits,
+static reshard_status against_text(const struct against_subject *subject, struct str text, const char *name, const struct limits *limits,
                                    struct finding_sink *findings, reshard_error *err)
 {
     struct value_graph graph = { 0 };
     reshard_status status = json_parse(text.data, text.size, limits, &graph, err);
     const struct value *map = !status && graph.root->kind == VALUE_DICT ? value_dict_get(graph.root, "weight_map") : NULL;
     if (!status && map && map->kind == VALUE_DICT)
-        status = against_index(catalog, map, findings, err);
+        status = against_index(subject->catalog, map, findings, err);
     else if (!status)
-        status = against_config(catalog, text, limits, findings, err);
+        status = against_model(subject, text, limits, findings, err);
     if (status)
         error_prefix(err, "'%s'", name);
     value_graph_release(&graph);
     return status;
 }
 
-static reshard_status against_file(const struct catalog *catalog, struct store *store, const char *name, const struct limits *limits,
-                                   struct finding_sink *findings, reshard_error *err)
+static reshard_status against_file(struct checkpoint *checkpoint, struct store *store, const char *name, struct finding_sink *findings,
+                                   reshard_error *err)
 {
+    const struct against_subject subject = { .checkpoint = checkpoint, .catalog = checkpoint->source->catalog };
+    const struct limits *limits = &checkpoint->source->limits;
     struct buffer text = { 0 };
     reshard_status status = store_read_all(store, name, NAMED_LIMIT(limits, json_bytes), &text, err);
     if (!status)
-        status = against_text(catalog, buffer_str(&text), name, limits, findings, err);
+        status = against_text(&subject, buffer_str(&text), name, limits, findings, err);
     buffer_release(&text);
     return status;
 }
@@ -260,7 +302,6 @@ static bool may_be_text(reshard_status status)
 static reshard_status against_other(struct checkpoint *checkpoint, struct store *store, const char *file_name, reshard_status status,
                                     const reshard_error *refused, struct finding_sink *findings, reshard_error *err)
 {
-    const struct source *source = checkpoint->source;
     char *name = NULL;
     reshard_status looked = may_be_text(status) ? find_reference_text(store, file_name, &name, err) : RESHARD_OK;
     if (looked || !name) {
@@ -271,7 +312,7 @@ static reshard_status against_other(struct checkpoint *checkpoint, struct store 
     if (!*file_name && !str_is(str_of(name), CONFIG_NAME))
         finding_report(findings, FINDING_WARNING, "reference", STR(""), "only names are compared, with those of '%s': %s", name,
                        refused->message);
-    status = against_file(source->catalog, store, name, &source->limits, findings, err);
+    status = against_file(checkpoint, store, name, findings, err);
     free(name);
     return status;
 }

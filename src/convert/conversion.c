@@ -53,9 +53,12 @@ static reshard_status conversion_make_recipes(struct conversion *conversion, res
     if (!conversion->recipes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < target->tensor_count; i++) {
-        if (target->tensors[i].chunk_count == 0)
+        const struct catalog_tensor *tensor = &target->tensors[i];
+        /* Formats may store nothing of a tensor without elements, and keep it all the same. */
+        bool is_empty = box_volume(tensor->rank, catalog_vector_at(target, tensor->shape)) == 0 && !(tensor->flags & TENSOR_HIDDEN);
+        conversion->tensor_count += tensor->chunk_count || is_empty;
+        if (!tensor->chunk_count)
             continue;
-        conversion->tensor_count++;
         for (uint32_t r = table->first[i]; r < table->first[i + 1]; r++)
             conversion->recipes[conversion->recipe_count++] = table->recipes[r];
     }

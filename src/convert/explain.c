@@ -94,16 +94,18 @@ static reshard_status suspect_order(const struct explanation *explanation, const
     return problem.code;
 }
 
-static bool suspect_seams(const struct explanation *explanation, const struct suspect *suspect, const struct held_tensor *a,
+static bool suspect_seams(const struct explanation *explanation, struct suspect *suspect, const struct held_tensor *a,
                           const struct held_tensor *b, struct buffer *out)
 {
     const unsigned width = dtype_element_bytes(a->dtype);
     unsigned char *is_changed = a->dtype == b->dtype && a->rank == b->rank && a->elements == b->elements ? malloc(a->elements + 1) : NULL;
     bool is_found = false;
+    uint64_t changed = 0;
     if (!is_changed)
         return false;
     for (uint64_t i = 0; i < a->elements; i++)
-        is_changed[i] = memcmp(a->bytes + i * width, b->bytes + i * width, width) != 0;
+        changed += is_changed[i] = memcmp(a->bytes + i * width, b->bytes + i * width, width) != 0;
+    suspect->is_other = changed > a->elements / 2;
     if (!explanation->made)
         is_found = explain_seams(explanation->catalog_a, suspect->pair.a, is_changed, "first", out);
     is_found = is_found || explain_seams(explanation->b->catalog, suspect->pair.b, is_changed, "second", out);
@@ -124,7 +126,7 @@ static reshard_status suspect_try(const struct explanation *explanation, struct 
     if (!is_found && is_same_shape)
         status = suspect_order(explanation, suspect, a, b, &is_found, &text, err);
     if (!is_found && is_same_shape && !status)
-        is_found = suspect_seams(explanation, suspect, a, b, &text);
+        is_found = suspect->is_partial = suspect_seams(explanation, suspect, a, b, &text);
     buffer_append_byte(&text, 0);
     if (text.failed && !status)
         status = error_set_memory(err);
@@ -232,9 +234,13 @@ reshard_status explain_run(struct explanation *explanation, reshard_error *err)
         status = suspect_read(explanation, &explanation->suspects[i], err);
     if (!status)
         status = explain_places(explanation, err);
+    if (!status && explanation->count)
+        status = explain_files(explanation, false, err);
+    if (!status && explanation->count && !explanation->made)
+        status = explain_files(explanation, true, err);
     for (uint32_t i = 0; i < explanation->count && !status; i++) {
         const struct suspect *suspect = &explanation->suspects[i];
-        unread += !suspect->is_read;
+        unread += !suspect->is_read && !suspect->text;
         if (!suspect->text)
             continue;
         explanation->explained++;

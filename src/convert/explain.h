@@ -25,6 +25,8 @@ struct suspect {
     uint64_t digest_a, digest_b;
     char *text;   /* the cause; NULL: none was found */
     bool is_read;
+    bool is_partial; /* whole shards of it differ, and others agree */
+    bool is_other;   /* more than half of its elements differ */
 };
 
 struct explanation {
@@ -59,6 +61,9 @@ bool explain_order(const struct held_tensor *a, const struct held_tensor *b, str
 /* explain_seams.c: whole shards differ, and others not at all. is_changed has a byte an element. side: what the catalog's checkpoint is
  * called. */
 bool explain_seams(const struct catalog *catalog, uint32_t tensor, const unsigned char *is_changed, const char *side, struct buffer *out);
+
+/* explain_files.c: for what is not explained yet, whether all that its file holds is other, while other files' tensors agree. */
+reshard_status explain_files(struct explanation *explanation, bool is_a, reshard_error *err);
 
 /* Marks where the tensor's shards begin along the axis. */
 void explain_cuts(const struct catalog *catalog, uint32_t tensor, int axis, unsigned char *cuts);

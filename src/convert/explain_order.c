@@ -237,6 +237,45 @@ static bool is_in_pieces(const struct order *order, bool must_be_shards, struct 
     return true;
 }
 
+/* Where the shard that begins at index i ends; shards may be of several sizes. */
+static int64_t shard_end(const struct order *order, int64_t i)
+{
+    do
+        i++;
+    while (i < order->count && !order->cuts[i]);
+    return i;
+}
+
+static int64_t shard_number(const struct order *order, int64_t index)
+{
+    int64_t number = 0;
+    for (int64_t i = 1; i <= index; i++)
+        number += order->cuts[i];
+    return number;
+}
+
+/* Whole shards of the first stand where the second has whole ones. */
+static bool is_in_shards(const struct order *order, struct buffer *out)
+{
+    int64_t shards = 0;
+    if (!order->cuts || !order->cuts[0] || shard_end(order, 0) == order->count)
+        return false;
+    for (int64_t i = 0, end; i < order->count; i = end, shards++) {
+        const int64_t from = order->from[i];
+        end = shard_end(order, i);
+        if (shards == PIECES_NAMED || !order->cuts[from] || shard_end(order, from) - from != end - i)
+            return false;
+        for (int64_t at = i + 1; at < end; at++) {
+            if (order->from[at] != order->from[at - 1] + 1)
+                return false;
+        }
+    }
+    buffer_printf(out, "shards are in another rank's place: the second has, as the first numbers them,");
+    for (int64_t i = 0; i < order->count; i = shard_end(order, i))
+        buffer_printf(out, "%s %lld", i ? "," : "", (long long)shard_number(order, order->from[i]));
+    return true;
+}
+
 static void tell_runs(const struct order *order, struct buffer *out)
 {
     int64_t runs = 0;
@@ -263,7 +302,9 @@ static void tell_order(const struct order *order, struct str key, struct buffer 
     bool looks_qkv = mentions(key, "qkv") || mentions(key, "query_key") || mentions(key, "c_attn");
     if ((looks_paired && is_fused_pair(order, out)) || (looks_qkv && is_fused_qkv(order, out)))
         return;
-    if (!is_in_pieces(order, true, out) && !is_rotary(order, out) && !is_fused_qkv(order, out) && !is_fused_pair(order, out) &&
+    if (is_in_pieces(order, true, out) || is_in_shards(order, out))
+        return;
+    if (!is_rotary(order, out) && !is_fused_qkv(order, out) && !is_fused_pair(order, out) &&
         !is_in_pieces(order, false, out))
         tell_runs(order, out);
 }

@@ -48,7 +48,7 @@ static uint64_t count_in_box(int rank, const int64_t *shape, const int64_t *star
 static void name_shard(const struct catalog *catalog, const struct catalog_chunk *chunk, int rank, struct buffer *out)
 {
     const int64_t *start = catalog_vector_at(catalog, chunk->start), *extent = catalog_vector_at(catalog, chunk->extent);
-    if (catalog->ranks > 1)
+    if (catalog->has_writers)
         buffer_printf(out, "rank %u, ", (unsigned)chunk->writer);
     buffer_printf(out, "[");
     for (int i = 0; i < rank; i++)

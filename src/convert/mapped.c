@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/mapped.h"
 
-reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *b, const struct mapping_options *options,
-                           const struct naming_options *naming, struct finding_sink *findings, struct mapped *out, reshard_error *err)
+static reshard_status make_mapped(const struct checkpoint *a, const struct mapping_request *request, const struct naming_options *naming,
+                                  struct finding_sink *findings, struct mapped *out, reshard_error *err)
 {
-    const struct mapping_request request = { .source = a->source, .other = b->source, .is_comparison = true, .options = options };
     const struct naming_options none = { 0 };
     const struct selection_options tensors = { .drop_items = true, .naming = naming ? *naming : none };
     out->catalog = a->source->catalog;
-    reshard_status status = mapping_make(&request, &out->mapping, err);
+    reshard_status status = mapping_make(request, &out->mapping, err);
     if (!status && out->mapping.names)
         finding_report(findings, FINDING_NOTE, "names", STR(""), "compared under other %s", out->mapping.names);
     if (status || (!out->mapping.stage && !naming_is_asked(&tensors.naming)))
@@ -19,6 +18,21 @@ reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *
     if (!status)
         out->catalog = out->selection.wanted;
     return status;
+}
+
+reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *b, const struct mapping_options *options,
+                           const struct naming_options *naming, struct finding_sink *findings, struct mapped *out, reshard_error *err)
+{
+    const struct mapping_request request = { .source = a->source, .other = b->source, .is_comparison = true, .options = options };
+    return make_mapped(a, &request, naming, findings, out, err);
+}
+
+reshard_status mapped_make_model(const struct checkpoint *a, const struct catalog *model, struct str config,
+                                 struct finding_sink *findings, struct mapped *out, reshard_error *err)
+{
+    const struct mapping_options options = { .config = config };
+    const struct mapping_request request = { .source = a->source, .model = model, .is_comparison = true, .options = &options };
+    return make_mapped(a, &request, NULL, findings, out, err);
 }
 
 void mapped_release(struct mapped *mapped)

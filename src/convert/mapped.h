@@ -17,6 +17,10 @@ struct mapped {
 /* a under b's names; options may be NULL. A note says which texts relate them. Release *out on failure too. */
 reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *b, const struct mapping_options *options,
                            const struct naming_options *naming, struct finding_sink *findings, struct mapped *out, reshard_error *err);
+
+/* a under the names of the model of that config.json, whose tensors these are. */
+reshard_status mapped_make_model(const struct checkpoint *a, const struct catalog *model, struct str config,
+                                 struct finding_sink *findings, struct mapped *out, reshard_error *err);
 void mapped_release(struct mapped *mapped);
 
 #endif

@@ -114,6 +114,12 @@ static bool may_check(const struct catalog *catalog, const struct catalog_chunk 
     return layout && layout->chain && !layout->chain->literal && chain_may_check(layout->chain);
 }
 
+/* Whether it has to be decoded though nobody wants its values: what cannot be decoded is lost. */
+static bool is_tried(const struct payload_job *job, const struct catalog_chunk *chunk)
+{
+    return may_check(job->catalog, chunk) || (job->source->is_salvage && catalog_chunk_is_coded(job->catalog, chunk));
+}
+
 /* CHUNK_CHECKED if the stored bytes say that they carry a checksum; for one thread: nobody else looks at this chunk. */
 static reshard_status note_checked(struct payload_job *job, const struct store_object *object, uint32_t index, reshard_error *err)
 {
@@ -149,6 +155,29 @@ static void keep_stats(struct payload_job *job, const struct catalog_chunk *chun
     pthread_mutex_unlock(&job->lock);
 }
 
+/* After a finding: whoever takes them may want no more. */
+static void heed_sink(struct payload_job *job)
+{
+    if (!job->stopped && job->findings->status) {
+        job->stopped = true;
+        job->status = finding_sink_status(job->findings, job->err);
+    }
+}
+
+/* In salvage a chunk that cannot be decoded is a finding, and the others are looked at. */
+static reshard_status bear_damage(struct payload_job *job, const struct catalog_chunk *chunk, reshard_status status,
+                                  const reshard_error *err)
+{
+    if (!job->source->is_salvage || (status != RESHARD_ERR_FORMAT && status != RESHARD_ERR_LIMIT && status != RESHARD_ERR_UNSUPPORTED))
+        return status;
+    pthread_mutex_lock(&job->lock);
+    finding_report_chunk(job->findings, FINDING_FAILURE, "damage", job->catalog->tensors[chunk->tensor].key,
+                         (uint32_t)(chunk - job->catalog->chunks), "%s", err->message);
+    heed_sink(job);
+    pthread_mutex_unlock(&job->lock);
+    return RESHARD_OK;
+}
+
 static void report_crc(struct payload_job *job, const struct catalog_chunk *chunk, const struct chunk_layout *layout, uint32_t found)
 {
     pthread_mutex_lock(&job->lock);
@@ -156,10 +185,7 @@ static void report_crc(struct payload_job *job, const struct catalog_chunk *chun
                          (uint32_t)(chunk - job->catalog->chunks),
                    "%.*s: bytes [%llu, +%llu): CRC-32 %08x, stored %08x", STR_ARG(job->catalog->objects[chunk->object].name),
                    (unsigned long long)layout->crc_offset, (unsigned long long)layout->crc_bytes, found, layout->crc32);
-    if (!job->stopped && job->findings->status) {
-        job->stopped = true;
-        job->status = finding_sink_status(job->findings, job->err);
-    }
+    heed_sink(job);
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -208,8 +234,8 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
         report_crc(job, chunk, layout, range.crc);
     if (may_check(catalog, chunk))
         status = note_checked(job, object, index, err);
-    if (!status && ((values && !plain) || may_check(catalog, chunk)) && elements)
-        status = stream_values(job, index, &range, err);
+    if (!status && ((values && !plain) || is_tried(job, chunk)) && elements)
+        status = bear_damage(job, chunk, stream_values(job, index, &range, err), err);
     if (!status && values && elements)
         keep_stats(job, chunk, &range.stats);
     return status;
@@ -289,7 +315,7 @@ static reshard_status make_order(struct payload_job *job, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->chunk_count; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
-        if ((chunk->flags & CHUNK_HAS_CRC) || may_check(catalog, chunk) || has_values(job, chunk)) {
+        if ((chunk->flags & CHUNK_HAS_CRC) || is_tried(job, chunk) || has_values(job, chunk)) {
             job->order[job->count++] = i;
             job->bytes_total += chunk->bytes;
         }

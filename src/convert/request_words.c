@@ -67,6 +67,17 @@ static const struct layout_word *known_word(const struct layout_word *words, str
     return NULL;
 }
 
+/* Whether any format has the word: what is 1 then says nothing to the others, and tp=1 may be asked of each. */
+static bool is_word_of_any(struct str name)
+{
+    const struct format_driver *driver;
+    for (int i = 0; (driver = format_driver_at(i)) != NULL; i++) {
+        if (driver->words && known_word(driver->words, name))
+            return true;
+    }
+    return known_word(rank_words, name) != NULL;
+}
+
 static void set_number(struct word_number *numbers, const char *name, uint32_t number)
 {
     while (numbers->name && numbers->name != name)
@@ -151,7 +162,7 @@ static reshard_status read_layout(const char *layout, const struct format_driver
         if (!word_value(word, (struct str){ said.data + equals + 1, said.size - equals - 1 }, &value))
             return fail_value(layout, said, word, err);
         said.size = equals;
-        if (!word && value != 1) {
+        if (!word && (value != 1 || !is_word_of_any(said))) {
             error_set(err, RESHARD_ERR_UNSUPPORTED, "layout '%s': format '%s' has no '%.*s'", layout, driver->name, STR_ARG(said));
             hint_words(words, err);
             return RESHARD_ERR_UNSUPPORTED;

@@ -17,6 +17,12 @@ struct layout_files {
     const char *const *globs;
 };
 
+/* Where the stored bytes of a chunk lie, also when it is lost. */
+struct chunk_span {
+    uint32_t object;
+    uint64_t offset, bytes;
+};
+
 /* What is known of the checkpoint while it is looked through. */
 struct salvaging {
     const struct salvage_options *options;
@@ -24,6 +30,7 @@ struct salvaging {
     struct finding_sink *findings;
     struct checkpoint *checkpoint;
     uint8_t *lost_tensors, *lost_items; /* by number */
+    struct chunk_span *spans;           /* by chunk */
     struct bad_chunks bad;
     struct sidecar_cover cover;
     struct salvage_counts *counts;
@@ -203,14 +210,31 @@ static void lose_tensor(struct salvaging *salvaging, uint32_t tensor, const char
         finding_report(salvaging->findings, FINDING_FAILURE, "lost", entry->key, "%s", why);
 }
 
+static struct chunk_span stored_span_of(const struct catalog *catalog, uint32_t index)
+{
+    const struct catalog_chunk *chunk = &catalog->chunks[index];
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    bool is_coded = catalog_chunk_is_coded(catalog, chunk);
+    return (struct chunk_span){ chunk->object, is_coded ? layout->coded_offset : chunk->offset,
+                                is_coded ? layout->coded_bytes : chunk->bytes };
+}
+
+static void note_spans(struct salvaging *salvaging, uint32_t tensor)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    for (uint32_t i = entry->first_chunk; i < entry->first_chunk + entry->chunk_count; i++)
+        salvaging->spans[i] = stored_span_of(catalog, i);
+}
+
 /* Whether a chunk lies in its file. */
 static bool lies_in_file(struct salvaging *salvaging, const struct catalog_chunk *chunk, char *why, size_t size)
 {
     struct source *source = salvaging->checkpoint->source;
     const struct catalog *catalog = source->catalog;
-    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    bool is_coded = catalog_chunk_is_coded(catalog, chunk), is_directory = false;
-    uint64_t begin = is_coded ? layout->coded_offset : chunk->offset, bytes = is_coded ? layout->coded_bytes : chunk->bytes, found = 0;
+    const struct chunk_span *span = &salvaging->spans[chunk - catalog->chunks];
+    uint64_t begin = span->offset, bytes = span->bytes, found = 0;
+    bool is_directory = false;
     struct str name = catalog->objects[chunk->object].name;
     bool has_file = store_exists(source->store, name.data, &is_directory, &found) && !is_directory;
     if (has_file && begin <= found && bytes <= found - begin)
@@ -230,6 +254,7 @@ static reshard_status look_at_ends(struct salvaging *salvaging, uint32_t tensor,
     reshard_status status = RESHARD_OK;
     char why[512];
     *all_there = true;
+    note_spans(salvaging, tensor);
     for (uint32_t i = entry->first_chunk; i < entry->first_chunk + entry->chunk_count && !status; i++) {
         if (lies_in_file(salvaging, &catalog->chunks[i], why, sizeof(why)))
             continue;
@@ -351,28 +376,44 @@ static reshard_status take_finding(void *context, const struct finding *finding)
     return RESHARD_OK;
 }
 
-/* Tensors that share a checksum with a lost one (views of a storage) are lost with it: it is checked for the first of them only. */
-static void lose_neighbours(struct salvaging *salvaging, const uint64_t *first, const uint32_t *objects, const uint64_t *bytes)
-{
-    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
-    for (uint32_t t = 0; t < catalog->tensor_count; t++) {
-        if (!salvaging->lost_tensors[t] || !bytes[t])
-            continue;
-        for (uint32_t i = 0; i < catalog->chunk_count; i++) {
-            const struct catalog_chunk *chunk = &catalog->chunks[i];
-            bool overlaps = chunk->object == objects[t] && chunk->bytes && chunk->offset < first[t] + bytes[t] &&
-                            first[t] < chunk->offset + chunk->bytes;
-            if (overlaps && !catalog_chunk_is_coded(catalog, chunk))
-                lose_tensor(salvaging, chunk->tensor, "it shares its bytes with a tensor that is lost");
-        }
-    }
-}
-
 /* Whether a text has the name between quotes. */
 static bool is_quoted(struct str text, struct str name)
 {
-    const char *found = name.size ? memmem(text.data, text.size, name.data, name.size) : NULL;
-    return found && found > text.data && found[-1] == '\'' && found + name.size < text.data + text.size && found[name.size] == '\'';
+    const char *at = text.data, *end = text.data + text.size;
+    bool found = false;
+    while (name.size && !found && (at = memmem(at, (size_t)(end - at), name.data, name.size))) {
+        found = at > text.data && at[-1] == '\'' && at + name.size < end && at[name.size] == '\'';
+        at++;
+    }
+    return found;
+}
+
+static bool span_meets(const struct chunk_span *span, const struct catalog_warning *warning)
+{
+    return warning->bytes && span->object == warning->object && span->offset < warning->offset + warning->bytes &&
+           warning->offset < span->offset + span->bytes;
+}
+
+/* Whether damage is where the chunk's bytes lie, or lay before another copy stood in. */
+static bool lies_at(const struct salvaging *salvaging, const struct catalog_warning *warning, uint32_t chunk)
+{
+    const struct chunk_span now = stored_span_of(salvaging->checkpoint->source->catalog, chunk);
+    return span_meets(&salvaging->spans[chunk], warning) || span_meets(&now, warning);
+}
+
+/* Chunks where the damage is are bad; false: there are none, or nobody knows where it is. */
+static bool take_place_of_damage(struct salvaging *salvaging, const struct catalog_warning *warning, reshard_status *status,
+                                 reshard_error *err)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    bool is_any = false;
+    for (uint32_t i = 0; i < catalog->chunk_count && !*status; i++) {
+        if (!lies_at(salvaging, warning, i))
+            continue;
+        is_any = true;
+        *status = bad_chunks_add(&salvaging->bad, i, warning->text.data, err);
+    }
+    return is_any;
 }
 
 /* What the driver has checked itself proves nothing any more, of a file or (CATALOG_NONE) of all. */
@@ -387,10 +428,14 @@ static void withdraw_checks(struct salvaging *salvaging, uint32_t object)
 }
 
 /* Damage that the driver has found is a tensor's that it names, else a file's, else anybody's. */
-static void take_damage(struct salvaging *salvaging, struct str text)
+static reshard_status take_damage(struct salvaging *salvaging, const struct catalog_warning *warning, reshard_error *err)
 {
     const struct catalog *catalog = salvaging->checkpoint->source->catalog;
-    bool is_named = false, is_placed = false;
+    struct str text = warning->text;
+    reshard_status status = RESHARD_OK;
+    bool is_named = take_place_of_damage(salvaging, warning, &status, err), is_placed = false;
+    if (is_named)
+        return status;
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         if (!is_quoted(text, catalog->tensors[i].key))
             continue;
@@ -398,17 +443,19 @@ static void take_damage(struct salvaging *salvaging, struct str text)
         lose_tensor(salvaging, i, text.data);
     }
     for (uint32_t i = 0; i < catalog->object_count && !is_named; i++) {
-        if (!is_quoted(text, catalog->objects[i].name))
+        bool is_there = warning->bytes ? warning->object == i : is_quoted(text, catalog->objects[i].name);
+        if (!is_there)
             continue;
         is_placed = true;
         withdraw_checks(salvaging, i);
     }
     if (!is_named && !is_placed)
         withdraw_checks(salvaging, CATALOG_NONE);
+    return status;
 }
 
 /* Stored checksums that only the driver knows. */
-static void verify_by_driver(struct salvaging *salvaging)
+static reshard_status verify_by_driver(struct salvaging *salvaging, reshard_error *err)
 {
     struct source *source = salvaging->checkpoint->source;
     const struct catalog *catalog = source->catalog;
@@ -417,45 +464,25 @@ static void verify_by_driver(struct salvaging *salvaging)
     reshard_status status = source_verify(source, false, &seen);
     if (status)
         finding_report(salvaging->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%s", seen.message);
-    for (uint32_t i = before; i < catalog->warning_count; i++)
+    reshard_status taken = RESHARD_OK;
+    for (uint32_t i = before; i < catalog->warning_count && !taken; i++)
         if (catalog->warnings[i].is_damage)
-            take_damage(salvaging, catalog->warnings[i].text);
+            taken = take_damage(salvaging, &catalog->warnings[i], err);
     if (status || catalog->warnings_dropped)
         withdraw_checks(salvaging, CATALOG_NONE);
+    return taken;
 }
 
 static reshard_status check_payload(struct salvaging *salvaging, reshard_error *err)
 {
     struct source *source = salvaging->checkpoint->source;
-    const struct catalog *catalog = source->catalog;
     struct finding_sink sink = { .receive = take_finding, .context = salvaging };
-    size_t count = (size_t)catalog->tensor_count + 1;
-    uint64_t *first = calloc(count, sizeof(*first)), *bytes = calloc(count, sizeof(*bytes));
-    uint32_t *objects = calloc(count, sizeof(*objects));
-    reshard_status status = first && bytes && objects ? RESHARD_OK : error_set_memory(err);
-    for (uint32_t i = 0; !status && i < catalog->tensor_count; i++) {
-        const struct catalog_tensor *tensor = &catalog->tensors[i];
-        const struct catalog_chunk *chunk = tensor->chunk_count ? &catalog->chunks[tensor->first_chunk] : NULL;
-        const struct chunk_layout *layout = chunk ? catalog_layout_of(catalog, chunk) : NULL;
-        bool has_crc = chunk && layout && chunk->flags & CHUNK_HAS_CRC;
-        first[i] = has_crc ? layout->crc_offset : 0;
-        bytes[i] = has_crc ? layout->crc_bytes : 0;
-        objects[i] = chunk ? chunk->object : CATALOG_NONE;
-    }
-    if (!status)
-        verify_by_driver(salvaging);
+    reshard_status status = verify_by_driver(salvaging, err);
     if (!status)
         status = payload_check(source, NULL, NULL, salvaging->engine, &sink, err);
-    for (uint32_t i = 0; !status && i < catalog->tensor_count; i++)
+    for (uint32_t i = 0; !status && i < source->catalog->tensor_count; i++)
         settle_tensor(salvaging, i);
-    if (!status)
-        lose_neighbours(salvaging, first, objects, bytes);
-    if (!status)
-        status = sidecar_verify(salvaging->checkpoint, NULL, salvaging->engine, &sink, &salvaging->cover, err);
-    free(first);
-    free(bytes);
-    free(objects);
-    return status;
+    return status ? status : sidecar_verify(salvaging->checkpoint, NULL, salvaging->engine, &sink, &salvaging->cover, err);
 }
 
 /* ---- items ---- */
@@ -553,6 +580,18 @@ static void tell_unproved(struct salvaging *salvaging)
                        "no checksum covers names, shapes, types and places");
 }
 
+/* Whether what is left can be a checkpoint of its format. */
+static reshard_status check_format(const struct salvaging *salvaging, reshard_error *err)
+{
+    const struct format_driver *driver = salvaging->checkpoint->source->driver;
+    if (salvaging->options->to || !salvaging->counts->lost_tensors || !(driver->abilities & FORMAT_IS_WHOLE))
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRIu64 " of %" PRIu64 " tensors are lost, and nobody loads what is left as format '%s'",
+              salvaging->counts->lost_tensors, salvaging->counts->tensors, driver->name);
+    error_hint(err, "reshard_salvage_options.to names a format for what is left: torch-dcp holds all of it");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 static reshard_status write_rest(struct salvaging *salvaging, const char *target_path, reshard_error *err)
 {
     const struct salvage_options *options = salvaging->options;
@@ -569,7 +608,9 @@ static reshard_status write_rest(struct salvaging *salvaging, const char *target
         .no_sync = options->no_sync,
         .map = &map,
     };
-    reshard_status status = target_check_source(salvaging->checkpoint, target_path, options->overwrite, err);
+    reshard_status status = check_format(salvaging, err);
+    if (!status)
+        status = target_check_source(salvaging->checkpoint, target_path, options->overwrite, err);
     if (!status)
         status = conversion_prepare(salvaging->checkpoint, target_path, &convert, salvaging->engine, CONVERSION_TO_RUN, &conversion, err);
     if (status)
@@ -579,13 +620,15 @@ static reshard_status write_rest(struct salvaging *salvaging, const char *target
     return status;
 }
 
-/* Whether the warning names a tensor that is listed as lost. */
-static bool is_told(const struct salvaging *salvaging, struct str text)
+/* Whether the warning names a tensor that is listed as lost, or the place of one. */
+static bool is_told(const struct salvaging *salvaging, const struct catalog_warning *warning)
 {
     const struct catalog *catalog = salvaging->checkpoint->source->catalog;
     bool told = false;
     for (uint32_t i = 0; i < catalog->tensor_count && !told; i++)
-        told = salvaging->lost_tensors[i] && is_quoted(text, catalog->tensors[i].key);
+        told = salvaging->lost_tensors[i] && is_quoted(warning->text, catalog->tensors[i].key);
+    for (uint32_t i = 0; i < catalog->chunk_count && !told; i++)
+        told = salvaging->lost_tensors[catalog->chunks[i].tensor] && lies_at(salvaging, warning, i);
     return told;
 }
 
@@ -599,7 +642,7 @@ static void tell_damage(struct salvaging *salvaging)
         const struct catalog_warning *warning = &catalog->warnings[i];
         if (warning->key.size) {
             finding_report(salvaging->findings, FINDING_FAILURE, "lost", warning->key, "%.*s", STR_ARG(warning->text));
-        } else if (warning->is_damage && !is_told(salvaging, warning->text)) {
+        } else if (warning->is_damage && !is_told(salvaging, warning)) {
             finding_report(salvaging->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%.*s", STR_ARG(warning->text));
         }
     }
@@ -610,7 +653,8 @@ static reshard_status look_through(struct salvaging *salvaging, reshard_error *e
     const struct catalog *catalog = salvaging->checkpoint->source->catalog;
     salvaging->lost_tensors = calloc((size_t)catalog->tensor_count + 1, 1);
     salvaging->lost_items = calloc((size_t)catalog->item_count + 1, 1);
-    if (!salvaging->lost_tensors || !salvaging->lost_items)
+    salvaging->spans = calloc((size_t)catalog->chunk_count + 1, sizeof(*salvaging->spans));
+    if (!salvaging->lost_tensors || !salvaging->lost_items || !salvaging->spans)
         return error_set_memory(err);
     reshard_status status = bad_chunks_init(&salvaging->bad, catalog, err);
     if (!status)
@@ -644,6 +688,7 @@ reshard_status salvage_run(const char *path, const char *target_path, const stru
     checkpoint_close(salvaging.checkpoint);
     free(salvaging.lost_tensors);
     free(salvaging.lost_items);
+    free(salvaging.spans);
     bad_chunks_release(&salvaging.bad);
     return status ? status : is_lost ? RESHARD_DIFFERS : RESHARD_OK;
 }

@@ -16,6 +16,7 @@
 #define SHARE_MAX ((uint64_t)16 << 20) /* beyond this, larger reads and writes gain nothing */
 #define SHARE_MIN ((uint64_t)16 << 10)
 #define SHARE_BIG ((uint64_t)1 << 20)
+#define RECORDS_PART 8 /* of a share is for records */
 #define PARTS_MAX 8192u
 #define PARTS_MIN 4u
 #define WORKER_BYTES ((uint64_t)2 << 20) /* what makes another worker worth starting */
@@ -120,6 +121,14 @@ reshard_status budget_check(const struct engine_budget *budget, const struct eng
     return RESHARD_ERR_LIMIT;
 }
 
+/* All jobs of a small plan in one: what a share has beyond that lies idle, and a caller may run thousands of such plans. */
+static uint64_t share_useful(const struct plan *plan)
+{
+    uint64_t bytes = capped_mul_u64(capped_add_u64(plan->read_bytes, plan->write_bytes), 2);
+    uint64_t all = capped_add_u64(bytes, (uint64_t)plan->step_count * JOB_RECORD_BYTES * RECORDS_PART);
+    return all < SHARE_BIG ? SHARE_BIG : all >= SHARE_MAX ? SHARE_MAX : (all + 4095) / 4096 * 4096;
+}
+
 struct engine_budget budget_of(const struct plan *plan, const struct engine_options *options)
 {
     struct engine_budget budget = { .workers = workers_wanted(plan->write_bytes, options) };
@@ -133,9 +142,10 @@ struct engine_budget budget_of(const struct plan *plan, const struct engine_opti
     while (budget.workers > 1 && usable / budget.workers < SHARE_MIN)
         budget.workers--;
     uint64_t share = usable / budget.workers / 4096 * 4096;
-    share = share < SHARE_MIN ? SHARE_MIN : share > SHARE_MAX ? SHARE_MAX : share;
+    uint64_t useful = share_useful(plan);
+    share = share < SHARE_MIN ? SHARE_MIN : share > useful ? useful : share;
 
-    uint64_t parts = share / 8 / JOB_RECORD_BYTES;
+    uint64_t parts = share / RECORDS_PART / JOB_RECORD_BYTES;
     parts = parts < PARTS_MIN ? PARTS_MIN : parts > PARTS_MAX ? PARTS_MAX : parts;
     uint64_t align = share >= SHARE_BIG ? 4096 : 64;
     uint64_t records = (parts * JOB_RECORD_BYTES + align - 1) / align * align;

@@ -32,6 +32,7 @@ enum format_abilities {
     FORMAT_CUTS_BY_RANK = 16384,     /* a part of a tensor is what a tensor-parallel rank's layer holds, also of fused weights */
     FORMAT_STATE_BY_NAME = 32768,    /* whoever loads it looks for optimizer state under each name of a tied weight */
     FORMAT_WRAPS = 8192,             /* what it writes flattens the parameters of modules together: layout_request.wrap */
+    FORMAT_IS_WHOLE = 65536,         /* nobody opens what it writes unless all of a model is there: salvage needs another format */
     FORMAT_HAS_BARE_FOLDERS = 4096   /* folders of it may hold nothing but other folders of it */
 };
 
@@ -184,6 +185,21 @@ reshard_status target_note_dropped(struct target *target, enum note_kind kind, s
 reshard_status target_note_changed(struct target *target, enum note_kind kind, struct str key, reshard_error *err, const char *format, ...)
     PRINTF_LIKE(5, 6);
 
+/*
+ * What a checkpoint is without some of what it holds: the metadata file that takes the place of its own, and files of data that it does
+ * not name any more. Names are those in the store. { 0 } is valid and empty.
+ */
+struct removal {
+    struct arena arena;
+    const char *name;
+    struct buffer bytes;
+    char **files;
+    size_t file_count;
+    uint64_t file_bytes;
+    uint32_t tensors, items; /* that go */
+};
+void removal_release(struct removal *removal);
+
 /* The value of a format option, or NULL if it was not given. */
 static inline const char *layout_option(const struct layout_request *request, const char *name)
 {
@@ -283,6 +299,10 @@ struct format_driver {
     /* Appends the bytes of a storage inside a loaded item: the one that a PERSID node of its value names (value->storage - 1). NULL where
      * no item has such nodes. Sizes are bounded by limits.item_bytes. */
     reshard_status (*read_item_storage)(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err);
+
+    /* What the checkpoint is without tensors and items that are stored under keys with that prefix; touches nothing. Release *out on
+     * failure too. NULL: payload would have to move. */
+    reshard_status (*leave_out)(struct source *source, struct str prefix, struct removal *out, reshard_error *err);
 
     /* Checks beyond the catalog: stored checksums, unreferenced files (as warnings). May be NULL. deep: also payload checksums. */
     reshard_status (*verify)(struct source *source, bool deep, reshard_error *err);

@@ -123,3 +123,10 @@ reshard_status target_publish(const struct publish_job *job, reshard_error *err)
         status = driver->publish_object(job, i, err);
     return status || !driver->commit ? status : driver->commit(job, err);
 }
+
+void removal_release(struct removal *removal)
+{
+    arena_release(&removal->arena);
+    buffer_release(&removal->bytes);
+    *removal = (struct removal){ .name = NULL };
+}

@@ -156,6 +156,8 @@ static enum walk_result walk_to_key(const struct map_chain *chain, const struct 
             if ((backwards ? other->from : other->to) != next)
                 return WALK_AMBIGUOUS;
         }
+        if (next == name) /* made of itself, and on this side nobody has it: the walk ends here */
+            return WALK_DONE;
         if (walk->count > chain->count)
             return WALK_LOOP;
         if (!append_step(walk, backwards ? chain->by_target[first] : first))

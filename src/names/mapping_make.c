@@ -196,6 +196,12 @@ static bool is_word(const char *text, const char *word)
     return text && strcmp(text, word) == 0;
 }
 
+/* The tensors whose names are wanted, where there are such. */
+static const struct catalog *wanted_tensors(const struct mapping_request *request)
+{
+    return request->other ? request->other->catalog : request->model;
+}
+
 /* What options ask for about names: nothing, what is recognised, or a family. */
 struct wanted_rules {
     bool is_asked;   /* by --rules: not to be able to is an error */
@@ -213,14 +219,14 @@ static struct wanted_rules wanted_rules_of(const struct mapping_request *request
     if (wanted.is_asked && options->rules && !is_word(options->rules, "auto"))
         wanted.family = str_of(options->rules);
     /* A folder or file takes any names, so theirs stay unless the caller says otherwise. */
-    bool is_implied = !(options && options->text_count) && (request->other || !is_container_target);
+    bool is_implied = !(options && options->text_count) && (wanted_tensors(request) || !is_container_target);
     wanted.is_wanted = wanted.is_asked || is_implied;
     if (wanted.is_asked)
         return wanted;
     const char *own = request->source->driver->name_space;
-    if (request->other && keys_are_among(request->source->catalog, request->other->catalog))
+    if (wanted_tensors(request) && keys_are_among(request->source->catalog, wanted_tensors(request)))
         wanted.is_wanted = false;
-    if (!request->other && own && is_word(request->target_names, own))
+    if (!wanted_tensors(request) && own && is_word(request->target_names, own))
         wanted.is_wanted = false;
     return wanted;
 }
@@ -342,13 +348,14 @@ static reshard_status relate(struct mapping_choice *choice, const struct wanted_
 {
     const struct mapping_request *request = choice->request;
     const char *own = request->source->driver->name_space;
-    const char *goal_names = request->other ? request->other->driver->name_space : request->target_names;
+    const struct catalog *tensors = wanted_tensors(request);
+    const char *goal_names = request->other ? request->other->driver->name_space : request->model ? CONTAINER_NAMES : request->target_names;
     struct mapping_stage *before = choice->stage;
     struct mapping_walked walked = { 0 };
-    struct mapping_goal goal = { .name_space = request->other || goal_names ? goal_names : CONTAINER_NAMES, .family = wanted->family };
+    struct mapping_goal goal = { .name_space = tensors || goal_names ? goal_names : CONTAINER_NAMES, .family = wanted->family };
     reshard_status status = RESHARD_OK;
-    if (request->other) {
-        status = map_space_from_catalog(request->other->catalog, &choice->other, err);
+    if (tensors) {
+        status = map_space_from_catalog(tensors, &choice->other, err);
         goal.reference = &choice->other;
         if (!status && !mapping_names_of(&choice->rules, goal_names, &choice->other) && !wanted->is_asked)
             return RESHARD_OK;
@@ -398,8 +405,8 @@ static reshard_status mapping_make_make(struct mapping_choice *choice, const str
         status = find_numbers(request, &choice->rules, &choice->numbers, err);
     if (!status)
         status = mapping_begin(request->source->catalog, &choice->stage, err);
-    if (!status && request->other)
-        status = mapping_check_keys(request->other->catalog, err);
+    if (!status && wanted_tensors(request))
+        status = mapping_check_keys(wanted_tensors(request), err);
     /* What nobody asked for need not be possible. */
     if (status == RESHARD_ERR_UNSUPPORTED && !has_texts && !wanted->is_asked)
         return RESHARD_OK;
@@ -407,9 +414,9 @@ static reshard_status mapping_make_make(struct mapping_choice *choice, const str
         return status;
     choice->context = (struct mapping_context){ .options = &choice->numbers.options, .limits = &request->source->limits };
     if (request->is_comparison)
-        choice->context.pattern = request->other->catalog;
+        choice->context.pattern = wanted_tensors(request);
     else
-        choice->context.reference = request->other ? request->other->catalog : NULL;
+        choice->context.reference = wanted_tensors(request);
     if (wanted->is_wanted)
         status = relate(choice, wanted, err);
     return status ? status : run_texts(choice, err);

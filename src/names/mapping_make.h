@@ -10,6 +10,7 @@
 struct mapping_request {
     struct source *source;
     struct source *other;               /* whose names are wanted: the reference, or what it is compared with; NULL: none */
+    const struct catalog *model;        /* instead of other: the tensors of a model, in the name space of containers; NULL: none */
     const char *target_names;           /* name space of the target's format, or NULL */
     bool is_comparison;                 /* what comes out need not be just the other's tensors */
     const struct mapping_options *options; /* may be NULL */

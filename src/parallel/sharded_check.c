@@ -13,6 +13,25 @@
 #define CHECK_TITLE "Invalid sharding pattern validation. Errors: "
 #define CELLS_MAX (INT64_C(1) << 24)
 #define CELLS_SHOWN 64
+#define NAMED_BYTES 400 /* of a message: no more ranks are named behind it */
+#define PAIRS_MAX 4096 /* of so many tensors, two that overlap are looked for */
+
+/* The tensors of one key. */
+struct key_tensors {
+    const struct sharded_dict *const *ranks; /* whose they are, to name them */
+    size_t rank_count;
+    const struct sharded_tensor *const *tensors;
+    size_t count;
+};
+
+static size_t rank_of(const struct key_tensors *key, const struct sharded_tensor *tensor)
+{
+    size_t rank = 0;
+    while (rank + 1 < key->rank_count &&
+           (tensor < key->ranks[rank]->tensors || tensor >= key->ranks[rank]->tensors + key->ranks[rank]->tensor_count))
+        rank++;
+    return rank;
+}
 
 /* The tensors of all ranks by key: those of key k are [first[k], first[k + 1]). */
 struct sharded_by_key {
@@ -85,27 +104,34 @@ static bool sharded_vector_equal(int rank, const int64_t *a, const int64_t *b)
 
 /* ---- agreement ---- */
 
-static reshard_status agreement_error(const struct sharded_tensor *tensor, const char *what, reshard_error *err)
+/* What two descriptions of a tensor do not have alike; NULL: nothing. */
+static const char *disagreement(const struct sharded_tensor *first, const struct sharded_tensor *other)
 {
-    return error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "'%.*s': shards do not agree on %s", STR_ARG(tensor->shard.key), what);
+    int rank = first->shard.rank;
+    if (other->shard.dtype != first->shard.dtype)
+        return "the dtype";
+    if (other->shard.rank != rank || !sharded_vector_equal(rank, first->shard.shape, other->shard.shape))
+        return "the global shape";
+    if (!other->fragments != !first->fragments)
+        return "whether the grid is regular";
+    if (first->fragments && !sharded_vector_equal(rank, first->shard.extent, other->shard.extent))
+        return "the local shape";
+    if (first->fragments && !sharded_vector_equal(rank, first->fragments, other->fragments))
+        return "the fragments";
+    return first->fragments && other->shard.is_flattened != first->shard.is_flattened ? "whether they are flattened" : NULL;
 }
 
-static reshard_status agreement_check(const struct sharded_tensor *const *tensors, size_t count, reshard_error *err)
+static reshard_status agreement_check(const struct key_tensors *key, reshard_error *err)
 {
-    const struct sharded_tensor *first = tensors[0];
-    int rank = first->shard.rank;
-    for (size_t i = 1; i < count; i++) {
-        const struct sharded_tensor *other = tensors[i];
-        if (other->shard.dtype != first->shard.dtype)
-            return agreement_error(first, "the dtype", err);
-        if (other->shard.rank != rank || !sharded_vector_equal(rank, first->shard.shape, other->shard.shape))
-            return agreement_error(first, "the global shape", err);
-        if (!other->fragments != !first->fragments)
-            return agreement_error(first, "whether the grid is regular", err);
-        if (first->fragments && !sharded_vector_equal(rank, first->shard.extent, other->shard.extent))
-            return agreement_error(first, "the local shape", err);
-        if (first->fragments && !sharded_vector_equal(rank, first->fragments, other->fragments))
-            return agreement_error(first, "the fragments", err);
+    const struct sharded_tensor *first = key->tensors[0];
+    for (size_t i = 1; i < key->count; i++) {
+        const char *what = disagreement(first, key->tensors[i]);
+        if (!what)
+            continue;
+        error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "'%.*s': shards do not agree on %s: rank %zu's with rank %zu's",
+                  STR_ARG(first->shard.key), what, rank_of(key, key->tensors[i]), rank_of(key, first));
+        error_object(err, "%.*s", STR_ARG(first->shard.key));
+        return RESHARD_ERR_USAGE;
     }
     return RESHARD_OK;
 }
@@ -136,8 +162,37 @@ static void cells_put(struct buffer *out, const struct sharded_tensor *tensor, c
         buffer_append_byte(out, ']');
 }
 
-static reshard_status pattern_error(const struct sharded_tensor *tensor, const uint32_t *cells, int64_t count, reshard_error *err)
+/* Main copies count once a cell: of flat ranges the first of the cell. */
+static bool counts_in_cell(const struct sharded_tensor *tensor)
 {
+    return replica_is_main(&tensor->replica) && (!tensor->shard.is_flattened || tensor->shard.flat_begin == 0);
+}
+
+/* Whose the copies are of the first cell of which there are several. */
+static void several_put(struct buffer *out, const struct key_tensors *key, const uint32_t *cells, int64_t count)
+{
+    int rank = key->tensors[0]->shard.rank;
+    int64_t index[RANK_MAX + 1], cell = 0;
+    const char *between = "; ranks ";
+    while (cell < count && cells[cell] < 2)
+        cell++;
+    for (size_t i = 0; cell < count && i < key->count && out->size < NAMED_BYTES; i++) {
+        if (!counts_in_cell(key->tensors[i]) || sharded_cell(key->tensors[i], index, NULL) ||
+            shape_ravel(rank, key->tensors[0]->fragments, index) != cell)
+            continue;
+        buffer_printf(out, "%s%zu", between, rank_of(key, key->tensors[i]));
+        between = " and ";
+    }
+    if (cell == count)
+        return;
+    shape_unravel(rank, key->tensors[0]->fragments, cell, index);
+    buffer_append_text(out, " have main copies of cell ");
+    vector_put(out, rank, index);
+}
+
+static reshard_status pattern_error(const struct key_tensors *key, const uint32_t *cells, int64_t count, reshard_error *err)
+{
+    const struct sharded_tensor *tensor = key->tensors[0];
     struct buffer text = { 0 };
     buffer_append_text(&text, "global shape ");
     vector_put(&text, tensor->shard.rank, tensor->shard.shape);
@@ -145,6 +200,7 @@ static reshard_status pattern_error(const struct sharded_tensor *tensor, const u
     vector_put(&text, tensor->shard.rank, tensor->fragments);
     buffer_append_text(&text, ": ");
     cells_put(&text, tensor, cells, count);
+    several_put(&text, key, cells, count);
     reshard_status status = text.failed ? error_set_memory(err)
                                         : error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "Invalid access pattern for '%.*s', %.*s",
                                                     STR_ARG(tensor->shard.key), (int)text.size, (const char *)text.data);
@@ -155,15 +211,9 @@ static reshard_status pattern_error(const struct sharded_tensor *tensor, const u
     return status;
 }
 
-/* Main copies count once a cell: of flat ranges the first of the cell. */
-static bool counts_in_cell(const struct sharded_tensor *tensor)
+static reshard_status cells_check(const struct key_tensors *key, reshard_error *err)
 {
-    return replica_is_main(&tensor->replica) && (!tensor->shard.is_flattened || tensor->shard.flat_begin == 0);
-}
-
-static reshard_status cells_check(const struct sharded_tensor *const *tensors, size_t count, reshard_error *err)
-{
-    const struct sharded_tensor *first = tensors[0];
+    const struct sharded_tensor *const *tensors = key->tensors, *first = tensors[0];
     int rank = first->shard.rank;
     int64_t cell_count, index[RANK_MAX + 1];
     bool is_bad = false;
@@ -173,14 +223,14 @@ static reshard_status cells_check(const struct sharded_tensor *const *tensors, s
     if (!cells)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
-    for (size_t i = 0; i < count && !status; i++) {
+    for (size_t i = 0; i < key->count && !status; i++) {
         if (!counts_in_cell(tensors[i]))
             continue;
         status = sharded_cell(tensors[i], index, err);
         for (int axis = 0; axis < rank && !status; axis++) {
             if (index[axis] >= first->fragments[axis])
-                status = error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "'%.*s': axis %d: piece %" PRId64 " of %" PRId64,
-                                   STR_ARG(first->shard.key), axis, index[axis], first->fragments[axis]);
+                status = error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "'%.*s': axis %d: rank %zu has piece %" PRId64 " of %" PRId64,
+                                   STR_ARG(first->shard.key), axis, rank_of(key, tensors[i]), index[axis], first->fragments[axis]);
         }
         if (!status)
             cells[shape_ravel(rank, first->fragments, index)]++;
@@ -188,7 +238,7 @@ static reshard_status cells_check(const struct sharded_tensor *const *tensors, s
     for (int64_t i = 0; i < cell_count && !status; i++)
         is_bad |= cells[i] != 1;
     if (is_bad)
-        status = pattern_error(first, cells, cell_count, err);
+        status = pattern_error(key, cells, cell_count, err);
     free(cells);
     return status;
 }
@@ -205,54 +255,92 @@ static int by_cell_and_begin(const void *a, const void *b)
     return x->flat_begin < y->flat_begin ? -1 : x->flat_begin > y->flat_begin;
 }
 
+/* A range does not begin where the one before it in its cell ends (NULL: the cell begins), or is the last (NULL) and ends too early. */
+static reshard_status ranges_error(const struct key_tensors *key, const struct sharded_tensor *before, const struct sharded_tensor *at,
+                                   reshard_error *err)
+{
+    const struct shard *shard = &(at ? at : before)->shard;
+    int64_t end = before ? before->shard.flat_end : 0;
+    char where[160];
+    if (!at)
+        snprintf(where, sizeof(where), "the last, of rank %zu, ends at %" PRId64 " of %" PRId64, rank_of(key, before), end,
+                 box_volume(shard->rank, shard->extent));
+    else if (!before)
+        snprintf(where, sizeof(where), "the first, of rank %zu, begins at %" PRId64, rank_of(key, at), shard->flat_begin);
+    else
+        snprintf(where, sizeof(where), "that of rank %zu ends at %" PRId64 ", that of rank %zu begins at %" PRId64, rank_of(key, before),
+                 end, rank_of(key, at), shard->flat_begin);
+    error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "Flattened ranges dont cover the whole shard of '%.*s': %s", STR_ARG(shard->key), where);
+    error_object(err, "%.*s", STR_ARG(shard->key));
+    return RESHARD_ERR_USAGE;
+}
+
 /* The main ranges of each cell, in order, are the cell. */
-static reshard_status ranges_check(const struct sharded_tensor **sorted, size_t count, reshard_error *err)
+static reshard_status ranges_check(const struct key_tensors *key, const struct sharded_tensor **sorted, size_t count, reshard_error *err)
 {
     qsort(sorted, count, sizeof(*sorted), by_cell_and_begin);
     for (size_t i = 0; i < count;) {
         const struct shard *first = &sorted[i]->shard;
-        int64_t end = 0, volume = box_volume(first->rank, first->extent);
-        bool is_good = true;
-        for (; i < count && sharded_vector_equal(first->rank, first->start, sorted[i]->shard.start); i++) {
-            is_good &= sorted[i]->shard.flat_begin == end;
-            end = sorted[i]->shard.flat_end;
-        }
-        if (!is_good || end != volume) {
-            error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "Flattened ranges dont cover the whole shard of '%.*s': they end at %" PRId64
-                      " of %" PRId64, STR_ARG(first->key), end, volume);
-            error_object(err, "%.*s", STR_ARG(first->key));
-            return RESHARD_ERR_USAGE;
-        }
+        const struct sharded_tensor *before = NULL;
+        for (; i < count && sharded_vector_equal(first->rank, first->start, sorted[i]->shard.start); before = sorted[i++])
+            if (sorted[i]->shard.flat_begin != (before ? before->shard.flat_end : 0))
+                return ranges_error(key, before, sorted[i], err);
+        if (before && before->shard.flat_end != box_volume(first->rank, first->extent))
+            return ranges_error(key, before, NULL, err);
     }
     return RESHARD_OK;
 }
 
-static reshard_status flat_check(const struct sharded_tensor *const *tensors, size_t count, reshard_error *err)
+static reshard_status flat_check(const struct key_tensors *key, reshard_error *err)
 {
-    size_t main_count = 0, flat_count = 0;
-    const struct sharded_tensor **sorted = malloc((count + 1) * sizeof(const struct sharded_tensor *));
+    size_t main_count = 0;
+    const struct sharded_tensor **sorted = malloc((key->count + 1) * sizeof(const struct sharded_tensor *));
     if (!sorted)
         return error_set_memory(err);
-    for (size_t i = 0; i < count; i++) {
-        flat_count += tensors[i]->shard.is_flattened;
-        if (tensors[i]->shard.is_flattened && replica_is_main(&tensors[i]->replica))
-            sorted[main_count++] = tensors[i];
+    for (size_t i = 0; i < key->count; i++) {
+        if (key->tensors[i]->shard.is_flattened && replica_is_main(&key->tensors[i]->replica))
+            sorted[main_count++] = key->tensors[i];
     }
-    reshard_status status = flat_count && flat_count != count ? agreement_error(tensors[0], "whether they are flattened", err)
-                                                              : ranges_check(sorted, main_count, err);
+    reshard_status status = ranges_check(key, sorted, main_count, err);
     free((void *)sorted);
     return status;
 }
 
 /* ---- irregular grids ---- */
 
-/* Boxes cover the whole, and together are no larger. */
-static reshard_status boxes_check(const struct sharded_tensor *const *tensors, size_t count, reshard_error *err)
+static bool main_copies_overlap(const struct sharded_tensor *a, const struct sharded_tensor *b)
 {
+    int64_t start[RANK_MAX + 1], extent[RANK_MAX + 1];
+    const int rank = a->shard.rank;
+    if (!replica_is_main(&a->replica) || !replica_is_main(&b->replica))
+        return false;
+    if (a->shard.is_flattened && sharded_vector_equal(rank, a->shard.start, b->shard.start) &&
+        (a->shard.flat_end <= b->shard.flat_begin || b->shard.flat_end <= a->shard.flat_begin))
+        return false;
+    return box_intersect(rank, a->shard.start, a->shard.extent, b->shard.start, b->shard.extent, start, extent);
+}
+
+static reshard_status overlap_error(const struct key_tensors *key, int64_t held, int64_t volume, reshard_error *err)
+{
+    const size_t count = key->count < PAIRS_MAX ? key->count : PAIRS_MAX;
+    char which[64] = "";
+    for (size_t i = 0; i < count && !which[0]; i++) {
+        for (size_t k = 0; k < i && !which[0]; k++)
+            if (main_copies_overlap(key->tensors[k], key->tensors[i]))
+                snprintf(which, sizeof(which), " of ranks %zu and %zu", rank_of(key, key->tensors[k]), rank_of(key, key->tensors[i]));
+    }
+    return error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "main copies of '%.*s' overlap%s: %" PRId64 " elements of %" PRId64,
+                     STR_ARG(key->tensors[0]->shard.key), which, held, volume);
+}
+
+/* Boxes cover the whole, and together are no larger. */
+static reshard_status boxes_check(const struct key_tensors *key, reshard_error *err)
+{
+    const struct sharded_tensor *const *tensors = key->tensors;
     struct shard_list list = { 0 };
     int64_t held = 0, volume;
     reshard_status status = RESHARD_OK;
-    for (size_t i = 0; i < count && !status; i++) {
+    for (size_t i = 0; i < key->count && !status; i++) {
         const struct shard *shard = &tensors[i]->shard;
         if (!replica_is_main(&tensors[i]->replica))
             continue;
@@ -264,22 +352,21 @@ static reshard_status boxes_check(const struct sharded_tensor *const *tensors, s
     if (!status)
         status = shard_list_check(&list, NULL, err);
     if (!status && (!shape_volume(tensors[0]->shard.rank, tensors[0]->shard.shape, &volume) || held != volume))
-        status = error_set(err, RESHARD_ERR_USAGE, CHECK_TITLE "main copies of '%.*s' overlap: %" PRId64 " elements of %" PRId64,
-                           STR_ARG(tensors[0]->shard.key), held, volume);
+        status = overlap_error(key, held, volume, err);
     if (status)
         error_object(err, "%.*s", STR_ARG(tensors[0]->shard.key));
     shard_list_release(&list);
     return status;
 }
 
-static reshard_status sharded_key_check(const struct sharded_tensor *const *tensors, size_t count, reshard_error *err)
+static reshard_status sharded_key_check(const struct key_tensors *key, reshard_error *err)
 {
-    reshard_status status = agreement_check(tensors, count, err);
-    if (!status && !tensors[0]->fragments)
-        return boxes_check(tensors, count, err);
+    reshard_status status = agreement_check(key, err);
+    if (!status && !key->tensors[0]->fragments)
+        return boxes_check(key, err);
     if (!status)
-        status = flat_check(tensors, count, err);
-    return status ? status : cells_check(tensors, count, err);
+        status = flat_check(key, err);
+    return status ? status : cells_check(key, err);
 }
 
 /* ---- objects ---- */
@@ -345,8 +432,10 @@ reshard_status sharded_check(const struct sharded_dict *const *ranks, size_t cou
 {
     struct sharded_by_key by_key;
     reshard_status status = sharded_by_key_make(ranks, count, &by_key, err);
-    for (uint32_t k = 0; k < by_key.keys.count && !status; k++)
-        status = sharded_key_check(by_key.tensors + by_key.first[k], by_key.first[k + 1] - by_key.first[k], err);
+    for (uint32_t k = 0; k < by_key.keys.count && !status; k++) {
+        const struct key_tensors key = { ranks, count, by_key.tensors + by_key.first[k], by_key.first[k + 1] - by_key.first[k] };
+        status = sharded_key_check(&key, err);
+    }
     sharded_by_key_release(&by_key);
     return status ? status : objects_check(ranks, count, err);
 }

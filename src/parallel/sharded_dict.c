@@ -123,6 +123,15 @@ reshard_status sharded_add_value(struct sharded_dict *dict, const struct sharded
     return RESHARD_OK;
 }
 
+struct sharded_value *sharded_find_value(const struct sharded_dict *dict, enum sharded_value_kind kind, struct str key)
+{
+    for (size_t i = 0; i < dict->value_count; i++) {
+        if (dict->values[i].kind == kind && str_equal(dict->values[i].key, key))
+            return &dict->values[i];
+    }
+    return NULL;
+}
+
 /* ---- from rank offsets ---- */
 
 /* The vectors of a tensor that is being made. */
@@ -357,11 +366,6 @@ static reshard_status keys_rewrite(struct sharded_dict *dict, key_change change,
     return status;
 }
 
-static bool begins_with(struct str key, struct str prefix)
-{
-    return key.size >= prefix.size && (!prefix.size || memcmp(key.data, prefix.data, prefix.size) == 0);
-}
-
 static reshard_status prefix_before(struct str key, void *context, struct str *prefix, size_t *cut, reshard_error *err)
 {
     (void)key, (void)cut, (void)err;
@@ -377,7 +381,7 @@ reshard_status sharded_add_prefix(struct sharded_dict *dict, struct str prefix, 
 static reshard_status prefix_instead(struct str key, void *context, struct str *prefix, size_t *cut, reshard_error *err)
 {
     const struct prefix_pair *pair = context;
-    if (!begins_with(key, pair->old))
+    if (!str_begins(key, pair->old))
         return error_set(err, RESHARD_ERR_USAGE, "Expected %.*s to begin with prefix %.*s", STR_ARG(key), STR_ARG(pair->old));
     *prefix = pair->prefix;
     *cut = pair->old.size;
@@ -409,7 +413,7 @@ static reshard_status prefix_of_list(struct str key, void *context, struct str *
 {
     const struct prefix_list *list = context;
     for (size_t i = 0; i < list->count; i++) {
-        if (begins_with(key, list->pairs[i].old))
+        if (str_begins(key, list->pairs[i].old))
             return prefix_instead(key, (void *)(uintptr_t)&list->pairs[i], prefix, cut, err);
     }
     return RESHARD_OK;

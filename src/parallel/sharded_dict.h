@@ -35,7 +35,10 @@ struct sharded_object {
     struct str json, bytes;   /* its value: one of them, or neither */
 };
 
-enum sharded_value_kind { SHARDED_COMMON, SHARDED_LOCAL, SHARDED_MISSING, SHARDED_UNEXPECTED, SHARDED_WARNING, SHARDED_VALUE_KINDS };
+enum sharded_value_kind {
+    SHARDED_COMMON, SHARDED_LOCAL, SHARDED_MISSING, SHARDED_UNEXPECTED, SHARDED_WARNING, SHARDED_VALUE_KINDS,
+    SHARDED_COMPARED = SHARDED_VALUE_KINDS /* what a caller compares in place of its common values: ours alone */
+};
 
 struct sharded_value {
     enum sharded_value_kind kind;
@@ -49,6 +52,7 @@ struct sharded_dict {
     struct sharded_object *objects;
     struct sharded_value *values;
     size_t tensor_count, tensor_capacity, object_count, object_capacity, value_count, value_capacity;
+    bool has_compared; /* COMPARED values, be there none, stand for the common ones where those of ranks are compared */
 };
 
 void sharded_dict_release(struct sharded_dict *dict);
@@ -59,6 +63,9 @@ bool replica_is_main(const struct replica *replica);
 reshard_status sharded_add(struct sharded_dict *dict, const struct sharded_tensor *tensor, reshard_error *err);
 reshard_status sharded_add_object(struct sharded_dict *dict, const struct sharded_object *object, reshard_error *err);
 reshard_status sharded_add_value(struct sharded_dict *dict, const struct sharded_value *value, reshard_error *err);
+
+/* The value of a kind and key, the first of them; NULL: there is none. */
+struct sharded_value *sharded_find_value(const struct sharded_dict *dict, enum sharded_value_kind kind, struct str key);
 
 /* On an axis of the whole, this is piece `offset` of `fragments`. */
 struct rank_offset {
@@ -124,8 +131,8 @@ reshard_status sharded_take_owners(struct sharded_dict *dict, uint32_t rank, con
 
 /* ---- sharded_pack.c ---- */
 
-/* The descriptions as bytes, for other ranks, and back; values of tensors stay behind, those of objects and common values (with_values) go
- * along. Numbers are little-endian. FORMAT for what no rank of this library sends. */
+/* The descriptions as bytes, for other ranks, and back; values of tensors stay behind, those of objects, common and compared ones
+ * (with_values) go along. Numbers are little-endian. FORMAT for what no rank of this library sends. */
 bool sharded_pack(const struct sharded_dict *dict, bool with_values, struct buffer *out);
 reshard_status sharded_unpack(const void *bytes, size_t size, struct sharded_dict *out, reshard_error *err);
 

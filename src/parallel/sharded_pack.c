@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sharded state dicts as bytes: magic u32, then counts of tensors, objects and values u32 each, then these. A tensor is its shard
- * (shard_pack.h), and what a state dict says beyond it.
+ * Sharded state dicts as bytes: magic u32, then counts of tensors, objects and values u32 each, u8 whether there are values to compare,
+ * then these. A tensor is its shard (shard_pack.h), and what a state dict says beyond it; a value its key, its JSON, and u8: 1 if it is one
+ * to compare.
  */
 #include "parallel/sharded_dict.h"
 
@@ -9,7 +10,7 @@
 
 #include <stdlib.h>
 
-#define SHARDED_MAGIC UINT32_C(0x31534453)
+#define SHARDED_MAGIC UINT32_C(0x32534453)
 
 enum packed_flags { PACKED_GRID = 1, PACKED_MISMATCH = 2, PACKED_KNOWN = 3 };
 
@@ -39,24 +40,35 @@ static void pack_object(const struct sharded_object *object, bool with_values, s
     pack_text(out, with_values && object->bytes.data ? object->bytes : (struct str){ 0 });
 }
 
+static bool is_sent(const struct sharded_value *value)
+{
+    return value->kind == SHARDED_COMMON || value->kind == SHARDED_COMPARED;
+}
+
+static void pack_value(const struct sharded_value *value, struct buffer *out)
+{
+    pack_text(out, value->key);
+    pack_text(out, value->json);
+    buffer_append_byte(out, value->kind == SHARDED_COMPARED);
+}
+
 bool sharded_pack(const struct sharded_dict *dict, bool with_values, struct buffer *out)
 {
-    uint32_t common = 0;
+    uint32_t sent = 0;
     for (size_t i = 0; i < dict->value_count; i++)
-        common += with_values && dict->values[i].kind == SHARDED_COMMON;
+        sent += with_values && is_sent(&dict->values[i]);
     buffer_append_u32le(out, SHARDED_MAGIC);
     buffer_append_u32le(out, (uint32_t)dict->tensor_count);
     buffer_append_u32le(out, (uint32_t)dict->object_count);
-    buffer_append_u32le(out, common);
+    buffer_append_u32le(out, sent);
+    buffer_append_byte(out, with_values && dict->has_compared);
     for (size_t i = 0; i < dict->tensor_count; i++)
         pack_tensor(&dict->tensors[i], out);
     for (size_t i = 0; i < dict->object_count; i++)
         pack_object(&dict->objects[i], with_values, out);
-    for (size_t i = 0; i < dict->value_count && common; i++) {
-        if (dict->values[i].kind != SHARDED_COMMON)
-            continue;
-        pack_text(out, dict->values[i].key);
-        pack_text(out, dict->values[i].json);
+    for (size_t i = 0; i < dict->value_count && sent; i++) {
+        if (is_sent(&dict->values[i]))
+            pack_value(&dict->values[i], out);
     }
     return !out->failed;
 }
@@ -109,15 +121,26 @@ static bool unpack_object(struct cursor *c, struct unpacked *room, struct sharde
     return true;
 }
 
+static bool unpack_value(struct cursor *c, struct sharded_value *out)
+{
+    uint8_t is_compared;
+    if (!unpack_text(c, &out->key) || !unpack_text(c, &out->json) || !cursor_u8(c, &is_compared) || is_compared > 1)
+        return false;
+    out->kind = is_compared ? SHARDED_COMPARED : SHARDED_COMMON;
+    return true;
+}
+
 static reshard_status unpack_all(struct cursor *c, struct unpacked *room, struct sharded_dict *out, reshard_error *err)
 {
+    uint8_t has_compared = 0;
     uint32_t magic, counts[3] = { 0 };
     struct sharded_tensor tensor;
     struct sharded_object object;
-    struct sharded_value value = { .kind = SHARDED_COMMON };
+    struct sharded_value value;
     bool is_good = cursor_u32le(c, &magic) && magic == SHARDED_MAGIC && cursor_u32le(c, &counts[0]) && cursor_u32le(c, &counts[1]) &&
-                   cursor_u32le(c, &counts[2]);
+                   cursor_u32le(c, &counts[2]) && cursor_u8(c, &has_compared) && has_compared <= 1;
     reshard_status status = RESHARD_OK;
+    out->has_compared = has_compared;
     for (uint32_t i = 0; is_good && !status && i < counts[0]; i++) {
         is_good = unpack_tensor(c, room, &tensor);
         status = is_good ? sharded_add(out, &tensor, err) : RESHARD_OK;
@@ -127,7 +150,7 @@ static reshard_status unpack_all(struct cursor *c, struct unpacked *room, struct
         status = is_good ? sharded_add_object(out, &object, err) : RESHARD_OK;
     }
     for (uint32_t i = 0; is_good && !status && i < counts[2]; i++) {
-        is_good = unpack_text(c, &value.key) && unpack_text(c, &value.json);
+        is_good = unpack_value(c, &value);
         status = is_good ? sharded_add_value(out, &value, err) : RESHARD_OK;
     }
     if (status || (is_good && !cursor_left(c)))

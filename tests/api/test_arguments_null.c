@@ -384,6 +384,7 @@ TEST(null_is_refused_by_state)
     const reshard_state empty = RESHARD_STATE_INIT;
     const reshard_value_info info = RESHARD_VALUE_INFO_INIT;
     reshard_value *value = (void *)source_path;
+    const reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
     REFUSED(reshard_items_new(NULL, &err));
     HARMLESS(reshard_items_free(NULL));
     CHECK_OK(reshard_items_new(&items, &err));
@@ -399,6 +400,9 @@ TEST(null_is_refused_by_state)
     REFUSED(reshard_open_shards(&empty, NULL, NULL, &err));
     REFUSED(reshard_load_shards(NULL, list, NULL, &err));
     REFUSED(reshard_load_shards(source, NULL, NULL, &err));
+    REFUSED(reshard_load_shards_mapped(NULL, list, &map, NULL, &err));
+    REFUSED(reshard_load_shards_mapped(source, NULL, &map, NULL, &err));
+    REFUSED(reshard_load_shards_mapped(source, list, NULL, NULL, &err));
 }
 
 TEST(null_is_refused_by_sharded_state)
@@ -444,6 +448,8 @@ TEST(null_is_refused_by_sharded_state)
     REFUSED(reshard_sharded_add_object_key(NULL, (reshard_str){ "a", 1 }, &err));
     REFUSED(reshard_sharded_add_value(NULL, &value, &err));
     REFUSED(reshard_sharded_add_value(made, NULL, &err));
+    REFUSED(reshard_sharded_remove_value(NULL, &(reshard_str){ "a", 1 }, 1, &err));
+    REFUSED(reshard_sharded_remove_value(made, NULL, 1, &err));
     reshard_sharded_free(made);
 }
 
@@ -494,6 +500,8 @@ TEST(null_is_refused_by_saving_and_loading_together)
     reshard_sharded *made = NULL, *result;
     CHECK_OK(reshard_sharded_new(&made, &err));
     result = made;
+    REFUSED(reshard_remove(NULL, (reshard_str){ "w", 1 }, NULL, NULL, &err));
+    REFUSED(reshard_remove("/tmp/never", (reshard_str){ NULL, 1 }, NULL, NULL, &err));
     REFUSED(reshard_save(NULL, NULL, made, &options, NULL, &err));
     REFUSED(reshard_save(NULL, "/tmp/never", NULL, &options, NULL, &err));
     REFUSED(reshard_save(NULL, "/tmp/never", made, NULL, NULL, &err));

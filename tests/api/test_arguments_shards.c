@@ -282,6 +282,25 @@ static reshard_status call_load_shards(void *given)
     return status;
 }
 
+static const reshard_map_options mapped_init = { .struct_size = sizeof(mapped_init),
+                                                 .text_stride = sizeof(reshard_map_text),
+                                                 .rules = "none",
+                                                 .config = "{}",
+                                                 .config_size = 2,
+                                                 .constant_stride = sizeof(reshard_map_constant) };
+
+static reshard_status load_shards_mapped(const reshard_map_options *map, const reshard_run_options *run)
+{
+    reshard_checkpoint *opened;
+    CHECK_OK(reshard_open_shards(&state_init, NULL, &opened, &err));
+    reshard_status status = reshard_load_shards_mapped(opened, list, map, run, &err);
+    reshard_close(opened);
+    return status;
+}
+
+static reshard_status call_load_mapped(void *given) { return load_shards_mapped(given, NULL); }
+static reshard_status call_load_mapped_run(void *given) { return load_shards_mapped(&mapped_init, given); }
+
 static reshard_status call_value(void *given)
 {
     reshard_items *items;
@@ -404,7 +423,7 @@ static reshard_status fail_value_at(void *given) { return reshard_sharded_value_
 static const reshard_convert_options convert_init = {
     .struct_size = sizeof(convert_init), .to = "torch_dist", .overwrite = 1, .no_sync = 1
 };
-static const reshard_save_options save_init = { sizeof(save_init), &convert_init, "job", 1, 1, NULL, NULL, NULL };
+static const reshard_save_options save_init = { sizeof(save_init), &convert_init, "job", 1, 1, NULL, NULL, NULL, NULL };
 static const reshard_load_options load_init = { sizeof(load_init), &open_init, RESHARD_STRICT_LOG_ALL, 1, 1, NULL };
 
 static reshard_status save(const reshard_save_options *options, const reshard_run_options *run)
@@ -424,6 +443,20 @@ static reshard_status load(const reshard_load_options *options, const reshard_ru
 static reshard_status call_save(void *given) { return save(given, NULL); }
 static reshard_status call_save_run(void *given) { return save(&save_init, given); }
 static reshard_status call_load(void *given) { return load(given, NULL); }
+
+static const reshard_remove_options remove_init = { sizeof(remove_init), &open_init, 1 };
+
+static reshard_status remove_saved(const reshard_remove_options *options, reshard_remove_report *report)
+{
+    char path[100];
+    snprintf(path, sizeof(path), "%s-less", saved_path);
+    CHECK_OK(reshard_save(NULL, path, held, &save_init, NULL, &err));
+    return reshard_remove(path, (reshard_str){ "w", 1 }, options, report, &err);
+}
+
+static reshard_status call_remove(void *given) { return remove_saved(given, NULL); }
+static reshard_status call_removed(void *given) { return remove_saved(NULL, given); }
+static reshard_status fail_removed(void *given) { return reshard_remove("/nowhere", (reshard_str){ "w", 1 }, NULL, given, &err); }
 static reshard_status call_load_run(void *given) { return load(&load_init, given); }
 
 static reshard_status call_save_convert(void *given)
@@ -471,6 +504,8 @@ static const struct struct_case cases[] = {
     IN(reshard_state, &state_init, call_state),
     IN(reshard_open_options, &open_init, call_open_shards),
     IN(reshard_run_options, &run_init, call_load_shards),
+    IN(reshard_map_options, &mapped_init, call_load_mapped),
+    IN(reshard_run_options, &run_init, call_load_mapped_run),
     IN(reshard_value_info, &value_init, call_value),
     IN(reshard_sharded_tensor, &sharded_init, call_sharded),
     IN(reshard_sharded_tensor, &sharded_init, call_sharded_offsets),
@@ -487,6 +522,8 @@ static const struct struct_case cases[] = {
     IN(reshard_save_options, &save_init, call_save),
     IN(reshard_convert_options, &convert_init, call_save_convert),
     IN(reshard_run_options, &run_init, call_save_run),
+    IN(reshard_remove_options, &remove_init, call_remove),
+    OUT(reshard_remove_report, call_removed, fail_removed),
     IN(reshard_load_options, &load_init, call_load),
     IN(reshard_open_options, &open_init, call_load_open),
     IN(reshard_run_options, &run_init, call_load_run),

@@ -9,6 +9,7 @@
 #include "check.h"
 
 #include "api/held.h"
+#include "base/digest.h"
 #include "encoding/json.h"
 #include "reshard/sharded.h"
 
@@ -75,15 +76,23 @@ static void ranks_must(const struct rank_call *like, int64_t ranks)
 
 /* ---- saving and loading a state ---- */
 
+/* context: options of the format, or NULL. */
 static void save_rank(struct rank_call *call)
 {
     struct held *held = held_new(call->rank, call->ranks);
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    char layout[32];
     held_walk(held, call->rank, call->ranks, true);
     convert.to = call->format;
+    convert.format_options = call->context;
     convert.no_sync = 1;
     convert.overwrite = 1;
+    if (strcmp(call->format, "atorch") == 0) { /* a flat parameter of all, a piece of it for each rank */
+        snprintf(layout, sizeof(layout), "ranks=%d", (int)call->ranks);
+        convert.layout = layout;
+        convert.wrap = "root";
+    }
     options.convert = &convert;
     call->status = reshard_save(call->comm, call->path, held->sharded, &options, NULL, &call->err);
     held_free(held);
@@ -158,7 +167,7 @@ TEST(any_number_of_ranks_loads_what_any_other_saved)
         const char *format;
         bool holds_items;
     } formats[] = { { "torch_dist", true }, { "torch-dcp", true }, { "paddle-flex", false }, { "hf", false }, { "safetensors", false },
-                    { "torch", true } };
+                    { "atorch", false },   { "torch", true } };
     static const int64_t counts[] = { 1, 2, 3, 4 };
     for (size_t f = 0; f < sizeof(formats) / sizeof(*formats); f++) {
         for (size_t s = 0; s < 4; s++) {
@@ -188,12 +197,35 @@ TEST(each_rank_writes_a_file_of_its_own)
     }
 }
 
-/* Of archives in which one rank wrote a member, and in which several did. */
+/* The folder stays, for other programs to look at. */
+TEST(what_ranks_saved_loses_what_is_removed)
+{
+    static const char *const formats[] = { "torch-dcp", "torch_dist" };
+    for (int f = 0; f < 2; f++) {
+        reshard_remove_report report = RESHARD_REMOVE_REPORT_INIT;
+        reshard_checkpoint *checkpoint;
+        char name[64];
+        snprintf(name, sizeof(name), "removed-%s", formats[f]);
+        const struct rank_call save = { .path = path_in(name), .format = formats[f], .work = save_rank };
+        ranks_must(&save, 3);
+        CHECK_OK(reshard_remove(save.path, text_of("co"), NULL, &report, &err)); /* columns, copy */
+        assert_int_equal(report.tensors, 2);
+        assert_int_equal(report.files, 0);
+        CHECK_OK(reshard_open(save.path, NULL, &checkpoint, &err));
+        assert_true(reshard_tensor_find(checkpoint, "columns", 7) < 0);
+        assert_true(reshard_tensor_find(checkpoint, "rows", 4) >= 0);
+        reshard_close(checkpoint);
+    }
+}
+
+/* Of archives in which one rank wrote a member, and in which several did; and digests of the files that all wrote. */
 TEST(checksums_of_what_ranks_wrote_are_right)
 {
-    static const char *const formats[] = { "torch-dcp", "torch_dist", "torch" };
-    for (int f = 0; f < 3; f++) {
-        const struct rank_call save = { .path = path_in("checked"), .format = formats[f], .work = save_rank };
+    static const char *const formats[] = { "torch-dcp", "torch_dist", "torch", "torch_dist" };
+    const char *integrity[] = { "integrity=yes", NULL };
+    for (int f = 0; f < 4; f++) {
+        struct rank_call save = { .path = path_in("checked"), .format = formats[f], .work = save_rank };
+        save.context = f == 3 ? integrity : NULL;
         reshard_checkpoint *checkpoint;
         reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
         ranks_must(&save, 4);
@@ -201,7 +233,9 @@ TEST(checksums_of_what_ranks_wrote_are_right)
         CHECK_OK(reshard_open(save.path, NULL, &checkpoint, &err));
         CHECK_OK(reshard_verify(checkpoint, &options, NULL, NULL, NULL, &err));
         reshard_close(checkpoint);
-        char command[300];
+        char command[400];
+        snprintf(command, sizeof(command), "test \"$(find %s -name integrity.json | wc -l)\" = %d", save.path, f == 3);
+        assert_int_equal(system(command), 0);
         snprintf(command, sizeof(command), "rm -rf %s", save.path);
         assert_int_equal(system(command), 0);
     }
@@ -308,6 +342,149 @@ TEST(a_kept_plan_writes_what_a_new_one_would)
                      folder, name);
             assert_int_equal(system(command), 0);
         }
+    }
+}
+
+/* ---- common values ---- */
+
+enum common_case { COMMON_AS_IT_IS, COMMON_WITHOUT_RANK, COMMON_STOPS };
+
+struct common_call {
+    enum common_case what;
+    const struct rank_call *call;
+};
+
+static char common_warnings[1000];
+
+static void common_warn(const char *text, void *context)
+{
+    (void)context;
+    snprintf(common_warnings + strlen(common_warnings), sizeof(common_warnings) - strlen(common_warnings), "%s\n", text);
+}
+
+static int common_preprocess(reshard_sharded *common, void *context)
+{
+    const struct common_call *given = context;
+    const reshard_str rank[] = { { "args", 4 }, { "rank", 4 } };
+    if (given->what == COMMON_STOPS && given->call->rank == 2)
+        return 1;
+    return given->what == COMMON_WITHOUT_RANK ? reshard_sharded_remove_value(common, rank, 2, NULL) != RESHARD_OK : 0;
+}
+
+/* Saves twice, the second time with what was kept: values that differ by rank, as a trainer's arguments do. */
+static void common_rank(struct rank_call *call)
+{
+    const struct common_call given = { *(const enum common_case *)call->context, call };
+    struct held *held = held_new(call->rank, call->ranks);
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    reshard_kept *kept;
+    char json[64];
+    snprintf(json, sizeof(json), "{\"rank\":%d,\"layers\":%d}", (int)call->rank, call->rank == 1 ? 3 : 2);
+    held_walk(held, call->rank, call->ranks, true);
+    value.key = text_of("args");
+    value.json = text_of(json);
+    assert_int_equal(reshard_sharded_add_value(held->sharded, &value, NULL), RESHARD_OK);
+    convert.to = call->format;
+    convert.no_sync = convert.overwrite = 1;
+    options.convert = &convert;
+    options.warn = common_warn;
+    options.preprocess = common_preprocess;
+    options.context = (void *)&given;
+    call->status = reshard_kept_new(&kept, &call->err);
+    options.kept = kept;
+    const size_t values = reshard_sharded_value_count(held->sharded);
+    for (int save = 0; save < 2 && !call->status; save++)
+        call->status = reshard_save(call->comm, call->path, held->sharded, &options, NULL, &call->err);
+    if (!call->status && (reshard_kept_uses(kept) != 1 || !value_is(held->sharded, RESHARD_VALUE_COMMON, "args", json)))
+        call->status = RESHARD_DIFFERS;
+    if (reshard_sharded_value_count(held->sharded) != values)
+        call->status = RESHARD_DIFFERS;
+    reshard_kept_free(kept);
+    held_free(held);
+}
+
+TEST(common_values_are_compared_as_they_are_prepared)
+{
+    static const char of_all[] = "Mismatched keys: [(('args', 'layers'), int, int), (('args', 'rank'), int, int)]";
+    struct rank_call calls[RANKS_MAX];
+    enum common_case what;
+    const struct rank_call save = { .path = path_in("common"), .format = "torch_dist", .work = common_rank, .context = &what };
+    for (what = COMMON_AS_IT_IS; what <= COMMON_WITHOUT_RANK; what++) {
+        reshard_sharded *asked, *result;
+        common_warnings[0] = 0;
+        ranks_must(&save, 3);
+        assert_int_equal(strstr(common_warnings, "Rank 2 common state dict differs") == NULL, what == COMMON_WITHOUT_RANK);
+        assert_int_equal(strstr(common_warnings, of_all) == NULL, what == COMMON_WITHOUT_RANK);
+        assert_non_null(strstr(common_warnings, "Rank 1 common state dict differs"));
+        assert_non_null(strstr(common_warnings, "(('args', 'layers'), int, int)"));
+        CHECK_OK(reshard_sharded_new(&asked, &err)); /* what is saved is rank 0's, whole */
+        CHECK_OK(reshard_load(NULL, save.path, asked, NULL, NULL, &result, &err));
+        assert_true(value_is(result, RESHARD_VALUE_COMMON, "args", "{\"rank\": 0, \"layers\": 2}"));
+        reshard_sharded_free(asked);
+        reshard_sharded_free(result);
+    }
+    ranks_run(calls, 3, &save); /* rank 2's stops: all are told */
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(calls[r].status, RESHARD_ERR_CANCELLED);
+        assert_non_null(strstr(calls[r].err.message, "rank 2: reshard_save_options.preprocess stopped the call"));
+    }
+}
+
+/* The members of a dictionary come first in the value of that key: torch_dist adds members that Megatron-LM asks for. */
+static bool value_begins(const reshard_sharded *sharded, const char *key, const char *json)
+{
+    for (size_t i = 0; i < reshard_sharded_value_count(sharded); i++) {
+        reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+        assert_int_equal(reshard_sharded_value_at(sharded, i, &value), RESHARD_OK);
+        if (value.kind == RESHARD_VALUE_COMMON && value.key.size == strlen(key) && memcmp(value.key.data, key, value.key.size) == 0)
+            return value.json.size >= strlen(json) && memcmp(value.json.data, json, strlen(json) - 1) == 0;
+    }
+    return false;
+}
+
+/* Megatron's test_content_metadata: what says how the rest is to be read survives, in the folder and in what is loaded. */
+static void content_rank(struct rank_call *call)
+{
+    struct held *held = held_new(call->rank, call->ranks);
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    reshard_load_options loading = RESHARD_LOAD_OPTIONS_INIT;
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    reshard_sharded *result = NULL;
+    held_walk(held, call->rank, call->ranks, true);
+    value.key = text_of("content_metadata");
+    value.json = text_of(call->context);
+    assert_int_equal(reshard_sharded_add_value(held->sharded, &value, NULL), RESHARD_OK);
+    convert.to = call->format;
+    convert.no_sync = convert.overwrite = 1;
+    options.convert = &convert;
+    loading.strict = RESHARD_STRICT_RAISE_ALL;
+    call->status = reshard_save(call->comm, call->path, held->sharded, &options, NULL, &call->err);
+    if (!call->status)
+        call->status = reshard_load(call->comm, call->path, held->sharded, &loading, NULL, &result, &call->err);
+    if (!call->status && !value_begins(result, "content_metadata", call->context))
+        call->status = RESHARD_DIFFERS;
+    reshard_sharded_free(result);
+    held_free(held);
+}
+
+TEST(content_metadata_survives)
+{
+    static const char *const contents[] = { "{\"a\": 3}", "{\"nested\": {\"a\": 3}, \"flat\": [5, {\"6\": null}]}", "{}" };
+    for (int i = 0; i < 3; i++) {
+        reshard_checkpoint *checkpoint;
+        reshard_sharded *metadata;
+        const struct rank_call save = {
+            .path = path_in("content"), .format = "torch_dist", .work = content_rank, .context = (void *)contents[i]
+        };
+        ranks_must(&save, 2);
+        CHECK_OK(reshard_open(save.path, NULL, &checkpoint, &err));
+        CHECK_OK(reshard_sharded_metadata(checkpoint, &metadata, &err));
+        assert_true(value_begins(metadata, "content_metadata", contents[i]));
+        reshard_sharded_free(metadata);
+        reshard_close(checkpoint);
     }
 }
 
@@ -472,6 +649,25 @@ static bool has_object(const reshard_sharded *result, const char *key)
     return false;
 }
 
+/* Whether a tensor of F32 has what the checkpoint has. */
+static bool is_loaded(const reshard_sharded *request, const char *path, const char *key)
+{
+    reshard_error own = RESHARD_ERROR_INIT;
+    reshard_checkpoint *checkpoint;
+    float stored[100];
+    bool is_same = false;
+    assert_int_equal(reshard_open(path, NULL, &checkpoint, &own), RESHARD_OK);
+    const size_t tensor = (size_t)reshard_tensor_find(checkpoint, key, strlen(key));
+    assert_int_equal(reshard_read_into(checkpoint, tensor, NULL, NULL, NULL, stored, 15 * sizeof(float), &own), RESHARD_OK);
+    for (size_t i = 0; i < reshard_sharded_count(request); i++) {
+        reshard_sharded_tensor found = RESHARD_SHARDED_TENSOR_INIT;
+        reshard_sharded_at(request, i, &found);
+        is_same |= is_key(found.key, key) && memcmp(found.data, stored, 15 * sizeof(float)) == 0;
+    }
+    reshard_close(checkpoint);
+    return is_same;
+}
+
 static bool list_is(const reshard_sharded *result, int64_t kind, const struct value *expected)
 {
     size_t at = 0, count = expected ? expected->list.count : 0;
@@ -519,6 +715,8 @@ static void strict_rank(struct rank_call *call)
         wrong = call->err.message;
     else if (has_object(result, "objB") == given->removes || has_object(result, "ObjD"))
         wrong = "objects";
+    else if (!given->removes && !is_loaded(request, given->path, "rep"))
+        wrong = "values";
     else if (!list_is(result, RESHARD_VALUE_MISSING, value_dict_get(given->expected, "missing")) ||
              !list_is(result, RESHARD_VALUE_UNEXPECTED, value_dict_get(given->expected, "unexpected")))
         wrong = "lists";
@@ -585,9 +783,25 @@ TEST(strictness_is_megatrons)
 
 /* ---- other extents ---- */
 
+/* What Megatron's own load of other extents gave. */
+static void mismatch_check(const struct value *table, int64_t extent, const float *values)
+{
+    char name[64], hex[DIGEST_HEX_MAX];
+    struct str expected;
+    struct digest *digest = digest_new(DIGEST_SHA256);
+    snprintf(name, sizeof(name), "extent %d, allow True", (int)extent);
+    assert_true(value_as_str(value_dict_get(value_dict_get(table, name), "sha256"), &expected));
+    digest_update(digest, values, (size_t)extent * 3 * sizeof(*values));
+    digest_hex(digest, hex);
+    digest_free(digest);
+    assert_memory_equal(hex, expected.data, 64);
+}
+
 TEST(extents_may_differ_where_that_is_allowed)
 {
     char path[1024];
+    struct value_graph graph = manifest_read("megatron-sem-plain");
+    const struct value *table = value_dict_get(value_dict_get(graph.root, "also"), "mismatch");
     const int64_t extents[] = { 17, 20, 25 };
     float values[3][25 * 3];
     snprintf(path, sizeof(path), "%s/megatron/megatron-sem-plain/ckpt", test_fixtures());
@@ -609,11 +823,14 @@ TEST(extents_may_differ_where_that_is_allowed)
                 CHECK_OK(reshard_load(NULL, path, request, NULL, NULL, NULL, &err));
             else
                 CHECK_FAILS(reshard_load(NULL, path, request, NULL, NULL, NULL, &err), RESHARD_ERR_USAGE);
+            if (allows)
+                mismatch_check(table, extents[e], values[e]);
             if (!allows && extents[e] == 17)
                 assert_non_null(strstr(err.message, "Global shape mismatch for loaded"));
             reshard_sharded_free(request);
         }
     }
+    value_graph_release(&graph);
     assert_memory_equal(values[0], values[1], 17 * 3 * sizeof(float));
     assert_memory_equal(values[2], values[1], 20 * 3 * sizeof(float));
     for (int i = 60; i < 75; i++)
@@ -655,6 +872,7 @@ TEST(a_failure_is_everybodys)
     for (int r = 0; r < 2; r++) {
         assert_int_equal(calls[r].status, RESHARD_ERR_USAGE);
         assert_non_null(strstr(calls[r].err.message, "Invalid access pattern for 'w'"));
+        assert_non_null(strstr(calls[r].err.message, "ranks 0 and 1 have main copies of cell (0,)"));
     }
     like.context = &like;
     ranks_run(calls, 2, &like);
@@ -697,8 +915,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_ranks_loads_what_any_other_saved),
         cmocka_unit_test(each_rank_writes_a_file_of_its_own),
+        cmocka_unit_test(what_ranks_saved_loses_what_is_removed),
         cmocka_unit_test(checksums_of_what_ranks_wrote_are_right),
         cmocka_unit_test(a_kept_plan_writes_what_a_new_one_would),
+        cmocka_unit_test(common_values_are_compared_as_they_are_prepared),
+        cmocka_unit_test(content_metadata_survives),
         cmocka_unit_test(pieces_may_be_uneven_and_many_or_none),
         cmocka_unit_test(strictness_is_megatrons),
         cmocka_unit_test(extents_may_differ_where_that_is_allowed),

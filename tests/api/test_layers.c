@@ -211,6 +211,10 @@ TEST(experts_are_renumbered)
     CHECK_OK(reshard_expert_key(NAME("norm.weight"), 1, 32, &key, &size, &err));
     assert_string_equal(key, "norm.weight");
     reshard_free(key);
+    CHECK_OK(reshard_expert_key(NAME("norm.weight"), 0, 0, &key, &size, &err)); /* a model without experts */
+    assert_string_equal(key, "norm.weight");
+    reshard_free(key);
+    CHECK_FAILS(reshard_expert_key(NAME("experts.0.w"), 0, 0, &key, &size, &err), RESHARD_ERR_USAGE);
     CHECK_FAILS(reshard_expert_key(NAME("experts.32.w"), 1, 32, &key, &size, &err), RESHARD_ERR_USAGE);
     assert_null(key);
 }

@@ -259,6 +259,129 @@ TEST(ranks_load_by_one_mapping)
     ranks_run(&given, 3, rank_loads, RESHARD_ERR_USAGE, "'absent'");
 }
 
+/* ---- one process for all ranks ---- */
+
+/* A list of the shards of all ranks; those of `others` without values. */
+static reshard_shards *list_new(int64_t ranks, int64_t count, int64_t others, struct loaded (*memory)[MADE + 1])
+{
+    reshard_shards *list;
+    assert_int_equal(reshard_shards_new(&list, NULL), RESHARD_OK);
+    for (int64_t r = 0; r < ranks; r++) {
+        reshard_sharded *sharded;
+        assert_int_equal(reshard_sharded_new(&sharded, NULL), RESHARD_OK);
+        for (int t = 0; t < count; t++)
+            loaded_add(&memory[r][t], &made[t], r, ranks, sharded);
+        for (size_t i = 0; i < reshard_sharded_count(sharded); i++) {
+            reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+            reshard_shard shard = RESHARD_SHARD_INIT;
+            reshard_sharded_at(sharded, i, &tensor);
+            shard.key = tensor.key;
+            shard.dtype = tensor.dtype;
+            shard.rank = tensor.rank;
+            shard.global_shape = tensor.global_shape;
+            shard.start = tensor.global_offset;
+            shard.extent = tensor.local_shape;
+            shard.data = r == others ? NULL : tensor.data;
+            assert_int_equal(reshard_shards_add(list, &shard, NULL), RESHARD_OK);
+        }
+        reshard_sharded_free(sharded);
+    }
+    return list;
+}
+
+static void mapped_list_check(const struct load_case *given, int64_t ranks, int64_t others)
+{
+    static struct loaded memory[RANKS_MAX][MADE + 1];
+    const int count = given->saves == 2 ? MADE : MADE_F;
+    const reshard_map_text texts[] = { { "text", given->text, strlen(given->text) } };
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+    reshard_checkpoint *checkpoint;
+    reshard_shards *list = list_new(ranks, count, others, memory);
+    map.texts = texts;
+    map.text_count = 1;
+    CHECK_OK(reshard_open(given->path, NULL, &checkpoint, &err));
+    for (int again = 0; again < 2; again++)
+        CHECK_OK(reshard_load_shards_mapped(checkpoint, list, &map, NULL, &err));
+    for (int64_t r = 0; r < ranks; r++) {
+        struct test_rank rank = { .rank = r, .size = ranks, .err = RESHARD_ERROR_INIT };
+        for (int t = 0; t < count && r != others; t++)
+            loaded_check(&rank, t, &memory[r][t]);
+        if (rank.status)
+            fail_msg("rank %d: %s", (int)r, rank.err.message);
+        if (r == others)
+            assert_true(memory[r][0].values[0] == LEFT);
+    }
+    reshard_shards_free(list);
+    reshard_close(checkpoint);
+}
+
+static int diagnoses_keep(const char *diagnoses, size_t error_count, void *context)
+{
+    (void)error_count;
+    snprintf(context, 400, "%s", diagnoses);
+    return 0;
+}
+
+/* The text makes "f" of "f", and nobody wants that: then it does not matter how many ranks cut it. */
+static void mapped_list_some(const struct load_case *given)
+{
+    static struct loaded memory[RANKS_MAX][MADE + 1];
+    const reshard_map_text texts[] = { { "text", given->text, strlen(given->text) } };
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+    reshard_checkpoint *checkpoint;
+    char said[400];
+    struct test_rank rank = { .size = 1, .err = RESHARD_ERROR_INIT };
+    reshard_shards *list = list_new(1, 2, -1, memory);
+    map.texts = texts;
+    map.text_count = 1;
+    map.diagnose = diagnoses_keep;
+    map.context = said;
+    CHECK_OK(reshard_open(given->path, NULL, &checkpoint, &err));
+    CHECK_OK(reshard_load_shards_mapped(checkpoint, list, &map, NULL, &err));
+    assert_non_null(strstr(said, "warning: no key of the target is found for 'f'"));
+    for (int t = 0; t < 2; t++)
+        loaded_check(&rank, t, &memory[0][t]);
+    assert_int_equal(rank.status, RESHARD_OK);
+    reshard_shards_free(list);
+    reshard_close(checkpoint);
+}
+
+TEST(shards_of_a_list_are_what_the_text_makes_of_a_checkpoint)
+{
+    static struct loaded memory[RANKS_MAX][MADE + 1];
+    reshard_error err = RESHARD_ERROR_INIT;
+    for (int64_t saves = 1; saves <= 2; saves++) {
+        const struct load_case given = case_of(saves == 1 ? "torch_dist" : "torch-dcp", saves);
+        for (int64_t ranks = 1; ranks <= RANKS_MAX; ranks++)
+            mapped_list_check(&given, ranks, ranks > 2 ? 1 : -1);
+    }
+    const struct load_case full = case_of("torch-dcp", 2);
+    mapped_list_some(&full);
+    const struct load_case given = case_of("torch-dcp", 1);
+    static const struct {
+        const char *text, *said;
+    } wrong[] = { { "a^T -> a_t\na -> b0", "tensor 'b0' has another shape than the shard's global one" },
+                  { "a^T -> a_t", "the checkpoint has no tensor 'b0', nor is one made of it" },
+                  { "absent -> a_t", "'absent'" } };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+        const reshard_map_text texts[] = { { "text", wrong[i].text, strlen(wrong[i].text) } };
+        reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+        reshard_checkpoint *checkpoint;
+        reshard_shards *list = list_new(1, 2, -1, memory);
+        map.texts = texts;
+        map.text_count = 1;
+        CHECK_OK(reshard_open(given.path, NULL, &checkpoint, &err));
+        CHECK_FAILS(reshard_load_shards_mapped(checkpoint, list, &map, NULL, &err), RESHARD_ERR_USAGE);
+        if (!strstr(err.message, wrong[i].said))
+            fail_msg("%s: %s", wrong[i].text, err.message);
+        assert_true(memory[0][0].values[0] == LEFT);
+        reshard_shards_free(list);
+        reshard_close(checkpoint);
+    }
+}
+
 /* ---- names that are recognised ---- */
 
 static const char *const gpt_names[] = { "wte.weight",          "wpe.weight",           "h.0.ln_1.weight",      "h.0.ln_1.bias",
@@ -334,6 +457,7 @@ int main(void)
         cmocka_unit_test(ranks_load_what_the_text_makes_of_a_checkpoint),
         cmocka_unit_test(strictness_is_about_the_names_that_come_out),
         cmocka_unit_test(ranks_load_by_one_mapping),
+        cmocka_unit_test(shards_of_a_list_are_what_the_text_makes_of_a_checkpoint),
         cmocka_unit_test(names_that_are_recognised_become_those_that_are_asked_for),
     };
     return cmocka_run_group_tests(tests, folder_make, folder_remove);

@@ -2,7 +2,9 @@
 /* Sharded state dicts: the cases of Megatron Core's unit tests test_mapping, test_validation and test_fully_parallel. */
 #include "check.h"
 
-#include "reshard/sharded.h"
+#include "api/sharded_handle.h"
+
+#include <stdbool.h>
 
 static reshard_error err;
 
@@ -335,6 +337,52 @@ TEST(common_values_are_compared)
     reshard_sharded_free(other);
 }
 
+static size_t values_of(const reshard_sharded *held, char *out, size_t size)
+{
+    *out = 0;
+    for (size_t i = 0; i < reshard_sharded_value_count(held); i++) {
+        reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+        assert_int_equal(reshard_sharded_value_at(held, i, &value), RESHARD_OK);
+        snprintf(out + strlen(out), size - strlen(out), "%.*s=%.*s;", (int)value.key.size, value.key.data, (int)value.json.size,
+                 value.json.data);
+    }
+    return strlen(out);
+}
+
+/* What Megatron-LM takes out before it compares: args.rank and args.local_rank. */
+TEST(common_values_are_taken_out)
+{
+    const reshard_str rank[] = { text_of("args"), text_of("rank") }, local[] = { text_of("args"), text_of("local_rank") };
+    const reshard_str deep[] = { text_of("args"), text_of("more"), text_of("x") };
+    const reshard_str none[] = { text_of("args"), text_of("lr"), text_of("x") };
+    reshard_sharded *held = state_new();
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    char text[200];
+    value.key = text_of("args");
+    value.json = text_of("{\"rank\":3,\"lr\":0.5,\"local_rank\":1,\"more\":{\"x\":[1],\"y\":null}}");
+    CHECK_OK(reshard_sharded_add_value(held, &value, &err));
+    value.key = text_of("iteration");
+    value.json = text_of("7");
+    CHECK_OK(reshard_sharded_add_value(held, &value, &err));
+    CHECK_OK(reshard_sharded_remove_value(held, rank, 2, &err));
+    CHECK_OK(reshard_sharded_remove_value(held, local, 2, &err));
+    CHECK_OK(reshard_sharded_remove_value(held, local, 2, &err));
+    CHECK_OK(reshard_sharded_remove_value(held, deep, 3, &err));
+    CHECK_OK(reshard_sharded_remove_value(held, none, 3, &err));
+    CHECK_OK(reshard_sharded_remove_value(held, none, 0, &err));
+    values_of(held, text, sizeof(text));
+    assert_string_equal(text, "args={\"lr\": 0.5, \"more\": {\"y\": null}};iteration=7;");
+    CHECK_OK(reshard_sharded_remove_value(held, rank, 1, &err));
+    values_of(held, text, sizeof(text));
+    assert_string_equal(text, "iteration=7;");
+    value.key = text_of("broken");
+    value.json = text_of("{");
+    CHECK_OK(reshard_sharded_add_value(held, &value, &err));
+    CHECK_FAILS(reshard_sharded_remove_value(held, (const reshard_str[]){ text_of("broken"), text_of("x") }, 2, &err), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "common value 'broken'"));
+    reshard_sharded_free(held);
+}
+
 /* ---- integrity ---- */
 
 /* Rows of (8, 3) by rank, of which `left_out` is missing and `moved` is at its neighbour's place. */
@@ -366,9 +414,37 @@ TEST(each_element_has_one_main_copy)
     CHECK_FAILS(rows_check(2, -1, 1), RESHARD_ERR_USAGE);
     assert_non_null(strstr(err.message, "Invalid access pattern for 'w', global shape (8, 3), fragments (4, 1): [[1] [1] [0] [1]]"));
     CHECK_FAILS(rows_check(-1, 2, 1), RESHARD_ERR_USAGE);
-    assert_non_null(strstr(err.message, "[[1] [2] [0] [1]]"));
+    assert_non_null(strstr(err.message, "[[1] [2] [0] [1]]; ranks 1 and 2 have main copies of cell (1, 0)"));
     CHECK_FAILS(rows_check(2, -1, 0), RESHARD_ERR_USAGE);
     CHECK_FAILS(rows_check(-1, 3, 0), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "'w'"));
+}
+
+/* Rank 1 says something else of the tensor than rank 0. */
+TEST(who_says_something_else_is_named)
+{
+    static const int64_t local[] = { 2, 3 }, other[] = { 2, 4 }, whole[] = { 4, 3 }, starts[3][2] = { { 0, 0 }, { 2, 0 }, { 1, 0 } };
+    static const char *const expected[] = { "do not agree on the dtype: rank 1's with rank 0's",
+                                            "do not agree on the global shape: rank 1's with rank 0's",
+                                            "do not agree on whether the grid is regular: rank 1's with rank 0's",
+                                            "main copies of 'w' overlap of ranks 0 and 2: 18 elements of 12" };
+    for (int what = 0; what < 4; what++) {
+        reshard_sharded *ranks[3] = { state_new(), state_new(), state_new() };
+        for (int64_t r = 0; r < (what == 3 ? 3 : 2); r++) {
+            reshard_sharded_tensor tensor = tensor_of("w", 2, 0, r == 1 && what == 1 ? other : local);
+            const reshard_rank_offset at = { 0, r, 2 };
+            tensor.dtype = r == 1 && what == 0 ? "F16" : "F32";
+            tensor.global_shape = whole;
+            tensor.global_offset = starts[r];
+            CHECK_OK(what == 3 || (what == 2 && r == 1) ? reshard_sharded_add(ranks[r], &tensor, &err) : add_at(ranks[r], &tensor, &at, 1));
+        }
+        CHECK_FAILS(reshard_sharded_check((const reshard_sharded *const *)ranks, 3, &err), RESHARD_ERR_USAGE);
+        if (!strstr(err.message, expected[what]))
+            fail_msg("%s", err.message);
+        assert_string_equal(err.object, "w");
+        for (int r = 0; r < 3; r++)
+            reshard_sharded_free(ranks[r]);
+    }
 }
 
 TEST(two_main_copies_of_a_cell_are_refused)
@@ -417,7 +493,12 @@ TEST(flat_ranges_tile_their_cell)
 {
     CHECK_OK(ranges_check_without(-1));
     CHECK_FAILS(ranges_check_without(1), RESHARD_ERR_USAGE);
-    assert_non_null(strstr(err.message, "Flattened ranges dont cover"));
+    assert_non_null(strstr(err.message, "Flattened ranges dont cover the whole shard of 'w': that of rank 0 ends at 1, that of rank 2 "
+                                        "begins at 3"));
+    CHECK_FAILS(ranges_check_without(2), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "'w': the last, of rank 1, ends at 3 of 6"));
+    CHECK_FAILS(ranges_check_without(0), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "'w': the first, of rank 1, begins at 1"));
     CHECK_FAILS(ranges_check_without(4), RESHARD_ERR_USAGE);
     assert_non_null(strstr(err.message, "Invalid access pattern"));
 }
@@ -485,6 +566,66 @@ TEST(copies_are_spread_by_bytes)
     }
 }
 
+/* Megatron's own cases (test_fully_parallel): 8 ranks, tensor parallel in pairs. B has a piece on each rank, C, D and E are whole on all,
+ * two tensors are cut by tensor parallelism. */
+enum spread_key { SPREAD_B, SPREAD_C, SPREAD_D, SPREAD_E, SPREAD_FIRST, SPREAD_SECOND, SPREAD_KEYS };
+
+static reshard_sharded *spread_rank(int64_t rank)
+{
+    static const char *const keys[] = { "keyB", "keyC", "keyD", "keyE", "key_TP_repl1", "key_TP_repl2" };
+    static const int64_t sizes[] = { 20, 100, 1000, 100, 10, 10 };
+    const reshard_rank_offset by_rank = { 0, rank, 8 }, by_tensor = { 0, rank % 2, 2 };
+    reshard_sharded *made = state_new();
+    for (int k = 0; k < SPREAD_KEYS; k++) {
+        const bool is_cut = k >= SPREAD_FIRST;
+        const int64_t replica = k == SPREAD_B ? 0 : is_cut ? rank / 2 : rank;
+        reshard_sharded_tensor tensor = tensor_of(keys[k], 1, 0, &sizes[k]);
+        tensor.replica_ids = &replica;
+        tensor.replica_count = 1;
+        CHECK_OK(add_at(made, &tensor, is_cut ? &by_tensor : &by_rank, k == SPREAD_B || is_cut));
+    }
+    return made;
+}
+
+/* Owners within a group of `count` ranks, the first of which is `first`, `step` apart: by rank of the group and key; -1: nobody's. */
+static void spread_check(int64_t first, int64_t step, int count, enum spread_purpose purpose, const int (*expected)[SPREAD_KEYS])
+{
+    reshard_sharded *ranks[8];
+    const struct sharded_dict *dicts[8];
+    struct spread_owner **owners;
+    for (int r = 0; r < count; r++) {
+        ranks[r] = spread_rank(first + r * step);
+        dicts[r] = &ranks[r]->dict;
+    }
+    CHECK_OK(sharded_owners_new(dicts, (size_t)count, &owners, &err));
+    CHECK_OK(sharded_spread(dicts, (size_t)count, purpose, owners, &err));
+    for (int r = 0; r < count; r++) {
+        for (int k = 0; k < SPREAD_KEYS; k++) {
+            const int owner = owners[r][k].rank == SPREAD_NONE ? -1 : (int)owners[r][k].rank;
+            const int wanted = k == SPREAD_B ? r : expected[r % 2][k];
+            if (owner != wanted)
+                fail_msg("rank %d of %d by %d, tensor %d: %d, not %d", r, count, (int)step, k, owner, wanted);
+        }
+    }
+    sharded_owners_free(owners, (size_t)count);
+    for (int r = 0; r < count; r++)
+        reshard_sharded_free(ranks[r]);
+}
+
+TEST(copies_are_spread_as_megatron_does)
+{
+    static const int world[2][SPREAD_KEYS] = { { 0, 5, 4, 6, 0, 2 }, { 0, 5, 4, 6, 1, 3 } };
+    static const int even[2][SPREAD_KEYS] = { { 0, 1, 0, 2, 3, 3 }, { 0, 1, 0, 2, 3, 3 } };
+    static const int odd[2][SPREAD_KEYS] = { { 0, -1, -1, -1, 0, 1 }, { 0, -1, -1, -1, 0, 1 } }; /* main copies are elsewhere */
+    static const int odd_load[2][SPREAD_KEYS] = { { 0, 3, 2, 0, 0, 1 }, { 0, 3, 2, 0, 0, 1 } };  /* these come last */
+    spread_check(0, 1, 8, SPREAD_TO_SAVE, world);
+    spread_check(0, 1, 8, SPREAD_TO_LOAD, world);
+    spread_check(0, 2, 4, SPREAD_TO_SAVE, even);
+    spread_check(0, 2, 4, SPREAD_TO_LOAD, even);
+    spread_check(1, 2, 4, SPREAD_TO_SAVE, odd);
+    spread_check(1, 2, 4, SPREAD_TO_LOAD, odd_load);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -493,9 +634,10 @@ int main(void)
         cmocka_unit_test(main_replicas_have_only_zeros),      cmocka_unit_test(factories_make_parts_and_merge_them),
         cmocka_unit_test(objects_have_unique_keys),           cmocka_unit_test(prefixes_are_put_and_replaced),
         cmocka_unit_test(common_values_are_compared),         cmocka_unit_test(each_element_has_one_main_copy),
+        cmocka_unit_test(common_values_are_taken_out),        cmocka_unit_test(who_says_something_else_is_named),
         cmocka_unit_test(two_main_copies_of_a_cell_are_refused),
         cmocka_unit_test(flat_ranges_tile_their_cell),               cmocka_unit_test(objects_fill_their_grid),
-        cmocka_unit_test(copies_are_spread_by_bytes),
+        cmocka_unit_test(copies_are_spread_by_bytes),        cmocka_unit_test(copies_are_spread_as_megatron_does),
     };
     return cmocka_run_group_tests_name("sharded", tests, NULL, NULL);
 }

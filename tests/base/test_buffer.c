@@ -33,6 +33,14 @@ TEST(appends_add_up)
     assert_null(buffer.data);
 }
 
+TEST(printing_nothing_is_no_failure)
+{
+    struct buffer buffer = { 0 };
+    assert_true(buffer_printf(&buffer, "%s", "") && buffer_printf(&buffer, "%.*s", 0, "x"));
+    assert_true(buffer.size == 0 && !buffer.failed);
+    buffer_release(&buffer);
+}
+
 TEST(extension_gives_room_even_of_no_bytes)
 {
     struct buffer buffer = { 0 };
@@ -61,6 +69,14 @@ TEST(a_limit_is_exact_and_keeps_the_contents)
     assert_false(buffer.failed);
     assert_false(buffer_append_fill(&buffer, 0, 11));
     assert_false(buffer_append_fill(&buffer, 0, SIZE_MAX));
+    /* What comes behind a gap is refused too, however small, until the buffer is cleared. */
+    assert_false(buffer_append_fill(&buffer, 0, 10));
+    assert_false(buffer_append(&buffer, NULL, 0));
+    assert_false(buffer_append_fill(&buffer, 0, 0));
+    assert_null(buffer_extend(&buffer, 0));
+    assert_false(buffer_printf(&buffer, "x"));
+    assert_int_equal(buffer.size, 0);
+    buffer_clear(&buffer);
     assert_true(buffer_append_fill(&buffer, 0, 10));
     buffer_release(&buffer);
     assert_int_equal(buffer.limit, 10);
@@ -159,6 +175,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appends_add_up),
+        cmocka_unit_test(printing_nothing_is_no_failure),
         cmocka_unit_test(extension_gives_room_even_of_no_bytes),
         cmocka_unit_test(a_limit_is_exact_and_keeps_the_contents),
         cmocka_unit_test(without_memory_the_contents_stay),

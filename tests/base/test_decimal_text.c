@@ -188,6 +188,23 @@ TEST(random_bigints_agree_with_the_slow_conversion)
     assert_true(fail_malloc_was_hit() && buffer.failed);
 }
 
+TEST(integers_are_written_as_printf_writes_them)
+{
+    int64_t value = INT64_MAX;
+    struct buffer buffer = { 0 };
+    for (int i = 0; i < 64; i++, value = value / 2 - i % 3) {
+        const int64_t pair[] = { value, -value, INT64_MIN + i, 10 - i };
+        for (size_t j = 0; j < 4; j++) {
+            char wanted[24];
+            snprintf(wanted, sizeof(wanted), "%lld", (long long)pair[j]);
+            buffer_clear(&buffer);
+            assert_true(buffer_append_integer(&buffer, pair[j]));
+            assert_string_equal(text_of(&buffer), wanted);
+        }
+    }
+    buffer_release(&buffer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +212,7 @@ int main(void)
         cmocka_unit_test(bare_doubles_have_no_empty_fraction),
         cmocka_unit_test(random_doubles_read_back_from_the_fewest_digits),
         cmocka_unit_test(the_locale_does_not_matter),
+        cmocka_unit_test(integers_are_written_as_printf_writes_them),
         cmocka_unit_test(bigints_are_decimal),
         cmocka_unit_test(random_bigints_agree_with_the_slow_conversion),
     };

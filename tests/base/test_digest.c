@@ -68,6 +68,29 @@ TEST(crcs_of_any_length_and_alignment_agree_with_the_definition)
     }
 }
 
+TEST(crcs_of_parts_give_that_of_the_whole)
+{
+    uint8_t a[700], b[700], both[1500];
+    uint64_t seed = 4;
+    for (int round = 0; round < 300; round++) {
+        size_t size_a = test_random(&seed) % 700, size_b = test_random(&seed) % 700, offset_b = test_random(&seed) % 800;
+        memset(both, 0, sizeof(both));
+        for (size_t i = 0; i < size_a; i++)
+            both[i] = a[i] = i < offset_b || i >= offset_b + size_b ? (uint8_t)test_random(&seed) : 0;
+        for (size_t i = 0; i < size_b; i++)
+            both[offset_b + i] |= b[i] = (uint8_t)test_random(&seed);
+        uint32_t crc_a = crc32_zip(0, a, size_a), crc_b = crc32_zip(0, b, size_b);
+        size_t end = size_a > offset_b + size_b ? size_a : offset_b + size_b;
+        uint64_t size = 0;
+        assert_int_equal(crc32_zip_overlay(crc_a, size_a, crc_b, size_b, offset_b, &size), crc_naive(UINT32_C(0xedb88320), both, end));
+        assert_int_equal(size, end);
+        memset(both, 0, sizeof(both));
+        assert_int_equal(crc32_zip_zeros(size_a), crc_naive(UINT32_C(0xedb88320), both, size_a));
+        memcpy(both, b, size_b);
+        assert_int_equal(crc32_zip_extend(crc_b, size_b, size_b + offset_b), crc_naive(UINT32_C(0xedb88320), both, size_b + offset_b));
+    }
+}
+
 TEST(digests_are_found_by_name)
 {
     enum digest_kind kind;
@@ -83,6 +106,7 @@ int main(void)
         cmocka_unit_test(digests_have_their_published_values),
         cmocka_unit_test(crcs_have_their_check_values_and_continue),
         cmocka_unit_test(crcs_of_any_length_and_alignment_agree_with_the_definition),
+        cmocka_unit_test(crcs_of_parts_give_that_of_the_whole),
         cmocka_unit_test(digests_are_found_by_name),
     };
     return cmocka_run_group_tests_name("digest", tests, NULL, NULL);

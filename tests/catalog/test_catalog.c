@@ -317,6 +317,28 @@ TEST(what_is_decoded_counts_as_held_stream_by_stream)
     }
 }
 
+/* Ties name tensors by their number, which changes; one to a tensor that is gone is none. */
+TEST(ties_follow_tensors_that_are_left)
+{
+    static const int64_t shape[1] = { 4 };
+    static const uint8_t is_removed[5] = { 0, 1, 0, 0, 0 };
+    struct catalog *catalog = catalog_new("test");
+    static const char *const keys[5] = { "b", "gone", "c", "d", "e" };
+    static const uint32_t ties[5] = { 3, CATALOG_NONE, CATALOG_NONE, CATALOG_NONE, 1 };
+    static const uint32_t wanted[4] = { 2, CATALOG_NONE, CATALOG_NONE, CATALOG_NONE };
+    for (uint32_t i = 0; i < 5; i++) {
+        const uint32_t tensor = add_tensor(catalog, keys[i], 1, shape);
+        catalog->tensors[tensor].tied_to = ties[i];
+    }
+    CHECK_OK(catalog_remove_tensors(catalog, is_removed, &err));
+    assert_int_equal(catalog->tensor_count, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(str_is(catalog->tensors[i].key, keys[i ? i + 1 : 0]));
+        assert_int_equal(catalog->tensors[i].tied_to, wanted[i]);
+    }
+    catalog_free(catalog);
+}
+
 TEST(adding_spends_work)
 {
     static const int64_t shape[1] = { 4 };
@@ -361,6 +383,7 @@ int main(void)
         cmocka_unit_test(every_failed_allocation_is_reported_and_leaks_nothing),
         cmocka_unit_test(what_is_shown_beyond_what_is_stored_is_bounded_in_all),
         cmocka_unit_test(what_is_decoded_counts_as_held_stream_by_stream),
+        cmocka_unit_test(ties_follow_tensors_that_are_left),
         cmocka_unit_test(adding_spends_work),
     };
     return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);

@@ -185,6 +185,25 @@ def groups_by_option(root):
     return test
 
 
+def groups_by_parameter(root):
+    """flatten_optimizer_state_dict has an item of each option of each parameter: those of the same options are a group."""
+    def test(shell):
+        source = root / "torch-dcp" / "dcp-tp-fsdp-2d" / "ckpt"
+        shell("convert", source, "out", "--to", "atorch", "--layout", "ranks=3", "--verify", "--quiet")
+        names = [f"model.{n}" for n in ("emb.weight", "up.weight", "up.bias", "down.weight", "down.bias", "norm.weight", "norm.bias")]
+        group, = pickle.loads((shell.work / "out" / "optim_meta").read_bytes())
+        assert group["betas"] in ((0.8, 0.95), [0.8, 0.95]) and group["lr"] == 0.01 and len(group) == 13, group
+        assert group["params"] == names and group["params_names"] == dict(enumerate(names)), group
+        assert "param_groups" not in shell("ls", "--items", "out").decode()
+        less = ("--exclude", "optim.param_groups.*.bias.weight_decay")
+        shell("convert", source, "two", "--to", "atorch", *less, "--verify", "--quiet")
+        first, second = pickle.loads((shell.work / "two" / "optim_meta").read_bytes())
+        assert second["params"] == [n for n in names if n.endswith("bias")] and "weight_decay" not in second, second
+        assert first["params"] == [n for n in names if n.endswith("weight")] and first["weight_decay"] == 0, first
+        assert list(second["params_names"]) == [4, 5, 6], second
+    return test
+
+
 def a_part_of_the_experts(root):
     """What has lost its place in a unit is kept, with its state."""
     def test(shell):
@@ -281,6 +300,69 @@ def padding_is_looked_at(root):
     return test
 
 
+def numbers_of_ranks_are_compared(root):
+    """A number that ranks keep copies of is told where they differ (spec: atorch takes the last one)."""
+    def test(shell):
+        shutil.copytree(folder(root, "atorch-w2"), shell.work / "in")
+        path = shell.work / "in" / "optim_param.00001-00002"
+        path.chmod(0o644)
+        head, payload = header(path)
+        key, entry = next((k, v) for k, v in head.items() if k.endswith("-step") and k[:-5] + "-exp_avg" in header(
+            shell.work / "in" / "optim_param.00000-00002")[0])
+        data = bytearray(path.read_bytes())
+        at = len(data) - len(payload) + entry["data_offsets"][0]
+        data[at:at + 4] = struct.pack("<f", 12345)
+        path.write_bytes(data)
+        said = shell("verify", "in", exit_status=1).decode()
+        assert f"'{key}'" in said or key in said, said
+    return test
+
+
+def zeros_behind_units(root):
+    """Without original parameters padding is zero, and verify looks at it."""
+    def test(shell):
+        case = folder(root, "atorch-noorig-w4")
+        shutil.copytree(case, shell.work / "in")
+        path = shell.work / "in" / "flat_param.00003-00004"
+        path.chmod(0o644)
+        head, payload = header(path)
+        entries = pickle.loads((case / "flat_meta.00003-00004").read_bytes())["param_meta"].values()
+        unit = next(e["striped_fsdp_name"] for e in entries if e["pad"])
+        data = bytearray(path.read_bytes())
+        at = len(data) - len(payload) + head[unit]["data_offsets"][1] - 4
+        assert data[at:at + 4] == bytes(4)
+        data[at:at + 4] = struct.pack("<f", 42)
+        path.write_bytes(data)
+        said = shell("verify", "in").decode()
+        assert said.count("padding of unit") == 1 and f"unit '{unit}'" in said and path.name in said, said
+    return test
+
+
+def version_0_is_cut_anew(root):
+    """Where atorch's own loader fails: version 0 for other numbers of ranks, and back."""
+    def test(shell):
+        v0 = folder(root, "atorch-v0")
+        ranks = len(list(v0.glob("flat_param*")))
+        for other in (1, 2, 5, 13):
+            shell("convert", v0, f"v{other}", "--to", "atorch", "--layout", f"ranks={other}", "--quiet", "--verify")
+            shell("convert", f"v{other}", f"b{other}", "--to", "atorch", "--layout", f"ranks={ranks}", "--quiet")
+            must_be_same(v0, shell.work / f"b{other}")
+    return test
+
+
+def files_beside(root):
+    """atorch takes flat_param.00000-00002.bak for a shard: here it is a file beside, carried along."""
+    def test(shell):
+        w2 = folder(root, "atorch-w2")
+        shutil.copytree(w2, shell.work / "in")
+        shutil.copy(w2 / "flat_param.00000-00002", shell.work / "in" / "flat_param.00000-00002.bak")
+        assert shell("hash", "in") == shell("hash", w2)
+        shell("convert", "in", "out", "--to", "atorch", "--layout", "ranks=3", "--quiet")
+        (shell.work / "out" / "flat_param.00000-00002.bak").unlink()
+        must_be_same(folder(root, "atorch-w3"), shell.work / "out")
+    return test
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -293,9 +375,12 @@ def main():
         ("other wrappings, by rules and references", other_wrappings(root)), ("padding beyond a shard", padding_beyond_a_shard(root)),
         ("pickles as Python writes them", pickles_as_python_writes_them(root)), ("names and what is missing", names(root)),
         ("names of torch's optimizers", torchs_names(root)), ("groups by option", groups_by_option(root)),
+        ("groups by parameter", groups_by_parameter(root)),
         ("a part of the experts", a_part_of_the_experts(root)), ("one tensor costs its bytes", one_tensor(root, arguments.spy)),
         ("what is refused, and why", refused(root)),
-        ("padding that is not 42 is told", padding_is_looked_at(root)),
+        ("padding that is not 42 is told", padding_is_looked_at(root)), ("padding that is not zero is told", zeros_behind_units(root)),
+        ("numbers that ranks have copies of", numbers_of_ranks_are_compared(root)), ("files beside", files_beside(root)),
+        ("version 0 for other ranks", version_0_is_cut_anew(root)),
     ]
     return small_models.run(arguments.bin, tests)
 

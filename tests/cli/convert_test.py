@@ -49,7 +49,7 @@ class Shell:
     def __call__(self, *arguments, status=0):
         done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True, errors="replace", timeout=120,
                               cwd=self.work)
-        assert done.returncode == status, f"{arguments}: exit {done.returncode}, not {status}: {done.stderr.strip()[:300]}"
+        assert status in (done.returncode, None), f"{arguments}: exit {done.returncode}, not {status}: {done.stderr.strip()[:300]}"
         return done
 
     def convert(self, target, *options, status=0, source="source.safetensors"):
@@ -181,6 +181,37 @@ def layout(shell):
     shell.same("source.safetensors", "a")
     done = shell.convert("b", "--to", "torch-dcp", "--layout", "ranks=many", status=2)
     assert "ranks=many" in done.stderr, done.stderr
+    shell.convert("c", "--to", "torch", "--layout", "tp=1,pp=1")  # says nothing to this format, but is no mistake
+    done = shell.convert("d", "--to", "torch-dcp", "--layout", "rank=1", status=5)
+    assert "has no 'rank'" in done.stderr and "ranks=N" in done.stderr, done.stderr
+
+
+def empty_tensors(shell):
+    """A tensor without elements is one of those that are counted, whether a format stores something of it or not."""
+    write_safetensors(shell.work / "empty.safetensors", {"a": ("F32", [2, 0], b""), "b": ("F32", [1], bytes(4))})
+    for target in ("torch", "hf", "torch-dcp", "zarr", "paddle"):
+        done = shell.convert(target, "--to", target, "--json", source="empty.safetensors")
+        assert json.loads(done.stdout)["tensors"] == len(shell.types(target)) == 2, (target, done.stdout)
+
+
+WRONG = ("--to nothing", "--to torch --layout x=1", "--to torch --layout ranks=0", "--to torch --part 3/2",
+         "--to torch --missing nowhere", "--to torch --wrap root", "--to torch --map nowhere", "--to torch --rules nothing",
+         "--to torch --config nowhere", "--like nowhere", "--to torch --set a", "--to torch -m w->", "--to torch --include zz",
+         "--to torch --exclude zz", "--to torch --dtype nothing", "--to torch --dtype zz=f32", "--to torch -o nothing=1",
+         "--to torch --limit nothing=1", "--to torch --checksum md5", "--to torch --rename s/x",
+         "--to torch --rename s/model.norm.weight/step/", "--to torch --strip-prefix zz --include yy", "--to torch --threads x",
+         "--to torch --memory x", "--to torch --io x", "--to torch --iteration 7", "--to torch --format hf",
+         "--to torch --max-shard-size x", "--to torch --items x", "--to megatron --layout tp=3")
+
+
+def wrong_options_come_first(shell):
+    """What is wrong with the options is said before that something is there already."""
+    (shell.work / "there").write_bytes(b"kept")
+    for words in WRONG:
+        new, there = (shell("convert", "source.safetensors", name, *words.split(), status=None) for name in ("new", "there"))
+        assert new.returncode not in (0, 1) and "File exists" not in there.stderr, (words, new.stderr, there.stderr)
+        assert new.stderr.replace("new", "there") == there.stderr.replace("new", "there"), (words, new.stderr, there.stderr)
+    assert (shell.work / "there").read_bytes() == b"kept" and not (shell.work / "new").exists()
 
 
 def format_option(shell):
@@ -304,7 +335,8 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run,
-              layout, format_option, like, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
+              layout, empty_tensors, wrong_options_come_first,
+              format_option, like, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
     return small_models.run(args.bin,
                             [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
 

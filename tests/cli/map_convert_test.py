@@ -401,7 +401,28 @@ def memory_stays_flat(shell):
     return f"{peak >> 10} MiB"
 
 
-TESTS = (renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other,
+def large_parts_are_no_plain_runs(shell):
+    """Parts of megabytes whose rows lie apart in the source, or that are turned: what the kernel could copy in one go, it must not."""
+    rows, columns = 8, 262144
+    data = b"".join(struct.pack("<H", i * 40503 & 0xffff) for i in range(rows * columns))
+    header = json.dumps({"w": {"dtype": "I16", "shape": [rows, columns], "data_offsets": [0, len(data)]}}).encode()
+    (shell.work / "large.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+    shell("convert", "large.safetensors", "cut.safetensors", "--quiet", *shell.map("w -> a, b, axis=1"))
+    shell("convert", "large.safetensors", "turned.safetensors", "--quiet", *shell.map("w^T -> t"))
+    half, cut = columns, read_safetensors(shell.work / "cut.safetensors")  # columns / 2 elements of 2 bytes
+    for i, key in enumerate("ab"):
+        wanted = b"".join(data[(2 * row + i) * half:(2 * row + i + 1) * half] for row in range(rows))
+        assert cut[key][1] == [rows, columns // 2] and cut[key][2] == wanted, key
+    turned = read_safetensors(shell.work / "turned.safetensors")["t"]
+    wanted = bytearray(len(data))
+    for row in range(rows):
+        for byte in range(2):
+            wanted[2 * row + byte::2 * rows] = data[2 * row * columns + byte:2 * (row + 1) * columns:2]
+    assert turned[1] == [columns, rows] and turned[2] == bytes(wanted)
+
+
+TESTS = (large_parts_are_no_plain_runs,
+         renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other,
          removed_tensors_are_listed, a_reference_gives_names_and_shapes, errors_have_a_place, numbers_come_from_config_and_set,
          diff_through_a_mapping, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested, many_tensors_and_pieces,
          memory_stays_flat)

@@ -9,6 +9,7 @@ import json
 import pathlib
 import random
 
+import blowup_inputs
 import moe_layouts_test
 import small_models
 
@@ -52,6 +53,41 @@ def optimizers_follow_expert_parallelism(shell, fixtures):
     assert [[expert for expert, _ in groups(one)] for one in optimizers(shell, "old")] == [[DENSE, DENSE], [EXPERT]]
 
 
+def state_by_bucket_comes_back(shell, fixtures):
+    """Experts' state by bucket, in each layout that has buckets and for every number of ranks of experts, comes back bit by bit."""
+    source = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
+    before = shell.tensors(source)
+    for layout in ("dp_reshardable", "dp_zero_gather_scatter"):
+        for sizes in ("tp=1,pp=1,ep=1,dp=2", "tp=1,pp=1,ep=2,dp=2", "tp=1,pp=2,ep=2,dp=2"):
+            shell("convert", source, "buckets", "--to", "torch_dist", "--layout", sizes, "-o", f"optimizer={layout}", "--overwrite",
+                  "--quiet")
+            shell("convert", "buckets", "back", "--to", "torch_dist", "-o", "optimizer=fully_reshardable", "--overwrite", "--quiet")
+            after = shell.tensors("back")
+            small_models.keys_must_be(set(after), set(before))
+            wrong = [key for key in before if before[key] != after[key]]
+            assert not wrong, (layout, sizes, wrong[:4])
+
+
+def arguments_follow_the_layout(shell, fixtures):
+    """The arguments in the common state say the layout that the checkpoint was written for."""
+    source = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
+    shell("convert", source, "out", "--to", "torch_dist", "--layout", "tp=2,pp=2,ep=2,etp=1,dp=2", "--quiet")
+    args = item(shell, "out", "args")
+    found = {name: args.get(name) for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size",
+                                               "expert_tensor_parallel_size", "world_size", "data_parallel_size")}
+    assert list(found.values()) == [2, 2, 2, 1, 8, 2], found
+
+
+def a_reference_says_of_what_modules_the_model_is(shell, _):
+    """A source without arguments, for another number of ranks than the reference's: names of parameters follow from its modules."""
+    blowup_inputs.megatron(shell.work / "reference", transformer_impl="local", moe_grouped_gemm=False)
+    shell("convert", "reference", "bare.safetensors", "--quiet")
+    shell("convert", "bare.safetensors", "out", "--to", "megatron", "--like", "reference", "--layout", "tp=2", "--quiet")
+    args = item(shell, "out", "args")
+    assert args["transformer_impl"] == "local" and args["moe_grouped_gemm"] is False, args
+    assert "vocab_size" not in args, "arguments of the reference's run, not of its modules, were taken"
+
+
 def releases_get_what_they_know(shell, fixtures):
     """-o release leaves out, and names, the classes that a release does not have, and nothing else."""
     source = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
@@ -90,7 +126,8 @@ def main():
     parser.add_argument("--fixtures", required=True)
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
-    tests = (optimizers_follow_expert_parallelism, releases_get_what_they_know, flattened_matrices_are_refused)
+    tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, arguments_follow_the_layout,
+             a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know, flattened_matrices_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, fixtures)) for test in tests])
 
 

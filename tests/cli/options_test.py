@@ -42,8 +42,8 @@ NO_EFFECT = {
     "draw": {"progress": "a map reads no payload", "verbose": "", "quiet": "it draws what was asked for"},
     "map": {"progress": "", "color": "", "verbose": ""},
     "formats": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": ""},
-    "completion": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": "", "json": "a script is no object"},
-    "help": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": "", "json": "a text is no object"},
+    "completion": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": ""},
+    "help": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": ""},
 }
 
 
@@ -780,8 +780,8 @@ def option_json(sh, verb):
     if verb == "map":
         (sh.work / "m.map").write_text("w -> b\n")
         done = sh("map", "expand", "m.map", "--source", model(sh), "--json")
-    elif verb == "formats":
-        done = sh("formats", "--json")
+    elif verb in ("formats", "help", "completion"):
+        done = sh(verb, *(["zsh"] if verb == "completion" else []), "--json")
     elif verb == "cat":
         done = sh("cat", model(sh), "absent", "--json", status=2)
         equal(json.loads(done.stderr)["schema"], "reshard-error/1")

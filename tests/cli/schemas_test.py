@@ -53,6 +53,9 @@ CASES = {
     "draw-diff": ["draw --diff dcp other.pt", "draw --diff shards pieces"],
     "formats": ["formats", "formats torch_dist"],
     "limits": ["formats --limits"],
+    "help": ["help", "help convert"],
+    "completion": ["completion bash", "completion fish",
+                   "completion words -- convert dcp out --layout tp=2,", "completion words -- cat dcp model"],
     "map-parse": ["map parse m.aoa"],
     "map-expand": ["map expand m.aoa --source s.json --target t.json"],
     "map-check": ["map check m.aoa --source s.json --target t.json"],
@@ -101,7 +104,7 @@ def check(run, name, lines):
     validator = jsonschema.Draft202012Validator(schema)
     for line in lines:
         on_error = line.startswith("2> ")
-        done = run(f"{line.removeprefix('2> ')} --json")
+        done = run(f"--json {line}" if " -- " in line else f"{line.removeprefix('2> ')} --json")
         text = done.stderr if on_error else done.stdout
         found = [json.loads(one) for one in text.splitlines()]
         assert found and (name == "progress" or len(found) == 1), f"{line}: exit {done.returncode}: {done.stdout[:200]}{done.stderr[:300]}"

@@ -7,12 +7,16 @@ usage: ties_test.py --bin RESHARD --fixtures DIR
 import argparse
 import json
 import pathlib
+import pickle
 import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import small_models  # noqa: E402
 import torch_stub  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "paddle"))
+import strategies  # noqa: E402
 
 HIDDEN, WIDE, WORDS = 8, 12, 256
 FIXTURES = pathlib.Path()
@@ -257,7 +261,19 @@ def megatron_without_arguments(sh):
         must_be(name, arguments["untie_embeddings_and_output_weights"], name == "untied")
 
 
-TESTS = [("torch to torch: one storage under all names", torch_to_torch), ("the first name is left out", the_first_is_left_out),
+def ties_in_paddle(sh):
+    """One array under several names of a .pdparams is one tensor with ties to the first, wherever in the file it stands."""
+    shard = strategies.Array("<f4", (2, 2), bytes(range(16)))
+    other = strategies.Array("<f4", (2, 2), bytes(range(16, 32)))
+    with strategies.Pickles():
+        state = {"a": other, "b": strategies.Array("<f4", (3,), bytes(12)), "c": shard, "d": other, "e": shard, "f": shard}
+        (sh.work / "model.pdparams").write_bytes(pickle.dumps(state, 4))
+    must_be("ties", groups_listed(sh, "model.pdparams"), {frozenset("ad"), frozenset("cef")})
+
+
+TESTS = [("one array under several names in Paddle's files", ties_in_paddle),
+         ("torch to torch: one storage under all names", torch_to_torch),
+         ("the first name is left out", the_first_is_left_out),
          ("tensors of different types are not tied", different_types_are_not_tied), ("tied=drop in safetensors", drop_in_safetensors),
          ("tied=drop in hf", drop_in_hf), ("formats without ties hold copies", copies),
          ("what save_model recorded", metadata_of_save_model), ("Megatron's last stage holds a copy", megatron_copy),

@@ -440,6 +440,38 @@ def ranked_that_cannot_be_told(shell):
         assert word in shell("inspect", name).decode()
 
 
+def put_ranked(folder, weights, stage, files):
+    """ignore_merge_optimizer: what each file holds."""
+    family(folder, "model", [weights])
+    for name, tensors in files.items():
+        put(folder / name, tensors)
+    index = {"quant_ckpt_resume_times": 0, "optim_shard_num": 1, "ckpt_quant_stage": stage}
+    (folder / "optimizer.safetensors.index.json").write_text(json.dumps(index))
+
+
+def ranked_and_quantised(shell):
+    """Sharding ranks have whole states with their scales, and so have tensor-parallel ranks of what they all hold. Pieces of a state have
+    scales of their own, and are refused."""
+    weights = {key: tensor(key, shape, "BF16") for key, shape in {"a.weight": [64, 6], "b.bias": [37], "gate.weight": [32, 3]}.items()}
+    for stage in "O1", "O2":
+        held, _, values = quantised_states(weights, stage)
+        parts = [{k: v for k, v in held.items() if k.startswith("a") == first} for first in (True, False)]
+        for name, files in (("shards", {f"optimizer.shard{i:02}.safetensors": part for i, part in enumerate(parts)}),
+                            ("copies", {f"optimizer.tp{tp:02}.safetensors": held for tp in range(2)})):
+            folder = shell.work / f"{stage}.{name}"
+            put_ranked(folder, weights, stage, files)
+            same_bytes(shell, folder, prefixed(model=weights, optimizer=held))
+            shell("verify", folder)
+            shell("convert", folder, f"{folder}.fc", "--to", "paddle-flex", "--rules", "auto", "--quiet")
+            same_bytes(shell, f"{folder}.fc", weights | {key.replace("/", "."): value for key, value in values.items()})
+        for shape in ([64, 3], [32, 6]):
+            pieces = quantised_states({**weights, "a.weight": tensor("a.weight", shape, "BF16")}, stage)[0]
+            folder = shell.work / f"{stage}.{shape[0]}"
+            put_ranked(folder, weights, stage, {f"optimizer.tp{tp:02}.safetensors": pieces for tp in range(2)})
+            refused(shell, folder, 5, "a.weight/moment", "optimizer.tp00.safetensors", "quantised")
+            assert not any("gate" in line for line in shell("inspect", folder).decode().splitlines() if "left out" in line)
+
+
 def ranked_that_disagree(shell):
     folder = shell.work / "a"
     family(folder, "model", [{"norm.weight": tensor("w", [4])}])
@@ -743,6 +775,7 @@ def main():
         ("ranks with other numbers of experts are refused", experts_that_do_not_fit),
         ("ignore_merge_optimizer: pieces of ranks are put together", ranked),
         ("ignore_merge_optimizer: what cannot be told is refused", ranked_that_cannot_be_told),
+        ("ignore_merge_optimizer: quantised states", ranked_and_quantised),
         ("ignore_merge_optimizer: ranks that disagree are named", ranked_that_disagree),
         ("indexes that do not fit their files are refused", bad_indexes),
         ("tensors are dealt over files as the trainer deals them", dealt_over_ranks),

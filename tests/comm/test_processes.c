@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Processes over shared memory: random layouts against the naive model, and what becomes of the others when a process is killed, is late,
- * or leaves; that no segment is left; and that what is not this user's is refused.
+ * or leaves; that no segment is left; that what is not this user's is refused; messages made in the shared memory itself; and what a
+ * process that goes astray writes there.
  */
 #include "check.h"
 
+#include "comm/comm_transport.h"
 #include "comm/layouts.h"
+#include "../../fuzz/stray.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CASES 150
@@ -187,6 +191,220 @@ TEST(a_rank_that_never_comes_is_named)
     CHECK_FAILS(reshard_comm_processes("a/b", 0, 2, &options, &comm, &err), RESHARD_ERR_USAGE);
 }
 
+/* ---- windows ---- */
+
+#define WINDOWS 200
+
+static uint64_t window_size(const struct comm *comm, uint32_t from, int number)
+{
+    return number % 50 == 7 ? comm_window_bytes(comm) : ((uint64_t)number * 977 + from * 31) % comm_window_bytes(comm);
+}
+
+static void window_fill(uint8_t *place, uint64_t size, uint32_t from, int number)
+{
+    for (uint64_t i = 0; i < size; i++)
+        place[i] = (uint8_t)(i * 7 + from * 13 + (uint64_t)number);
+}
+
+static bool window_is_good(const struct comm *comm, const uint8_t *place, uint64_t size, uint32_t from, int number)
+{
+    bool is_good = size == window_size(comm, from, number);
+    for (uint64_t i = 0; is_good && i < size; i++)
+        is_good = place[i] == (uint8_t)(i * 7 + from * 13 + (uint64_t)number);
+    return is_good;
+}
+
+/* Sends as many as there is room for and takes what has come, until all have. */
+static bool windows_pass_on(struct comm *comm, uint32_t other)
+{
+    struct comm_idle idle = { 0 };
+    reshard_error err = RESHARD_ERROR_INIT;
+    for (int sent = 0, taken = 0; sent < WINDOWS || taken < WINDOWS;) {
+        uint8_t *place = NULL;
+        const uint8_t *came = NULL;
+        uint64_t size;
+        while (sent < WINDOWS && !comm_window_open(comm, other, &place, &err) && place) {
+            window_fill(place, window_size(comm, comm_rank(comm), sent), comm_rank(comm), sent);
+            comm_window_send(comm, other, window_size(comm, comm_rank(comm), sent++));
+        }
+        if (taken < WINDOWS && !comm_window_look(comm, other, &came, &size, &err) && came) {
+            if (!window_is_good(comm, came, size, other, taken++))
+                return false;
+            comm_window_take(comm, other);
+            idle = (struct comm_idle){ 0 };
+        } else if (comm_window_wait(comm, "windows", other, &idle, &err)) {
+            fprintf(stderr, "%s\n", err.message);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Frames that follow each other leave the ring where no slot begins. */
+static int process_passes_windows(reshard_comm *given, int rank, int size)
+{
+    struct comm *comm;
+    reshard_error err = RESHARD_ERROR_INIT;
+    char name[80];
+    (void)given;
+    snprintf(name, sizeof(name), "%.60s-windows", group);
+    if (comm_processes_new(name, (uint32_t)rank, (uint32_t)size, 20, &comm, &err))
+        return 1;
+    int result = 0;
+    for (int round = 0; round < 3 && !result; round++) {
+        struct comm_gathered all = { 0 };
+        uint8_t bytes[1001];
+        memset(bytes, rank, sizeof(bytes));
+        if (comm_all_gather(comm, "gather", bytes, sizeof(bytes) - (size_t)(round + rank), &all, &err))
+            result = 2;
+        else if (all.parts[1 - rank].size != sizeof(bytes) - (size_t)(round + 1 - rank) || all.parts[1 - rank].data[900] != 1 - rank)
+            result = 3;
+        else if (!windows_pass_on(comm, 1 - (uint32_t)rank))
+            result = 4;
+        comm_gathered_release(&all);
+    }
+    comm_free(comm);
+    return result;
+}
+
+TEST(windows_pass_in_order_behind_other_messages)
+{
+    int results[LAYOUT_RANKS_MAX];
+    processes_run_all(2, 20, process_passes_windows, results);
+    assert_int_equal(results[0], 0);
+    assert_int_equal(results[1], 0);
+}
+
+/* ---- a process that goes astray ---- */
+
+static void frame_put(const struct stray *stray, uint32_t kind, uint64_t size)
+{
+    const struct {
+        uint32_t kind, reserved;
+        uint64_t size;
+    } frame = { kind, 0, size };
+    stray_data(stray, STRAY_SENT, 0, &frame, sizeof(frame));
+}
+
+static reshard_status stray_receives(struct comm *comm, reshard_error *err)
+{
+    uint8_t memory[100];
+    reshard_status status = comm_recv(comm, 0, memory, sizeof(memory), err);
+    return status ? status : comm_run(comm, "receive", err);
+}
+
+static reshard_status stray_sends(struct comm *comm, reshard_error *err)
+{
+    reshard_status status = comm_send(comm, 0, "bytes", 5, err);
+    return status ? status : comm_run(comm, "send", err);
+}
+
+static reshard_status stray_gathers(struct comm *comm, reshard_error *err)
+{
+    struct comm_gathered all = { 0 };
+    reshard_status status = comm_all_gather(comm, "gather", "bytes", 5, &all, err);
+    comm_gathered_release(&all);
+    return status;
+}
+
+static reshard_status stray_looks(struct comm *comm, reshard_error *err)
+{
+    const uint8_t *place;
+    uint64_t size;
+    return comm_window_look(comm, 0, &place, &size, err);
+}
+
+static reshard_status stray_opens(struct comm *comm, reshard_error *err)
+{
+    uint8_t *place;
+    return comm_window_open(comm, 0, &place, err);
+}
+
+/* How many messages there is room for. */
+static int windows_open_now(struct comm *comm)
+{
+    int count = 0;
+    uint8_t *place;
+    reshard_error err = RESHARD_ERROR_INIT;
+    while (count < 100 && !comm_window_open(comm, 0, &place, &err) && place) {
+        memset(place, count++, comm_window_bytes(comm));
+        comm_window_send(comm, 0, comm_window_bytes(comm));
+    }
+    return count;
+}
+
+TEST(windows_wait_for_their_reader)
+{
+    struct stray stray;
+    reshard_error err = RESHARD_ERROR_INIT;
+    const uint64_t slot = 64 * 1024;
+    assert_true(stray_open(&stray, 5, &err));
+    assert_int_equal(windows_open_now(stray.comm), 4);
+    stray_read(&stray, STRAY_RECEIVED, slot - 1);
+    assert_int_equal(windows_open_now(stray.comm), 0);
+    stray_read(&stray, STRAY_RECEIVED, 3 * slot);
+    assert_int_equal(windows_open_now(stray.comm), 3);
+    stray_read(&stray, STRAY_RECEIVED, 7 * slot);
+    assert_int_equal(stray_sends(stray.comm, &err), 0);
+    assert_int_equal(windows_open_now(stray.comm), 3); /* the rest of a slot that is begun is passed over */
+    stray_close(&stray);
+}
+
+TEST(a_stray_process_is_an_error_of_the_call)
+{
+    static const struct {
+        reshard_status (*call)(struct comm *comm, reshard_error *err);
+        uint64_t written, read; /* what rank 0 says it has sent, and received */
+        uint32_t kind;
+        uint64_t size;
+        const char *message;
+    } cases[] = {
+        { stray_receives, 256 * 1024 + 1, 0, 2, 100, "memory between rank 1 and rank 0 is damaged" },
+        { stray_receives, UINT64_MAX, 0, 2, 100, "memory between rank 1 and rank 0 is damaged" },
+        { stray_receives, 116, 0, 2, 101, "rank 0 sends 101 bytes, rank 1 expects 100" },
+        { stray_receives, 116, 0, 1, 100, "rank 0 is in another call than rank 1" },
+        { stray_receives, 15, 0, 2, 100, "rank 0 did not come" },
+        { stray_sends, 0, 1, 0, 0, "memory between rank 1 and rank 0 is damaged" },
+        { stray_gathers, 16, 0, 1, UINT64_MAX, "rank 0 gathers 18446744073709551615 bytes" },
+        { stray_gathers, 16, 0, 3, 0, "rank 0 is in another call than rank 1" },
+        { stray_looks, 256 * 1024 + 1, 0, 3, 9, "memory between rank 1 and rank 0 is damaged" },
+        { stray_looks, 64 * 1024, 0, 2, 9, "rank 0 is in another call than rank 1" },
+        { stray_opens, 0, 1, 0, 0, "memory between rank 1 and rank 0 is damaged" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct stray stray;
+        reshard_error err = RESHARD_ERROR_INIT;
+        assert_true(stray_open(&stray, 0.2, &err));
+        frame_put(&stray, cases[i].kind, cases[i].size);
+        stray_written(&stray, STRAY_SENT, cases[i].written);
+        stray_read(&stray, STRAY_RECEIVED, cases[i].read);
+        if (!cases[i].call(stray.comm, &err) || !strstr(err.message, cases[i].message))
+            fail_msg("case %zu: '%s' lacks '%s'", i, err.message, cases[i].message);
+        stray_close(&stray);
+    }
+}
+
+/* A rank that dies while it writes why it gives up holds the others up once, and no longer than the group's timeout. */
+TEST(a_reason_that_does_not_come_is_waited_for_once)
+{
+    struct stray stray;
+    struct comm_idle idle = { 0 };
+    reshard_error err = RESHARD_ERROR_INIT;
+    struct timespec began, ended;
+    const uint32_t writing = 1;
+    assert_true(stray_open(&stray, 0.2, &err));
+    stray_put(&stray, STRAY_OVER, &writing, sizeof(writing));
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    CHECK_FAILS(comm_window_wait(stray.comm, "windows", 0, &idle, &err), RESHARD_ERR_IO);
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    assert_string_equal(err.message, "another rank has given up");
+    uint32_t over;
+    memcpy(&over, stray.memory + STRAY_OVER, sizeof(over));
+    assert_int_equal(over, 3);
+    assert_true((double)(ended.tv_sec - began.tv_sec) + (double)(ended.tv_nsec - began.tv_nsec) / 1e9 < 0.9);
+    stray_close(&stray);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +413,10 @@ int main(void)
         cmocka_unit_test(what_a_crash_left_is_taken_over),
         cmocka_unit_test(what_others_may_open_is_refused),
         cmocka_unit_test(a_rank_that_never_comes_is_named),
+        cmocka_unit_test(windows_pass_in_order_behind_other_messages),
+        cmocka_unit_test(windows_wait_for_their_reader),
+        cmocka_unit_test(a_reason_that_does_not_come_is_waited_for_once),
+        cmocka_unit_test(a_stray_process_is_an_error_of_the_call),
     };
     snprintf(group, sizeof(group), "test-%d", (int)getpid());
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -283,14 +283,13 @@ TEST(ranks_have_one_mapping)
     faults_are_named(&given, "rank 2", "another mapping");
 }
 
-/* One more target, nothing else. */
+/* One target, nothing else: the text asks how many ranks cut 'f', which nobody wants. */
 static void wants_only(struct mapped_case *given, int tensor)
 {
     for (uint64_t seed = 1; given->ranks < 2; seed++)
         case_make(given, seed, 0);
-    given->want_count = 2; /* the text asks how many ranks cut 'f' */
-    given->want[0] = (struct cut_piece){ .tensor = TENSOR_F, .extent = { 2, 8 } };
-    given->want[1] = (struct cut_piece){ .tensor = tensor, .owner = 1, .extent = { wanted[tensor].rows, wanted[tensor].columns } };
+    given->want_count = 1;
+    given->want[0] = (struct cut_piece){ .tensor = tensor, .owner = 1, .extent = { wanted[tensor].rows, wanted[tensor].columns } };
 }
 
 TEST(what_the_mapping_does_not_make_is_named)
@@ -300,7 +299,7 @@ TEST(what_the_mapping_does_not_make_is_named)
     faults_are_named(&unknown, "'unknown'", "the mapping makes none");
     wants_only(&lacks, 0);
     lacks.have_count = 1;
-    faults_are_named(&lacks, "text:6", "'f'");
+    faults_are_named(&lacks, "text:2:1", "'b' is neither a weight of the source nor assigned before");
 }
 
 int main(void)

@@ -180,12 +180,17 @@ WRITERS = {
     "zarr": ["--to", "zarr", "-o", "codec=zstd"],
     "zarr3": ["--to", "zarr", "-o", "zarr-format=3"],
     "megatron": ["--to", "megatron", "--layout", "tp=2"],
+    "paddle": ["--to", "paddle"],
+    "paddle-flex": ["--to", "paddle-flex", "--layout", "sharding=2,stage=1v2"],
+    "paddle-uc": ["--to", "paddle-uc", "--layout", "tp=2"],
 }
 
 
 def source_for(fixtures, writer):
     """A small checkpoint of a real framework that this writer can write."""
-    name = "megatron/megatron-dense-legacy-tp1/ckpt" if writer == "megatron" else "torch-dcp/dcp-small/ckpt"
+    own = {"megatron": "megatron/megatron-dense-legacy-tp1", "paddle": "paddle/paddle331-train",
+           "paddle-flex": "paddle/paddle-strategy-tp2", "paddle-uc": "paddle/paddle-uc-tp1"}
+    name = own.get(writer, "torch-dcp/dcp-small") + "/ckpt"
     return pathlib.Path(fixtures).resolve() / name
 
 

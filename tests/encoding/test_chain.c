@@ -57,6 +57,8 @@ TEST(stored_bytes_decode_as_numcodecs_decodes_them)
         { "astype", { .kind = CHAIN_ASTYPE, .stored = BIG_I2, .shown = F8 }, "fffe", "00000000 000000c0" },
         { "scale", { .kind = CHAIN_SCALE, .stored = I4, .shown = F8, .scale = 10, .offset = 1 }, "05000000", "00000000 0000f83f" },
         { "packed bits", { .kind = CHAIN_PACKBITS }, "03 a8", "0100010001" },
+        { "packed bits, a whole byte", { .kind = CHAIN_PACKBITS }, "00 a5", "0100010000010001" },
+        { "packed bits, one more", { .kind = CHAIN_PACKBITS }, "07 a580", "010001000001000101" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct buffer stored = bytes_of(cases[i].stored), decoded = bytes_of(cases[i].decoded);
@@ -207,6 +209,21 @@ TEST(several_steps_are_undone_one_after_the_other)
     buffer_release(&packed);
 }
 
+/* What a step takes says how much room the compressor before it has. */
+TEST(packed_bits_may_be_compressed)
+{
+    static const uint8_t plain[9] = { 0, 1, 0, 0, 1, 0, 1, 1, 1 }, bits[3] = { 7, 0x4b, 0x80 };
+    struct buffer packed = { 0 };
+    struct chain_packing packing = { .kind = CHAIN_ZSTD, .level = 1 };
+    CHECK_OK(chain_pack(&packing, bits, sizeof(bits), &packed, &err));
+    struct chain_step steps[] = { { .kind = CHAIN_ZSTD }, { .kind = CHAIN_PACKBITS } };
+    struct chain chain = { .steps = steps, .step_count = 2, .decoded_bytes = sizeof(plain) };
+    uint8_t out[sizeof(plain)];
+    CHECK_OK(decode(&chain, packed.data, packed.size, out));
+    assert_memory_equal(out, plain, sizeof(out));
+    buffer_release(&packed);
+}
+
 /* Streams that Python's lzma and bz2 wrote for "abcdefghij", and what is wrong with some. */
 TEST(lzma_and_bz2_end_where_they_say)
 {
@@ -282,6 +299,10 @@ TEST(lzma_and_bz2_end_where_they_say)
           "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200425a683931"
           "41592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200",
           10, RESHARD_ERR_FORMAT, "more than the 10 expected" },
+        { "bz2, its second stream is too much for what the first left", CHAIN_BZ2,
+          "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200425a683931"
+          "41592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200",
+          15, RESHARD_ERR_FORMAT, "more than the 15 expected" },
         { "bz2 of less", CHAIN_BZ2,
           "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200",
           11, RESHARD_ERR_FORMAT, "11" },
@@ -290,17 +311,39 @@ TEST(lzma_and_bz2_end_where_they_say)
         struct buffer stored = bytes_of(cases[i].stored);
         struct chain_step step = { .kind = cases[i].kind };
         struct chain chain = { .steps = &step, .step_count = 1, .decoded_bytes = cases[i].decoded_bytes };
-        uint8_t *out = calloc(1, cases[i].decoded_bytes + 1);
+        uint8_t out[64];
+        memset(out, 0x5a, sizeof(out));
         const char *library;
         if (chain_kind_is_built_in(cases[i].kind, &library)) {
             reshard_status status = decode(&chain, stored.data, stored.size, out);
             if (status != cases[i].status || (status && !strstr(err.message, cases[i].message)))
                 fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
+            for (size_t at = cases[i].decoded_bytes; at < sizeof(out); at++)
+                if (out[at] != 0x5a)
+                    fail_msg("%s: wrote behind its room, at %zu", cases[i].why, at);
             if (!status)
                 assert_memory_equal(out, "abcdefghij", cases[i].decoded_bytes);
         }
-        free(out);
         buffer_release(&stored);
+    }
+}
+
+/* Their libraries count in 32 bits. Nothing is read: the size alone is refused. */
+TEST(data_beyond_32_bits_is_refused_by_size)
+{
+    static const enum chain_kind kinds[] = { CHAIN_ZLIB, CHAIN_GZIP, CHAIN_BZ2 };
+    static const size_t large = ((size_t)1 << 32) + 2;
+    uint8_t bytes[16] = { 0 };
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]) && sizeof(size_t) > 4; i++) {
+        for (int is_in = 0; is_in < 2; is_in++) {
+            struct chain_step step = { .kind = kinds[i] };
+            struct chain chain = { .steps = &step, .step_count = 1, .decoded_bytes = is_in ? 8 : large };
+            const char *library;
+            if (!chain_kind_is_built_in(kinds[i], &library))
+                continue;
+            CHECK_FAILS(decode(&chain, bytes, is_in ? large : 8, bytes), RESHARD_ERR_UNSUPPORTED);
+            assert_non_null(strstr(err.message, "at most 2^32 - 1"));
+        }
     }
 }
 
@@ -382,7 +425,9 @@ int main(void)
         cmocka_unit_test(a_blosc_header_with_too_many_bytes_is_refused_with_both_sizes),
         cmocka_unit_test(cut_and_damaged_data_never_passes_for_more_than_it_is),
         cmocka_unit_test(several_steps_are_undone_one_after_the_other),
+        cmocka_unit_test(packed_bits_may_be_compressed),
         cmocka_unit_test(lzma_and_bz2_end_where_they_say),
+        cmocka_unit_test(data_beyond_32_bits_is_refused_by_size),
         cmocka_unit_test(wrong_checksums_and_filters_that_do_not_fit_are_refused),
         cmocka_unit_test(failed_allocations_end_in_an_error),
     };

@@ -2,6 +2,7 @@
 /* The three containers, from small hand-made bytes, and under lack of memory. Whole files of the real library run in the fixture tests. */
 #include "torch_blob.h"
 
+#include "encoding/torch_save_parts.h"
 #include "fail_malloc.h"
 
 static reshard_error err;
@@ -292,6 +293,25 @@ TEST(calls_that_cannot_be_right_are_refused)
     OPEN("\x80\x02K\1K\2.", RESHARD_ERR_FORMAT);
 }
 
+/* Storages of bytes carry any dtype: their class has had four names in two modules. */
+TEST(storages_without_a_type_have_several_names)
+{
+    static const char *const modules[] = { "torch.storage", "torch" };
+    static const char *const names[] = { "UntypedStorage", "_UntypedStorage", "TypedStorage", "_TypedStorage" };
+    enum dtype dtype;
+    bool is_untyped;
+    for (size_t m = 0; m < 2; m++) {
+        for (size_t n = 0; n < 4; n++) {
+            const struct value global = { .kind = VALUE_GLOBAL, .global = { str_of(modules[m]), str_of(names[n]) } };
+            assert_true(torch_storage_class_of(&global, &dtype, &is_untyped) && is_untyped && dtype == DTYPE_U8);
+        }
+    }
+    const struct value typed = { .kind = VALUE_GLOBAL, .global = { STR("torch.cuda"), STR("BFloat16Storage") } };
+    assert_true(torch_storage_class_of(&typed, &dtype, &is_untyped) && !is_untyped && dtype == DTYPE_BF16);
+    const struct value foreign = { .kind = VALUE_GLOBAL, .global = { STR("evil.storage"), STR("UntypedStorage") } };
+    assert_false(torch_storage_class_of(&foreign, &dtype, &is_untyped));
+}
+
 TEST(a_storage_class_that_torch_lacks_makes_an_object)
 {
     struct torch_archive archive = OPEN("\x80\x02"
@@ -316,6 +336,7 @@ int main(void)
         cmocka_unit_test(what_is_named_is_judged_and_never_called),
         cmocka_unit_test(wrappers_denote_the_tensor_inside),
         cmocka_unit_test(calls_that_cannot_be_right_are_refused),
+        cmocka_unit_test(storages_without_a_type_have_several_names),
         cmocka_unit_test(a_storage_class_that_torch_lacks_makes_an_object),
     };
     return cmocka_run_group_tests_name("torch_save_open", tests, NULL, NULL);

@@ -346,6 +346,30 @@ TEST(limits_of_the_source_hold_for_the_stream)
     store_free(store);
 }
 
+static bool see_memory(const struct engine_progress *progress, void *context)
+{
+    *(uint64_t *)context = progress->memory_bytes;
+    return true;
+}
+
+/* A caller may stream thousands of small chunks one by one. */
+TEST(little_takes_little_memory)
+{
+    reshard_error err;
+    struct sample sample;
+    struct sample_options options = { .seed = 7, .elements_max = 100, .tensors = 1 };
+    uint64_t memory = 0;
+    uint32_t tensor = 0;
+    struct engine_options engine = { .threads = 1, .progress = see_memory, .context = &memory };
+    sample_make(&sample, &options);
+    struct engine_source source = { sample.store, sample.source, &limits_default, NULL };
+    struct seen *seen = seen_new();
+    CHECK_OK(engine_stream(&source, &tensor, 1, NULL, NULL, &engine, see, seen, &err));
+    assert_in_range(memory, 1, 1 << 20);
+    seen_free(seen);
+    sample_release(&sample);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +382,7 @@ int main(void)
         cmocka_unit_test(many_tiny_tensors_share_reads),
         cmocka_unit_test(strides_that_leave_the_chunk_are_an_error),
         cmocka_unit_test(limits_of_the_source_hold_for_the_stream),
+        cmocka_unit_test(little_takes_little_memory),
     };
     return cmocka_run_group_tests_name("engine_stream", tests, NULL, NULL);
 }

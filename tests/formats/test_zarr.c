@@ -298,6 +298,12 @@ TEST(wrong_documents_are_refused_with_the_member)
              "\"fill_value\":0,\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{\"chunk_shape\":[3],"
              "\"codecs\":[\"bytes\"],\"index_codecs\":[" LITTLE "]}}]"),
           RESHARD_ERR_FORMAT, "do not divide" },
+#define SHARD_OF(members) V3("[4]", "\"data_type\":\"uint8\"," GRID("[4]") KEYS \
+                           "\"fill_value\":0,\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{" members "}}]")
+        { "no inner codecs", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"index_codecs\":[" LITTLE "]"), RESHARD_ERR_FORMAT, "codecs" },
+        { "inner codecs that are no list", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":7,\"index_codecs\":[" LITTLE "]"),
+          RESHARD_ERR_FORMAT, "no list" },
+        { "codecs that are no list", "zarr.json", V3("[2]", GOOD3 "\"codecs\":{}"), RESHARD_ERR_FORMAT, "no list" },
         { "a name that leads out", ".zmetadata", "{\"metadata\":{\"../x/.zarray\":{}}}", RESHARD_ERR_FORMAT, "'..'" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -154,6 +154,7 @@ def test_before_and_after(pages):
     assert [h.strip() for h in page.locator("h2").all_inner_texts()] == ["What moves", "Before", "After"]
     assert page.locator("td.stays").count() == 2 and "change their rank" in page.locator("main").inner_text()
     accessible(page)
+    accessible(pages.open("move.html", "dark"))
 
 
 def test_differences(pages):
@@ -174,7 +175,11 @@ def test_differences(pages):
     assert len(changed) == 8, changed  # a band: half of sixteen rows
     assert page.locator("svg.tiles path").count() == 4  # the frame, and three seams between four ranks
     accessible(page)
-    accessible(pages.open("differs.html", "dark"))
+    page = pages.open("differs.html", "dark")
+    page.get_by_role("button", name=re.compile("^layer 4 mlp.down_proj.weight")).focus()
+    page.keyboard.press("Enter")
+    assert page.locator("svg.tiles rect").count() > 0 and "layers.4" in page.locator("#details").inner_text()
+    accessible(page)
 
 
 def test_experts(pages):
@@ -227,6 +232,8 @@ def test_print(pages):
     page.emulate_media(media="print")
     assert page.locator(".tools").first.is_hidden()
     assert len(page.pdf()) > 10000
+    shown = page.locator("tr.row").count()
+    assert shown and page.locator("tr.row:visible").count() == shown, "what the screen has is not on paper"
 
 
 def test_many_pieces(pages):

@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What several ranks save together loads in torch, Megatron Core and Paddle; and what these save loads under 1 to 4 ranks. Prints TAP.
+"""What several ranks save together loads in torch, Megatron Core, safetensors, Paddle and atorch; and what these save loads under 1 to 4
+ranks. Prints TAP.
 
 usage: joint_test.py --program TEST_JOINT
-Whichever of torch, megatron.core and paddle is there is asked. RESHARD_FIXTURES is passed on to the program.
+Whichever of torch, megatron.core, safetensors, paddle and atorch is there is asked. RESHARD_FIXTURES is passed on to the program.
 """
 import argparse
 import importlib.util
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 
 SHAPES = {"rows": (24, 3), "columns": (5, 12), "layers": (12, 4), "copy": (7,), "flat": (5, 6), "scalar": ()}
 RANKS = (1, 2, 3, 4)
+REMOVED, LEFT = ("torch-dcp", "torch_dist"), ("rows", "layers", "flat", "scalar")  # without what begins with "co"
 
 
 def has(module):
@@ -37,19 +41,19 @@ def torch_tensors():
             for number, (key, shape) in enumerate(SHAPES.items(), 1)}
 
 
-def torch_loads(path):
+def torch_loads(path, left=tuple(SHAPES)):
     import torch
     import torch.distributed.checkpoint as dcp
-    wanted = torch_tensors()
+    wanted = {key: tensor for key, tensor in torch_tensors().items() if key in left}
     found = {key: torch.zeros_like(tensor) for key, tensor in wanted.items()}
     dcp.load(found, checkpoint_id=str(path), no_dist=True)
     return [key for key in wanted if not torch.equal(wanted[key], found[key])]
 
 
-def megatron_loads(path):
+def megatron_loads(path, left=tuple(SHAPES)):
     import torch
     from megatron.core import dist_checkpointing
-    wanted = torch_tensors()
+    wanted = {key: tensor for key, tensor in torch_tensors().items() if key in left}
     make = dist_checkpointing.ShardedTensor.from_rank_offsets
     state = {key: make(key, torch.zeros_like(tensor)) for key, tensor in wanted.items() if key != "layers"}
     state["layers"] = [make("layers", torch.zeros(4), (0, i, 12), prepend_axis_num=1) for i in range(12)]
@@ -99,6 +103,79 @@ def paddle_saves(path):
     paddle.distributed.save_state_dict(state, str(path))
 
 
+def safetensors_loads(path):
+    import torch
+    from safetensors.torch import load_file
+    wanted, found = torch_tensors(), {}
+    for file in path.glob("*.safetensors"):
+        found.update(load_file(file))
+    return [key for key in wanted if key not in found or not torch.equal(wanted[key], found[key])]
+
+
+def safetensors_saves(path):
+    from safetensors.torch import save_file
+    path.mkdir()
+    tensors = torch_tensors()
+    parts, places = [dict(list(tensors.items())[:3]), dict(list(tensors.items())[3:])], {}
+    for number, part in enumerate(parts, 1):
+        name = f"model-{number:05d}-of-00002.safetensors"
+        save_file(part, path / name, metadata={"format": "pt"})
+        places.update(dict.fromkeys(part, name))
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+def atorch_world():
+    import logging
+    import torch
+    torch.cuda.current_device = torch.cuda.synchronize = lambda *a: None  # atorch calls them for the CPU too
+    sys.modules.setdefault("pynvml", types.ModuleType("pynvml"))
+    logging.disable(logging.WARNING)
+
+
+def atorch_loads(path):
+    import torch
+    from atorch.utils import fsdp_save_util as util
+    wanted, loader = torch_tensors(), util.ShardTensorUtil(str(path), 0, 1, device="cpu")
+    return [key for key in wanted if not torch.equal(loader.load_tensor_by_name(key), wanted[key])]
+
+
+def atorch_rank(path):
+    """One rank of a job under FSDP: saves by atorch itself."""
+    atorch_world()
+    import torch
+    import atorch
+    from atorch.distributed.distributed import create_parallel_group
+    from atorch.utils import fsdp_save_util as util
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    assert atorch.init_distributed("gloo")
+    create_parallel_group(([("data", torch.distributed.get_world_size())], None))
+    model = torch.nn.Module()
+    for key, tensor in torch_tensors().items():
+        if tensor.dim():
+            model.register_parameter(key, torch.nn.Parameter(tensor))
+        else:
+            model.register_buffer(key, tensor)  # FSDP takes no scalars
+    model.forward = lambda x: sum((p * x).sum() for p in model.parameters())
+    model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    model(torch.ones(())).backward()
+    util.save_fsdp_flat_param(model, path)
+
+
+def atorch_saves(path):
+    path.mkdir()
+    port = 20000 + os.getpid() % 20000
+    world = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), MASTER_PORT2=str(port + 1), WORLD_SIZE="2",
+                 LOCAL_WORLD_SIZE="2", NPROC_PER_NODE="2", OMP_NUM_THREADS="1")
+    ranks = []
+    for rank in "01":
+        ranks.append(subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--atorch-rank", str(path)], stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True, env=dict(world, RANK=rank, LOCAL_RANK=rank)))
+    for rank in ranks:
+        output = rank.communicate(timeout=240)[0]
+        if rank.returncode:
+            raise RuntimeError(output[-2000:])
+
+
 def run(program, folder, load=None):
     environment = dict(os.environ, RESHARD_JOINT_FOLDER=str(folder))
     if load:
@@ -112,14 +189,22 @@ def frameworks():
     if has("megatron.core"):
         megatron_world()
         yield "Megatron Core", "torch_dist", megatron_loads, megatron_saves
+    if has("torch") and has("safetensors"):
+        yield "safetensors", "hf", safetensors_loads, safetensors_saves
+    if has("atorch"):
+        atorch_world()
+        yield "atorch", "atorch", atorch_loads, atorch_saves
     if has("paddle"):
         yield "Paddle", "paddle-flex", paddle_loads, paddle_saves
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", required=True)
+    parser.add_argument("--program", required="--atorch-rank" not in sys.argv)
+    parser.add_argument("--atorch-rank", metavar="FOLDER", help="be a rank of a job that saves there")
     arguments = parser.parse_args()
+    if arguments.atorch_rank:
+        return atorch_rank(arguments.atorch_rank)
     number = failed = 0
 
     def tell(good, text, why=""):
@@ -139,6 +224,11 @@ def main():
                 roots = [child for child in path.iterdir() if child.is_dir()]
                 wrong = loads(roots[0] if roots else path)
                 tell(not wrong, f"{name} loads what {ranks} ranks saved", wrong)
+            if form in REMOVED:
+                path = saved / f"removed-{form}"
+                roots = [child for child in path.iterdir() if child.is_dir()]
+                wrong = loads(roots[0] if roots else path, LEFT)
+                tell(not wrong, f"{name} loads what is left where tensors were removed", wrong)
             saves(folder / form)
             result = run(arguments.program, saved, folder / form)
             tell(result.returncode == 0, f"1 to 4 ranks load what {name} saved", result.stdout + result.stderr)

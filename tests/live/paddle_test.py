@@ -248,6 +248,44 @@ def paddles_files_are_read(test):
     return failed + test.report("save_state_dict is read", differences(test.tensors(folder), wanted))
 
 
+def optimizer_of(model):
+    """An AdamW with master weights of the bfloat16 ones, whose states have values, though no step was made: a CPU lacks its kernels."""
+    optimizer = paddle.optimizer.AdamW(learning_rate=paddle.optimizer.lr.StepDecay(0.1, 3), parameters=model.parameters(),
+                                       multi_precision=True)
+    optimizer._create_accumulators(paddle.base.framework.default_main_program().global_block(), model.parameters())
+    state = optimizer.state_dict()
+    for tensor in [*state.values(), *state["master_weights"].values()]:
+        if isinstance(tensor, paddle.Tensor):
+            tensor.set_value(paddle.rand(tensor.shape))
+    return optimizer.state_dict()
+
+
+def trainers_files_are_read(test):
+    """Weights and states under the names of a trainer's files: the optimizer's static names become those of the weights."""
+    model = paddle.nn.Sequential(paddle.nn.Embedding(9, 6).bfloat16(), paddle.nn.Linear(6, 5).bfloat16(), paddle.nn.LayerNorm(5))
+    weights, state = model.state_dict(), optimizer_of(model)
+    wanted = shown(weights)
+    for key, weight in weights.items():
+        own = {name[len(weight.name) + 1:].removeprefix("fp32_master_0_"): tensor for name, tensor in state.items()
+               if name.startswith(weight.name + "_")}
+        if weight.name in state["master_weights"]:
+            own["w_0"] = state["master_weights"][weight.name]
+        wanted |= {f"{key}.{name}": value for name, value in shown(own).items()}
+    failed = test.report("every state is a weight's", [len(wanted)] if len(wanted) != 5 * 5 + 3 else [])
+    for name, infix in (("one process", ""), ("a rank of pipeline and sharding", ".pp00_shard00")):
+        folder = test.work / name
+        folder.mkdir()
+        paddle.save(weights, str(folder / f"model_state{infix.replace('_shard00', '')}.pdparams"))
+        paddle.save(state, str(folder / f"optimizer{infix}.pdopt"))
+        failed += test.report(f"files of a trainer, {name}", differences(test.tensors(folder), wanted))
+        path = test.convert(folder, test.work / f"{name}.pdparams", "--to", "paddle")
+        loaded = paddle.load(str(path))
+        bad = [] if loaded["LR_Scheduler"] == state["LR_Scheduler"] else [loaded["LR_Scheduler"]]
+        bad += [f"{key}: {loaded[key].name}" for key, weight in weights.items() if loaded[key].name != weight.name]
+        failed += test.report(f"and names and scheduler come back, {name}", bad)
+    return failed
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
@@ -258,7 +296,8 @@ def main():
         return rank_main(args.rank)
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
         test = Test(args, pathlib.Path(work))
-        parts = (flex_layouts_load, two_processes_load, files_are_paddles, other_frameworks_load, params_load, paddles_files_are_read)
+        parts = (flex_layouts_load, two_processes_load, files_are_paddles, other_frameworks_load, params_load, paddles_files_are_read,
+                 trainers_files_are_read)
         failed = sum(part(test) for part in parts)
     print(f"1..{test.number}")
     return 1 if failed else 0

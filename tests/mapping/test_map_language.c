@@ -136,6 +136,26 @@ TEST(placeholders_match_numbers_of_any_digits)
     map_space_release(&source);
 }
 
+/* What stands between two placeholders must stand there. */
+TEST(several_placeholders_match_with_what_is_between_them)
+{
+    struct map_space source = { 0 };
+    struct map_run run;
+    struct buffer out = { 0 };
+    reshard_error err = { 0 };
+    add(&source, "l.3.experts.12.w", 1, 2, 0);
+    add(&source, "l.3.expertx.12.w", 1, 2, 0);
+    CHECK_OK(map_space_seal(&source, &err));
+    CHECK_OK(map_run(&run, "l.$LAYER_ID.experts.$EXPERT_ID.w -> m.$EXPERT_ID.of.$LAYER_ID", &source, NULL, false, &err));
+    print_run(&run, &out);
+    buffer_append_byte(&out, '\0');
+    assert_non_null(strstr((char *)out.data, "l.3.experts.12.w -> m.12.of.3\n"));
+    assert_null(strstr((char *)out.data, "expertx.12.w -> m"));
+    buffer_release(&out);
+    map_run_release(&run);
+    map_space_release(&source);
+}
+
 TEST(conditions_keep_or_drop_a_statement)
 {
     static const struct text_case cases[] = {
@@ -296,6 +316,7 @@ int main(void)
         cmocka_unit_test(constants_are_numbers_by_name),
         cmocka_unit_test(braces_put_numbers_inside_names),
         cmocka_unit_test(placeholders_match_numbers_of_any_digits),
+        cmocka_unit_test(several_placeholders_match_with_what_is_between_them),
         cmocka_unit_test(conditions_keep_or_drop_a_statement),
         cmocka_unit_test(conditions_read_backwards_ask_for_what_keys_come_from),
         cmocka_unit_test(optional_statements_need_their_first_name),

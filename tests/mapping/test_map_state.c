@@ -123,6 +123,31 @@ TEST(states_follow_their_weights)
         check_case(&cases[i]);
 }
 
+TEST(keys_of_a_unified_checkpoint_say_family_weight_and_state)
+{
+    static const struct { const char *key, *name; enum map_state state;
+    } cases[] = {
+        { "model:a.b", "a.b", MAP_STATE_WEIGHT },
+        { "master_weights:a.b", "a.b", MAP_STATE_MASTER },
+        { "optimizer:a.b/moment1_0", "a.b", MAP_STATE_MOMENT1 },
+        { "optimizer:a/b/moment2_0", "a/b", MAP_STATE_MOMENT2 },
+        { "optimizer:a/beta1_pow_acc_0", "a", MAP_STATE_BETA1 },
+        { "optimizer:/moment1_0", NULL, MAP_STATE_WEIGHT },
+        { "optimizer:moment1_0", NULL, MAP_STATE_WEIGHT },
+        { "optimizer:a/moment1_0/", NULL, MAP_STATE_WEIGHT },
+        { "optimizer:a/other", NULL, MAP_STATE_WEIGHT },
+        { "optimizer:", NULL, MAP_STATE_WEIGHT },
+        { "model:", NULL, MAP_STATE_WEIGHT },
+        { "a.b", NULL, MAP_STATE_WEIGHT },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct map_state_key found;
+        const bool is_one = map_state_of_family(str_of(cases[i].key), &found);
+        if (is_one != (cases[i].name != NULL) || (is_one && (found.state != cases[i].state || !str_is(found.name, cases[i].name))))
+            fail_msg("'%s': %d, state %d of '%.*s'", cases[i].key, (int)is_one, (int)found.state, STR_ARG(found.name));
+    }
+}
+
 TEST(what_only_looks_like_a_state_is_a_tensor)
 {
     static const struct state_case cases[] = {
@@ -156,6 +181,7 @@ TEST(what_only_looks_like_a_state_is_a_tensor)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(states_follow_their_weights),
-                                        cmocka_unit_test(what_only_looks_like_a_state_is_a_tensor) };
+                                        cmocka_unit_test(keys_of_a_unified_checkpoint_say_family_weight_and_state),
+        cmocka_unit_test(what_only_looks_like_a_state_is_a_tensor) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

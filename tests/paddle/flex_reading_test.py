@@ -67,8 +67,9 @@ def stubs():
     return made
 
 
-def metadata(tensors):
-    """Pickle of whole tensors in 0_0.distcp: {key: (dtype, shape)}."""
+def metadata(tensors, empty=None):
+    """Pickle of whole tensors in 0_0.distcp: {key: (dtype, shape)}. empty, {key: shape}: as 3.2 writes it, where indexes have no shape,
+    with a shard of another rank that has no element, first among the key's shards."""
     m = stubs()
 
     def new(cls, **attributes):
@@ -79,10 +80,11 @@ def metadata(tensors):
     state, storage = {}, {}
     for key, (dtype, shape) in tensors.items():
         zeros = (0,) * len(shape)
-        state[key] = [new(m.LocalTensorMetadata, global_offset=zeros, local_shape=tuple(shape), dtype=dtype, global_shape=tuple(shape),
-                          is_flattened=False, flattened_range=None)]
-        storage[new(m.LocalTensorIndex, tensor_key=key, global_offset=zeros, is_flattened=False, flattened_range=None, replica_id=None,
-                    local_shape=tuple(shape))] = "0_0.distcp"
+        state[key] = [new(m.LocalTensorMetadata, global_offset=zeros, local_shape=local, dtype=dtype, global_shape=tuple(shape),
+                          is_flattened=False, flattened_range=None) for local in [(empty or {}).get(key), tuple(shape)] if local]
+        newer = {} if empty else {"replica_id": None, "local_shape": tuple(shape)}
+        index = new(m.LocalTensorIndex, tensor_key=key, global_offset=zeros, is_flattened=False, flattened_range=None, **newer)
+        storage[index] = "0_0.distcp"
     return pickle.dumps(new(m.Metadata, state_dict_metadata=state, storage_metadata=storage, flat_mapping={k: (k,) for k in tensors}), 4)
 
 
@@ -175,6 +177,17 @@ class Test:
                                         "b": ("BF16", [2], hashlib.sha256(b"\x80\x3f\x00\x40").hexdigest())}
         assert self.run("verify", "--deep", folder).returncode == 0
 
+    def empty_shards_hide_no_others(self):
+        folder = self.work / "empty"
+        folder.mkdir()
+        (folder / "0_0.distcp").write_bytes(base64.b64decode(ARRAYS[4]))
+        (folder / "0.metadata").write_bytes(metadata({"w": ("float32", (2, 3)), "b": ("bfloat16", (2,))}, {"w": (0, 3)}))
+        assert self.digests(folder)["w"] == ("F32", [2, 3], hashlib.sha256(struct.pack("<6f", 1, 2, 3, 4, 5, 6)).hexdigest())
+        assert self.run("verify", "--deep", folder).returncode == 0
+        (folder / "0.metadata").write_bytes(metadata({"w": ("float32", (2, 3)), "b": ("bfloat16", (2,))}, {"w": (1, 3)}))
+        done = self.run("hash", folder)
+        assert done.returncode == 4 and "says nothing about its shard at (0, 0)" in done.stderr, done.stderr
+
     def every_protocol_is_read(self):
         for protocol in ARRAYS:
             self.arrays_of_protocol(protocol)
@@ -212,7 +225,8 @@ class Test:
 
 
 CASES = ["weights_of_a_trainer_are_cast_from_masters", "every_uid_can_be_opened", "metadata_of_the_loader_can_be_opened",
-         "locks_and_signals_mean_nothing", "every_protocol_is_read", "arrays_in_slices_are_one", "values_that_are_no_tensors_are_items",
+         "locks_and_signals_mean_nothing", "empty_shards_hide_no_others", "every_protocol_is_read",
+         "arrays_in_slices_are_one", "values_that_are_no_tensors_are_items",
          "messages_name_file_and_cause"]
 
 

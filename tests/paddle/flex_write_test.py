@@ -137,6 +137,52 @@ def check_names(shell, model):
     return "" if table else "no table of names"
 
 
+TABLE = "StructuredToParameterName@@"
+
+
+def tables_of(folder):
+    """key -> the framework's name, of all files."""
+    found = {}
+    for file in sorted(folder.glob("*.distcp")):
+        found.update(S.unpickle(file)[TABLE])
+    return found
+
+
+def flex_with_tables(folder, *tables):
+    """A checkpoint of one file a table, in which every tensor has a name."""
+    folder.mkdir()
+    keys = [*dict.fromkeys(key for table in tables for key in table)]
+    model = S.Model([S.Parameter(key, (4, 4)) for key in keys], 0, 0)
+    held = [[S.Shard(key, "bfloat16", (4, 4), (0, 0), (4, 4), name=name) for key, name in table.items()] for table in tables]
+    S.write_flex(model, S.stored(model, S.BY_NAME[f"dp{len(tables)}"], held), folder)
+    return folder
+
+
+def check_kept_names(shell, work):
+    """They stay in other layouts and formats, and a reference gives them; what two files call alike has no name."""
+    wanted = {"a": "linear_0.w_0", "b": "linear_1.w_0", "tied": "linear_1.w_0", "mine": "linear_7.w_0", "yours": "linear_7.w_0"}
+    source = flex_with_tables(work / "named", {key: wanted[key] for key in ("a", "b", "tied", "mine")}, {"yours": wanted["yours"]})
+    wanted.update(mine="mine", yours="yours")
+    for words in ("dp=1", "dp=2", "pp=2"):
+        out, message = shell.convert(source, "--layout", words)
+        if message or tables_of(out) != wanted:
+            return f"{words}: {message or tables_of(out)}"
+    out.rename(work / "again")
+    code, _, message = shell.run("convert", work / "again", work / "named.pdparams", "--to", "paddle", "--quiet")
+    if code or S.unpickle(work / "named.pdparams")[TABLE] != wanted:
+        return message or f"table {S.unpickle(work / 'named.pdparams')[TABLE]}"
+    out, message = shell.convert(work / "named.pdparams", "--layout", "dp=2")
+    if message or tables_of(out) != wanted:
+        return f"of a .pdparams: {message or tables_of(out)}"
+    code, _, message = shell.run("convert", source, work / "bare.safetensors", "--to", "safetensors", "--quiet")
+    out, message = (None, message) if code else shell.convert(work / "bare.safetensors", "--like", source)
+    if message or tables_of(out) != wanted:
+        return f"of a reference: {message or tables_of(out)}"
+    (source / "1_0.distcp").write_bytes((source / "1_0.distcp").read_bytes()[:-9])
+    code, _, message = shell.run("convert", work / "bare.safetensors", work / "cut", "--like", source, "--quiet")
+    return "" if code == 0 and tables_of(work / "cut")["a"] == wanted["a"] else f"of a broken reference: exit {code}: {message}"
+
+
 def check_side_files(shell, work, model):
     """What a trainer leaves beside a model comes along, there and back."""
     folder, files = work / "hf", {"config.json": b'{"a": 1}', "tokenizer.model": bytes(range(9)), "rng_state_0.pth": b"x" * 3}
@@ -279,6 +325,7 @@ def main():
         tap("files sort as texts: 10_0 before 1_0", check_dedupe(shell, five, "balanced", {"A": {None: "0_0"}, "B": {None: "10_0"},
             "C": {None: "1_0"}}, "dp=11"))
         tap("names of the framework", check_names(shell, arguments.fixtures / "paddle/paddle331-params-p4/ckpt.pdparams"))
+        tap("names of the framework stay", check_kept_names(shell, work))
         tap("files beside tensors", check_side_files(shell, work, five))
         tap("values beside tensors", check_items(shell, work, arguments.fixtures / "paddle/paddle331-numpy/ckpt.pdparams"))
         for case in ("paddle-fc-replicas", "paddle-fc-safetensors", "paddle-fc-flat-nd", "paddle-fc-nested", "paddle262-mesh4",

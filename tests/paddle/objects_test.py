@@ -229,6 +229,33 @@ def check_parts(tap, binary, work):
         tap(name, compare(target, wanted, convert(binary, source, target, *options), words))
 
 
+def folders():
+    """Name, files of a folder, the one object that they become, words of the notes."""
+    scheduler = {"milestones": (1, 2), "x": [], "e": ()}
+    yield ("files of a folder", {"a.pdparams": {"w": array(), "sched": scheduler, TABLE: {"w": "l.w_0"}},
+                                 "b.pdopt": [tensor(3), (1, (2, 3)), {}, Ordered(z=1, a=(2,))]},
+           {"a.pdparams": {"w": Pair(array(), "l.w_0"), "sched": scheduler},
+            "b.pdopt": [tensor(3), (1, (2, 3)), {}, Ordered(z=1, a=(2,))]}, ["stand beside their arrays"])
+    files = {f"model_state.shard{rank:02}.pdparams": {"w": array(), TABLE: {"w": "l.w_0"}} for rank in (0, 1)}
+    for rank in (0, 1):
+        files[f"optimizer.shard{rank:02}.pdopt"] = {"l.w_0_moment1_0": array(first=3), "master_weights": {"l.w_0": array(first=5)},
+                                                    "LR": {**scheduler, "mine": [(rank, {})]}, "lone": (5,)}
+    yield ("files of ranks", files,
+           {"LR": {**scheduler, "mine": [(0, {})]}, "lone": (5,), "optimizer.shard01.pdopt": {"LR": {"mine": [(1,)]}}, "w": array(),
+            "w.moment1_0": array(first=3), "w.w_0": array(first=5),
+            TABLE: {"w": "l.w_0", "w.moment1_0": "w.moment1_0", "w.w_0": "w.w_0"}}, [])
+
+
+def check_folders(tap, binary, work):
+    for number, (name, files, wanted, words) in enumerate(folders()):
+        source, target = work / f"folder{number}", work / f"folder{number}.pdparams"
+        source.mkdir()
+        with S.Pickles():
+            for file, value in files.items():
+                (source / file).write_bytes(pickle.dumps(value, 4))
+        tap(name, compare(target, wanted, convert(binary, source, target), words))
+
+
 def check_refusal(tap, binary, work):
     """Two keys that are one name for a catalog: both are there, or nothing is written."""
     source, target = work / "twice.pdparams", work / "twice-again.pdparams"
@@ -245,7 +272,7 @@ def main():
     tap = Tap("*")
     with tempfile.TemporaryDirectory() as scratch:
         work = pathlib.Path(scratch)
-        for check in (check_objects, check_torch, check_back, check_parts, check_refusal):
+        for check in (check_objects, check_torch, check_back, check_parts, check_folders, check_refusal):
             check(tap, options.bin, work)
     print(f"1..{tap.count}")
     return tap.failed > 0

@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups of parameters as state dicts of torch's optimizers have them: an item optim.param_groups, or one of each option,
- * optim.param_groups.0.lr. They become optim_meta, where the source has none.
+ * Groups of parameters as state dicts of torch's optimizers have them: an item optim.param_groups, one of each option,
+ * optim.param_groups.0.lr, or one of each option of each parameter, optim.param_groups.layers.0.weight.lr (flatten_optimizer_state_dict).
+ * They become optim_meta, where the source has none; parameters of the same options are a group then.
  */
 #include "formats/atorch/atorch_target.h"
+
+#include "base/array.h"
+
+#include <stdlib.h>
 
 #define GROUPS_WORD "param_groups"
 
 /* What an item's key says. */
 struct group_key {
-    struct str before;      /* "optim." */
-    struct str member;      /* of the group; empty: the item is the list of all groups */
+    struct str before;    /* "optim." */
+    struct str member;    /* of the group; empty: the item is the list of all groups */
+    struct str parameter; /* the one that the member is of; empty: the group of that number is */
     uint64_t number;
 };
 
@@ -26,10 +32,14 @@ static bool group_key_read(struct str key, struct group_key *out)
     if (!rest.size)
         return true;
     struct str behind = { rest.data + 1, rest.size - 1 };
-    if (rest.data[0] != '.' || !str_find_char(behind, '.', &dot) || !str_to_u64((struct str){ behind.data, dot }, &out->number))
+    const char *last = memrchr(rest.data, '.', rest.size);
+    if (rest.data[0] != '.' || !str_find_char(behind, '.', &dot) || last + 1 == rest.data + rest.size)
         return false;
-    out->member = (struct str){ behind.data + dot + 1, behind.size - dot - 1 };
-    return out->member.size && !str_find_char(out->member, '.', &dot);
+    struct str owner = { behind.data, (size_t)(last - behind.data) };
+    out->member = (struct str){ last + 1, (size_t)(rest.data + rest.size - last) - 1 };
+    if (!str_to_u64(owner, &out->number))
+        out->parameter = owner;
+    return owner.size > 0;
 }
 
 bool atorch_is_torch_group(struct str key, const struct str *before)
@@ -42,10 +52,18 @@ bool atorch_is_torch_group(struct str key, const struct str *before)
 struct torch_groups {
     const struct layout_request *request;
     struct value_graph *graph;
-    struct value **groups;  /* by number */
+    struct value **groups; /* by number */
     uint64_t count;
     struct str before;
+    bool is_by_parameter;
     bool is_found, is_other; /* is_other: they are of two optimizers, or no list of dicts with names */
+    struct name_map names;   /* of parameters that have options of their own: number -> members */
+    struct own_options {
+        struct value *members; /* DICT */
+        uint32_t tensor;       /* the parameter in the source, or CATALOG_NONE */
+        struct str name;
+    } * own;
+    uint32_t own_capacity;
 };
 
 /* How many groups there are, and whose. */
@@ -57,9 +75,11 @@ static void torch_groups_count(struct torch_groups *reading)
         if (!group_key_read(layout_item_stored(reading->request, i)->key, &key))
             continue;
         reading->is_other |= (reading->is_found && !str_equal(key.before, reading->before)) || key.number >= item_count;
+        reading->is_other |= reading->is_found && reading->is_by_parameter != (key.parameter.size > 0);
         reading->before = key.before;
         reading->is_found = true;
-        if (key.number >= reading->count && key.member.size)
+        reading->is_by_parameter = key.parameter.size > 0;
+        if (key.number >= reading->count && key.member.size && !key.parameter.size)
             reading->count = key.number + 1;
     }
 }
@@ -83,6 +103,104 @@ static reshard_status torch_groups_take(struct torch_groups *reading, const stru
     if (!*group)
         *group = value_new(reading->graph, VALUE_DICT);
     return name && *group && value_dict_set(reading->graph, *group, name, value, true) ? RESHARD_OK : error_set_memory(err);
+}
+
+/* ---- options of each parameter ---- */
+
+static reshard_status take_own_option(struct torch_groups *reading, const struct state_owners *owners, const struct group_key *key,
+                                      struct value *value, reshard_error *err)
+{
+    bool was_new;
+    char *name = arena_printf(&reading->graph->arena, "%.*s", STR_ARG(key->member));
+    uint32_t number = name_map_intern(&reading->names, key->parameter, &was_new);
+    if (!name || number == NAME_NONE || !ARRAY_ROOM(reading->own, number, reading->own_capacity))
+        return error_set_memory(err);
+    if (was_new)
+        reading->own[number] = (struct own_options){ .members = value_new(reading->graph, VALUE_DICT),
+                                                     .tensor = state_owners_weight(owners, key->before, key->parameter),
+                                                     .name = name_map_at(&reading->names, number) };
+    struct value *members = reading->own[number].members;
+    return members && value_dict_set(reading->graph, members, name, value, true) ? RESHARD_OK : error_set_memory(err);
+}
+
+/* In the order of the model; what it does not have comes last. */
+static int own_order(const void *a, const void *b)
+{
+    const struct own_options *x = a, *y = b;
+    return x->tensor != y->tensor ? (x->tensor > y->tensor) - (x->tensor < y->tensor) : str_compare(x->name, y->name);
+}
+
+/* Whether a group, which has its parameters beside, has these options. */
+static reshard_status has_options(const struct torch_groups *reading, const struct value *group, const struct value *members, bool *out,
+                                  reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    *out = group->list.count == members->list.count + 2;
+    for (size_t i = 0; !status && *out && i + 1 < members->list.count; i += 2) {
+        char *name = str_copy(members->list.items[i]->text);
+        if (!name)
+            return error_set_memory(err);
+        const struct value *other = value_dict_get(group, name);
+        *out = other != NULL;
+        if (other)
+            status = value_compare(other, members->list.items[i + 1], reading->request->limits.budget, out, err);
+        free(name);
+    }
+    return status;
+}
+
+/* Puts the parameter into the group that has its options, or into a new one. */
+static reshard_status join_own(struct torch_groups *reading, const struct own_options *own, uint32_t room, reshard_error *err)
+{
+    bool is_same = false;
+    uint64_t at = 0;
+    for (; at < reading->count; at++) {
+        reshard_status status = has_options(reading, reading->groups[at], own->members, &is_same, err);
+        if (status)
+            return status;
+        if (is_same)
+            break;
+    }
+    struct value *name = value_new_str(reading->graph, own->name), *params;
+    if (!is_same) {
+        struct value **items = arena_array(&reading->graph->arena, room, sizeof(*items));
+        params = items ? value_new_list(reading->graph, VALUE_LIST, items, 0) : NULL;
+        reading->groups[at] = own->members;
+        reading->count++;
+        if (!params || !value_dict_set(reading->graph, own->members, "params", params, true))
+            return error_set_memory(err);
+    }
+    params = value_dict_get(reading->groups[at], "params");
+    if (!name)
+        return error_set_memory(err);
+    params->list.items[params->list.count++] = name;
+    return RESHARD_OK;
+}
+
+static reshard_status torch_groups_of_parameters(struct torch_groups *reading, const struct state_owners *owners, struct value **out,
+                                                 reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < reading->request->wanted->item_count && !status; i++) {
+        struct group_key key;
+        struct value *value = NULL;
+        if (!group_key_read(layout_item_stored(reading->request, i)->key, &key))
+            continue;
+        status = torch_groups_load(reading, i, &value, err);
+        if (!status && value)
+            status = take_own_option(reading, owners, &key, value, err);
+    }
+    uint32_t count = reading->names.count;
+    reading->groups = arena_zalloc(&reading->graph->arena, ((size_t)count + 1) * sizeof(*reading->groups));
+    if (!status && !reading->groups)
+        status = error_set_memory(err);
+    if (!status && count)
+        qsort(reading->own, count, sizeof(*reading->own), own_order);
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = join_own(reading, &reading->own[i], count, err);
+    if (!status && !(*out = value_new_list(reading->graph, VALUE_LIST, reading->groups, (size_t)reading->count)))
+        status = error_set_memory(err);
+    return status;
 }
 
 /* Names, not numbers, say which parameters are in a group. */
@@ -123,16 +241,19 @@ static reshard_status torch_groups_collect(struct torch_groups *reading, struct 
     return status;
 }
 
-reshard_status atorch_torch_groups(const struct layout_request *request, struct value_graph *graph, struct value **out, struct str *before,
-                                   reshard_error *err)
+reshard_status atorch_torch_groups(const struct layout_request *request, const struct state_owners *owners, struct value_graph *graph,
+                                   struct value **out, struct str *before, reshard_error *err)
 {
     struct torch_groups reading = { .request = request, .graph = graph };
     *out = NULL;
     torch_groups_count(&reading);
     if (!reading.is_found || reading.is_other)
         return RESHARD_OK;
-    struct value *list;
-    reshard_status status = torch_groups_collect(&reading, &list, err);
+    struct value *list = NULL;
+    reshard_status status =
+        reading.is_by_parameter ? torch_groups_of_parameters(&reading, owners, &list, err) : torch_groups_collect(&reading, &list, err);
+    name_map_release(&reading.names);
+    free(reading.own);
     bool good = !status && list->kind == VALUE_LIST && list->list.count;
     for (size_t i = 0; good && i < list->list.count; i++)
         good = torch_group_is_named(list->list.items[i]);

@@ -21,6 +21,7 @@ const struct format_driver format_torch_dcp = {
     .resolve = dcp_resolve,
     .load_item = dcp_load_item,
     .read_item_storage = dcp_read_item_storage,
+    .leave_out = dcp_leave_out,
     .verify = dcp_verify,
     .lay_out = dcp_lay_out,
     .publish_object = dcp_publish_object,

@@ -168,6 +168,10 @@ const struct torch_archive *dcp_numbered_archive(struct source *source, uint32_t
 /* Remembers that item's value came out of archive. */
 reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct dcp_archive *archive, reshard_error *err);
 
+/* ---- dcp_leave_out.c ---- */
+
+reshard_status dcp_leave_out(struct source *source, struct str prefix, struct removal *out, reshard_error *err);
+
 /* ---- dcp_verify.c ---- */
 
 reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err);

@@ -166,6 +166,12 @@ static reshard_status open_range_file(struct verifying *verifying, const struct 
     return status;
 }
 
+/* A damaged byte may also look like something that nobody reads: who wants what is left asks no further. */
+static bool is_damage(const struct source *source, reshard_status status)
+{
+    return status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT || (source->is_salvage && status == RESHARD_ERR_UNSUPPORTED);
+}
+
 static reshard_status dcp_verify_check_range(struct verifying *verifying, uint32_t index, reshard_error *err)
 {
     const struct dcp_metadata *metadata = verifying->metadata;
@@ -180,10 +186,10 @@ static reshard_status dcp_verify_check_range(struct verifying *verifying, uint32
     if (status)
         return status;
     status = check_blob(verifying, range, codec, &found);
-    if (status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT) {
-        catalog_warn(verifying->source->catalog, true, "'%.*s': blob of '%.*s' at %" PRIu64 ": %s",
-                     STR_ARG(dcp_text(metadata, range->path)), STR_ARG(name_map_at(&metadata->names, metadata->indexes[index].name)),
-                     range->offset, found.message);
+    if (is_damage(verifying->source, status)) {
+        catalog_warn_place(verifying->source->catalog, verifying->object, range->offset, range->length,
+                           "'%.*s': blob of '%.*s' at %" PRIu64 ": %s", STR_ARG(dcp_text(metadata, range->path)),
+                           STR_ARG(name_map_at(&metadata->names, metadata->indexes[index].name)), range->offset, found.message);
         return RESHARD_OK;
     }
     if (status && err)
@@ -291,8 +297,9 @@ static reshard_status check_archive(struct source *source, const struct dcp_arch
     }
     zip_release(&zip);
     store_object_close(file);
-    if (status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT) {
-        catalog_warn(source->catalog, true, "'%.*s': %s", STR_ARG(source->catalog->objects[archive->object].name), found.message);
+    if (is_damage(source, status)) {
+        catalog_warn_place(source->catalog, archive->object, archive->offset, archive->bytes, "'%.*s': %s",
+                           STR_ARG(source->catalog->objects[archive->object].name), found.message);
         return RESHARD_OK;
     }
     if (status && err)

@@ -21,6 +21,7 @@
 
 #include "formats/driver.h"
 #include "formats/paddle/flex_metadata.h"
+#include "formats/paddle/static_names.h"
 
 /* Behind a weight's key: its float32 copy. */
 #define FLEX_MASTER_SUFFIX ".w_0"
@@ -144,8 +145,12 @@ struct flex_array {
 
 reshard_status flex_data_open(const struct source *source, struct str name, struct flex_data **out, reshard_error *err);
 
-/* The protocol of a file that is a pickle, 0 for others, what cannot be read among them. */
-int flex_data_protocol(const struct source *source, struct str name);
+/* Whether an error is about the file itself: it is not there, or damaged. What the machine lacks for a moment (memory, a disk that answers)
+ * says nothing about it, unless all that can be read is wanted. */
+bool flex_data_is_answer(const struct source *source, reshard_status status, const reshard_error *err);
+
+/* *out: the protocol of a file that is a pickle, 0 for others, what cannot be read among them. */
+reshard_status flex_data_protocol(const struct source *source, struct str name, int *out, reshard_error *err);
 void flex_data_close(struct flex_data *data);
 bool flex_data_find(const struct flex_data *data, struct str key, struct flex_array *out);
 
@@ -157,8 +162,17 @@ reshard_status flex_data_walk(const struct flex_data *data,
                               reshard_status (*visit)(void *context, struct str key, const struct flex_array *array, reshard_error *err),
                               void *context, reshard_error *err);
 
+/* Notes what the framework calls the file's tensors. A key that is its own name has none. file: its number among those that names is of. */
+reshard_status flex_data_note_names(const struct flex_data *data, uint32_t file, struct static_names *names, reshard_error *err);
+
 /* Whether an array of stored type may hold elements of dtype: the same, or how Paddle and safetensors spell it. */
 bool flex_dtype_fits(enum dtype dtype, enum dtype stored);
+
+/* ---- flex_called.c ---- */
+
+/* What the framework calls the tensors of a checkpoint that may be of another format, which has none then. Opens all data files; one that
+ * cannot be read has no names, and is an error where its tensors are read. */
+reshard_status flex_called(const struct source *source, struct static_names *out, reshard_error *err);
 
 /* ---- flex_resolve.c, flex_verify.c ---- */
 

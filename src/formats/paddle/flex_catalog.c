@@ -278,19 +278,33 @@ static reshard_status catalog_index_shards(struct cataloguing *c, reshard_error 
     return RESHARD_OK;
 }
 
-/* The shard that an index means, or FLEX_NONE. Before 3.3 an index does not know its shape: the first shard that it fits is meant. */
+static bool catalog_is_empty(const struct flex_metadata *metadata, const struct flex_shard *shard)
+{
+    const int64_t *shape = flex_vector_at(metadata, shard->shape);
+    int rank = flex_vector_rank(metadata, shard->shape);
+    for (int i = 0; i < rank; i++)
+        if (!shape[i])
+            return true;
+    return false;
+}
+
+/* The shard that an index means, or FLEX_NONE. Before 3.3 an index does not know its shape: the first shard that it fits is meant, and a
+ * shard without elements only where there is no other, which it shares its offset with. */
 static uint32_t catalog_find_shard(const struct cataloguing *c, const struct flex_index *index)
 {
     const struct flex_metadata *metadata = c->metadata;
-    uint32_t slot = hash_of(c, index->name, index->offset, index->range) & c->shard_mask;
+    uint32_t slot = hash_of(c, index->name, index->offset, index->range) & c->shard_mask, empty = FLEX_NONE;
     for (; c->shard_slots[slot]; slot = (slot + 1) & c->shard_mask) {
         uint32_t number = c->shard_slots[slot] - 1;
         const struct flex_shard *shard = &metadata->shards[number];
         if (shard->name == index->name && shard->offset == index->offset && shard->range == index->range &&
-            (index->shape == FLEX_NONE || index->shape == shard->shape))
-            return number;
+            (index->shape == FLEX_NONE || index->shape == shard->shape)) {
+            if (index->shape != FLEX_NONE || !catalog_is_empty(metadata, shard))
+                return number;
+            empty = empty == FLEX_NONE ? number : empty;
+        }
     }
-    return FLEX_NONE;
+    return empty;
 }
 
 /* Whether a file has the key already: *out is the index that says so. Else this one is remembered. */
@@ -394,6 +408,12 @@ static reshard_status catalog_index_add(struct cataloguing *c, uint32_t number, 
     return catalog_put_chunk(c, index, &c->metadata->shards[shard], object, err);
 }
 
+/* Whether a shard needs no index: it has no elements, and where indexes have no shapes, another shard's is at its offset. */
+static bool catalog_needs_no_place(const struct cataloguing *c, const struct flex_shard *shard)
+{
+    return c->metadata->generation.index < 2 && catalog_is_empty(c->metadata, shard);
+}
+
 /* Copies that say so come behind what they copy. */
 static reshard_status catalog_add_chunks(struct cataloguing *c, reshard_error *err)
 {
@@ -411,7 +431,7 @@ static reshard_status catalog_add_chunks(struct cataloguing *c, reshard_error *e
         const struct flex_key *key = &metadata->keys[i];
         char offset[VECTOR_TEXT_MAX];
         for (uint32_t j = 0; j < key->shard_count; j++) {
-            if (!c->is_used[key->first_shard + j])
+            if (!c->is_used[key->first_shard + j] && !catalog_needs_no_place(c, &metadata->shards[key->first_shard + j]))
                 return error_set_at(
                     err, RESHARD_ERR_FORMAT, key->offset, "tensor '%.*s': storage_metadata says nothing about its shard at %s",
                     STR_ARG(flex_name(metadata, key->name)), vector_text(metadata, metadata->shards[key->first_shard + j].offset, offset));
@@ -469,7 +489,9 @@ static reshard_status catalog_place_sliced(struct cataloguing *c, reshard_error 
     for (uint32_t text = 0; text < c->metadata->texts.count && !status; text++) {
         uint32_t object = c->object_of_text[text];
         struct flex_data *data = NULL;
-        int protocol = object == CATALOG_NONE ? 0 : flex_data_protocol(c->source, catalog->objects[object].name);
+        int protocol = 0;
+        if (object != CATALOG_NONE)
+            status = flex_data_protocol(c->source, catalog->objects[object].name, &protocol, err);
         if (protocol != 2 && protocol != 3)
             continue;
         status = flex_data_open(c->source, c->source->catalog->objects[object].name, &data, err);

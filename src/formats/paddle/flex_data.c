@@ -81,14 +81,28 @@ reshard_status flex_data_open(const struct source *source, struct str name, stru
     return status;
 }
 
-int flex_data_protocol(const struct source *source, struct str name)
+bool flex_data_is_answer(const struct source *source, reshard_status status, const reshard_error *err)
+{
+    return status != RESHARD_ERR_MEMORY && (status != RESHARD_ERR_IO || source->lenient || store_errno_is_answer(err->sys_errno));
+}
+
+reshard_status flex_data_protocol(const struct source *source, struct str name, int *out, reshard_error *err)
 {
     struct store_object *file = NULL;
     uint8_t head[2] = { 0 };
-    bool is_read = store_open_object(source->store, name.data, &file, NULL) == RESHARD_OK && store_object_size(file) >= sizeof(head) &&
-                   store_read_at(file, 0, head, sizeof(head), NULL) == RESHARD_OK;
+    reshard_error unsaid = { 0 };
+    reshard_status status = store_open_object(source->store, name.data, &file, &unsaid);
+    *out = 0;
+    if (!status && store_object_size(file) >= sizeof(head))
+        status = store_read_at(file, 0, head, sizeof(head), &unsaid);
     store_object_close(file);
-    return is_read && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5 ? head[1] : 0;
+    if (status && !flex_data_is_answer(source, status, &unsaid)) {
+        *err = unsaid;
+        return status;
+    }
+    if (!status && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5)
+        *out = head[1];
+    return RESHARD_OK;
 }
 
 void flex_data_close(struct flex_data *data)
@@ -159,6 +173,17 @@ reshard_status flex_data_walk(const struct flex_data *data,
         if (entry->tensor)
             data_take_tensor(data, entry->tensor - 1, &array);
         status = visit(context, entry->key, entry->tensor ? &array : NULL, err);
+    }
+    return status;
+}
+
+reshard_status flex_data_note_names(const struct flex_data *data, uint32_t file, struct static_names *names, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !data->is_safetensors && i < data->archive.entry_count && !status; i++) {
+        const struct paddle_entry *entry = &data->archive.entries[i];
+        if (entry->tensor && entry->name.size && !str_equal(entry->name, entry->key))
+            status = static_names_add(names, entry->key, entry->name, file, err);
     }
     return status;
 }

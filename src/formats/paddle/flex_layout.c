@@ -65,10 +65,10 @@ static reshard_status flex_layout_read_options(const struct layout_request *requ
     const struct source *like = flex_reference(request);
     state->release = FLEX_RELEASE_3_3;
     state->protocol = 4;
-    if (like)
-        flex_like_options(like, state);
+    reshard_status status = like ? flex_like_options(like, state, err) : RESHARD_OK;
     release = state->release;
-    reshard_status status = flex_layout_read_option(request, "generation", releases, &release, err);
+    if (!status)
+        status = flex_layout_read_option(request, "generation", releases, &release, err);
     if (!status)
         status = flex_layout_read_option(request, "dedupe", dedupes, &dedupe, err);
     if (!status)
@@ -195,6 +195,36 @@ static reshard_status flex_layout_check_tensors(const struct layout_request *req
 
 /* ---- items ---- */
 
+static bool flex_layout_has_names(const struct layout_request *request, struct flex_target *state)
+{
+    if (!state->names)
+        state->names = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*state->names));
+    return state->names != NULL;
+}
+
+/* Names of the framework that the files of a Flex Checkpoint have, for what has none yet. is_source: not the reference. */
+static reshard_status keep_names(const struct layout_request *request, struct target *target, const struct source *from, bool is_source,
+                                 reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    struct static_names names = { 0 };
+    reshard_status status = flex_called(from, &names, err);
+    if (!status && names.keys.count && !flex_layout_has_names(request, state))
+        status = error_set_memory(err);
+    for (uint32_t t = 0; names.keys.count && t < request->wanted->tensor_count && !status; t++) {
+        uint32_t source = request->wanted_source[t];
+        struct str name = { 0 };
+        if (!is_source)
+            name = static_names_find(&names, request->wanted->tensors[t].key);
+        else if (source != CATALOG_NONE)
+            name = static_names_find(&names, request->source_catalog->tensors[source].key);
+        if (name.size && !state->names[t].size && !arena_str(&target->catalog->arena, name, &state->names[t]))
+            status = error_set_memory(err);
+    }
+    static_names_release(&names);
+    return status;
+}
+
 /* Names of the framework that a table of the source has for its keys, which may have something in front that the item's key has, too. */
 static reshard_status take_names(const struct layout_request *request, struct target *target, const struct catalog_item *item,
                                  struct str item_key, reshard_error *err)
@@ -205,9 +235,7 @@ static reshard_status take_names(const struct layout_request *request, struct ta
     size_t count;
     if (!item->value || !value_as_mapping(item->value, &pairs, &count))
         return target_note_dropped(target, NOTE_NO_VALUE, item_key, err, "it is no table of names");
-    if (!state->names)
-        state->names = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*state->names));
-    if (!state->names)
+    if (!flex_layout_has_names(request, state))
         return error_set_memory(err);
     struct name_map keys = { 0 };
     struct value **names = malloc((count / 2 + 1) * sizeof(struct value *)); /* by key */
@@ -436,6 +464,10 @@ reshard_status flex_lay_out(const struct layout_request *request, struct target 
         status = flex_layout_check_tensors(request, target, &names, err);
     if (!status)
         status = flex_layout_take_items(request, target, &names, err);
+    if (!status)
+        status = keep_names(request, target, request->source, true, err);
+    if (!status)
+        status = keep_names(request, target, flex_reference(request), false, err);
     if (!status)
         status =
             flex_reference(request) ? flex_place_like(request, target, flex_reference(request), err) : flex_place(request, target, err);

@@ -27,13 +27,18 @@ static enum flex_release release_of(const struct flex_generation *generation)
     return generation->shard < 0 ? FLEX_RELEASE_2_6 : FLEX_RELEASE_3_0;
 }
 
-void flex_like_options(const struct source *like, struct flex_target *state)
+reshard_status flex_like_options(const struct source *like, struct flex_target *state, reshard_error *err)
 {
     const struct flex_source *from = flex_state(like);
+    reshard_status status = RESHARD_OK;
+    int protocol;
     state->release = release_of(&from->parts[0].generation);
-    for (uint32_t i = 0; i < like->catalog->object_count; i++)
-        if (flex_data_protocol(like, like->catalog->objects[i].name) >= 5)
+    for (uint32_t i = 0; i < like->catalog->object_count && !status; i++) {
+        status = flex_data_protocol(like, like->catalog->objects[i].name, &protocol, err);
+        if (!status && protocol >= 5)
             state->protocol = 5;
+    }
+    return status;
 }
 
 /* ---- files ---- */
@@ -50,14 +55,17 @@ static reshard_status like_add_file(struct flex_liking *liking, const struct fle
     uint32_t object = name_map_find(&catalog->object_names, name), file;
     uint64_t rank = 0, uid;
     struct str base = behind(name, part->directory);
+    int protocol = 0;
     if (object != NAME_NONE && liking->file_of[object] != CATALOG_NONE)
         return RESHARD_OK;
     enum flex_file_kind kind = flex_file_kind_of(base, &rank, &uid);
-    reshard_status status = flex_target_add_file(liking->target, base, folder, rank < UINT32_MAX ? (uint32_t)rank : 0, &file, err);
+    reshard_status status = flex_data_protocol(liking->like, name, &protocol, err);
+    if (!status)
+        status = flex_target_add_file(liking->target, base, folder, rank < UINT32_MAX ? (uint32_t)rank : 0, &file, err);
     if (status)
         return status;
     struct flex_out_file *added = &flex_target_state(liking->target)->files[file];
-    added->is_safetensors = kind == FLEX_SAFETENSORS || flex_data_protocol(liking->like, name) == 0;
+    added->is_safetensors = kind == FLEX_SAFETENSORS || protocol == 0;
     if (object != NAME_NONE)
         liking->file_of[object] = file;
     if (liking->first_file[part->role] == CATALOG_NONE)

@@ -104,7 +104,7 @@ reshard_status flex_place(const struct layout_request *request, struct target *t
 const struct source *flex_reference(const struct layout_request *request);
 
 /* Release and protocol of the reference. */
-void flex_like_options(const struct source *like, struct flex_target *state);
+reshard_status flex_like_options(const struct source *like, struct flex_target *state, reshard_error *err);
 reshard_status flex_place_like(const struct layout_request *request, struct target *target, const struct source *like, reshard_error *err);
 
 /* ---- flex_cut.c ---- */

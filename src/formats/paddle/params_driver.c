@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/paddle/paddle.h"
 #include "formats/paddle/params.h"
+#include "formats/paddle/params_forms.h"
 #include "formats/paddle/params_target.h"
 
 #include <inttypes.h>
@@ -60,24 +61,6 @@ static int params_driver_probe(struct store *store, const char *name, reshard_er
     return kind == PARAMS_FOLDER_OF_RANKS ? 70 : kind == PARAMS_FOLDER_OF_FILES ? 45 : 0;
 }
 
-static reshard_status params_driver_read_files(struct source *source, reshard_error *err)
-{
-    struct arena arena = { 0 };
-    struct store_entry *entries;
-    size_t count = 0, skip = source->name[0] ? strlen(source->name) + 1 : 0;
-    uint32_t file;
-    reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
-    for (size_t i = 0; i < count && !status; i++) {
-        if (entries[i].is_directory || !params_is_name(entries[i].name))
-            continue;
-        status = params_open_file(source, entries[i].name.data, &file, err);
-        if (!status)
-            status = params_add_file(source, file, entries[i].name.data + skip, err);
-    }
-    arena_release(&arena);
-    return status;
-}
-
 /* Numbers of the archive's tensors become those of the catalog's. */
 static bool params_driver_number(const struct value *value, void *context)
 {
@@ -85,6 +68,45 @@ static bool params_driver_number(const struct value *value, void *context)
     struct value *node = (struct value *)(uintptr_t)value; /* the graph is the catalog's own */
     node->tensor = node->tensor ? file->listed[node->tensor - 1] : 0;
     return true;
+}
+
+static reshard_status params_driver_number_all(struct source *source, uint32_t index, reshard_error *err)
+{
+    struct params_file *file = &params_source_of(source)->files[index];
+    return value_walk(file->graph->root, file->graph->count, source->limits.budget, params_driver_number, file, NULL)
+               ? RESHARD_OK
+               : work_error(source->limits.budget, err);
+}
+
+/* All that is in a file of a folder, under the file's name. */
+static reshard_status params_driver_read_one(struct source *source, const char *name, const char *prefix, struct params_forms *forms,
+                                             reshard_error *err)
+{
+    uint32_t file;
+    reshard_status status = params_open_file(source, name, &file, err);
+    if (!status)
+        status = params_add_file(source, file, prefix, err);
+    if (status || !params_source_of(source)->files[file].graph)
+        return status;
+    status = params_driver_number_all(source, file, err);
+    return status ? status : params_forms_add(forms, source, file, str_of(prefix), params_source_of(source)->files[file].graph->root, err);
+}
+
+static reshard_status params_driver_read_files(struct source *source, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct params_forms forms = { 0 };
+    struct store_entry *entries;
+    size_t count = 0, skip = source->name[0] ? strlen(source->name) + 1 : 0;
+    reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
+    for (size_t i = 0; i < count && !status; i++)
+        if (!entries[i].is_directory && params_is_name(entries[i].name))
+            status = params_driver_read_one(source, entries[i].name.data, entries[i].name.data + skip, &forms, err);
+    if (!status)
+        status = params_forms_keep(&forms, source, err);
+    params_forms_release(&forms);
+    arena_release(&arena);
+    return status;
 }
 
 static reshard_status params_driver_read_single(struct source *source, reshard_error *err)
@@ -98,8 +120,9 @@ static reshard_status params_driver_read_single(struct source *source, reshard_e
     struct params_file *file = &params_source_of(source)->files[index];
     if (!file->graph)
         return RESHARD_OK;
-    if (!value_walk(file->graph->root, file->graph->count, source->limits.budget, params_driver_number, file, NULL))
-        return work_error(source->limits.budget, err);
+    status = params_driver_number_all(source, index, err);
+    if (status)
+        return status;
     source->catalog->tree_graph = file->graph;
     source->catalog->tree = file->graph->root;
     return RESHARD_OK;

@@ -9,6 +9,7 @@
 
 #include "base/array.h"
 #include "base/model_data.h"
+#include "formats/paddle/static_names.h"
 #include "formats/paddle/unified.h"
 #include "formats/shared/torch_flatten.h"
 #include "parallel/expert_keys.h"
@@ -316,6 +317,26 @@ static reshard_status family_find_item(struct family *family, struct str key, ui
     return RESHARD_OK;
 }
 
+/* An item under the file's name. */
+static reshard_status family_add_own_item(struct family_leaves *leaves, const struct torch_leaf *leaf, struct catalog_item *item,
+                                          reshard_error *err)
+{
+    struct family *family = leaves->family;
+    struct family_file *file = &family->files[leaves->file];
+    struct path_part *parts = arena_array(&family->arena, (size_t)leaf->part_count + 1, sizeof(*parts));
+    if (!parts)
+        return error_set_memory(err);
+    parts[0] = (struct path_part){ .kind = PATH_KEY, .key = file->name };
+    if (leaf->part_count)
+        memcpy(parts + 1, leaf->parts, leaf->part_count * sizeof(*parts));
+    buffer_clear(&leaves->key);
+    if (!path_join(parts, leaf->part_count + 1, &leaves->key))
+        return error_set_memory(err);
+    item->key = buffer_str(&leaves->key);
+    file->has_own_items = true;
+    return catalog_add_item(family->source->catalog, item, parts, leaf->part_count + 1, NULL, err);
+}
+
 /* Values that are the same on all ranks are one item; others get the file's name before their path. */
 static reshard_status family_add_item(struct family_leaves *leaves, const struct torch_leaf *leaf, reshard_error *err)
 {
@@ -324,7 +345,6 @@ static reshard_status family_add_item(struct family_leaves *leaves, const struct
     const struct family_file *file = &family->files[leaves->file];
     struct catalog_item item = { .kind = ITEM_VALUE, .value = leaf->value,
                                  .graph = params_source_of(family->source)->files[file->file].graph };
-    struct path_part single = { .kind = PATH_KEY };
     bool is_equal = false;
     buffer_clear(&leaves->key);
     if (!path_join(leaf->parts, leaf->part_count, &leaves->key))
@@ -341,16 +361,21 @@ static reshard_status family_add_item(struct family_leaves *leaves, const struct
     status = value_compare(catalog->items[known].value, leaf->value, family->source->limits.budget, &is_equal, err);
     if (status || is_equal)
         return status;
-    char *key = arena_printf(&family->arena, "%.*s.%.*s", STR_ARG(file->name), STR_ARG(item.key));
-    if (!key)
-        return error_set_memory(err);
-    item.key = single.key = str_of(key);
-    return catalog_add_item(catalog, &item, &single, 0, NULL, err);
+    return family_add_own_item(leaves, leaf, &item, err);
 }
 
 static reshard_status family_add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
 {
     return leaf->value->tensor ? family_add_tensor(context, leaf, err) : family_add_item(context, leaf, err);
+}
+
+/* What the containers of items were. */
+static reshard_status family_add_forms(struct family *family, const struct family_file *file, reshard_error *err)
+{
+    const struct value *root = params_source_of(family->source)->files[file->file].graph->root;
+    reshard_status status = params_forms_add_members(&family->forms, family->source, file->file, MASTER_MEMBER, err);
+    return status || !file->has_own_items ? status
+                                          : params_forms_add(&family->forms, family->source, file->file, file->name, root, err);
 }
 
 static reshard_status family_add_file(struct family *family, uint32_t index, reshard_error *err)
@@ -366,6 +391,8 @@ static reshard_status family_add_file(struct family *family, uint32_t index, res
     buffer_release(&leaves.key);
     if (!status)
         status = params_load_values(family->source, family->files[index].file, first_item, err);
+    if (!status && family->source->catalog->item_count > first_item)
+        status = family_add_forms(family, &family->files[index], err);
     if (status) {
         error_prefix(err, "'%.*s'", STR_ARG(family->files[index].name));
         error_object(err, "%.*s", STR_ARG(family->files[index].name));
@@ -375,52 +402,61 @@ static reshard_status family_add_file(struct family *family, uint32_t index, res
 
 /* ---- the table of names ---- */
 
-/* Names of one rank's weights that no rank before has. false without memory. */
-static bool family_collect_names(struct family *family, const struct family_file *file, struct name_map *seen, struct buffer *key)
+static reshard_status family_collect_names(struct family *family, const struct family_file *file, struct static_names *names,
+                                           reshard_error *err)
 {
     const struct paddle_archive *archive = family_archive(family, file);
-    struct value_graph *graph = params_source_of(family->source)->files[file->file].graph;
-    for (uint32_t i = 0; i < archive->entry_count; i++) {
-        bool was_new;
-        buffer_clear(key);
+    struct buffer key = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < archive->entry_count && !status; i++) {
+        buffer_clear(&key);
         if (!archive->entries[i].name.size || !archive->entries[i].tensor)
             continue;
-        if (!family_append_key(file, archive->entries[i].key, key) || name_map_intern(seen, buffer_str(key), &was_new) == NAME_NONE)
-            return false;
-        if (!was_new)
-            continue;
-        if (!ARRAY_RESERVE(family->names, family->name_count + 2, family->name_capacity))
-            return false;
-        struct value **pair = family->names + family->name_count;
-        pair[0] = value_new_str(graph, buffer_str(key));
-        pair[1] = value_new_str(graph, archive->entries[i].name);
-        if (!pair[0] || !pair[1])
-            return false;
-        family->name_count += 2;
-        family->names_graph = graph;
+        if (family_append_key(file, archive->entries[i].key, &key))
+            status = static_names_add(names, buffer_str(&key), archive->entries[i].name, file->file, err);
+        else
+            status = error_set_memory(err);
     }
-    return true;
+    buffer_release(&key);
+    return status;
 }
 
-/* One table of all ranks: structured name -> the framework's; of different ones the first. */
+/* The table as a value of a graph. NULL without memory. */
+static struct value *family_table_value(const struct static_names *names, struct value_graph *graph)
+{
+    size_t count = 0;
+    struct value **items = arena_array(&graph->arena, 2 * (size_t)names->keys.count + 1, sizeof(*items));
+    for (uint32_t i = 0; items && i < names->keys.count; i++) {
+        struct str name = static_names_at(names, i);
+        if (!name.size)
+            continue;
+        items[count] = value_new_str(graph, name_map_at(&names->keys, i));
+        items[count + 1] = value_new_str(graph, name);
+        if (!items[count] || !items[count + 1])
+            return NULL;
+        count += 2;
+    }
+    return items ? value_new_list(graph, VALUE_DICT, items, count) : NULL;
+}
+
+/* One table of all ranks: structured name -> the framework's. */
 static reshard_status family_make_table(struct family *family, reshard_error *err)
 {
-    struct name_map seen = { 0 };
-    struct buffer key = { 0 };
-    bool good = true;
-    for (uint32_t i = 0; i < family->file_count && good && family->files[i].role == FAMILY_MODEL; i++)
-        good = family_collect_names(family, &family->files[i], &seen, &key);
-    buffer_release(&key);
-    name_map_release(&seen);
-    if (good && !family->name_count)
-        return RESHARD_OK;
-    struct value **items = good ? arena_array(&family->names_graph->arena, family->name_count, sizeof(*items)) : NULL;
-    struct value *table = items ? value_new_list(family->names_graph, VALUE_DICT, items, family->name_count) : NULL;
-    if (!table)
-        return work_error(family->source->limits.budget, err);
-    memcpy(items, family->names, family->name_count * sizeof(*items));
-    struct catalog_item item = { .key = STR(PADDLE_NAME_TABLE), .kind = ITEM_VALUE, .value = table, .graph = family->names_graph };
-    return catalog_add_item(family->source->catalog, &item, NULL, 0, NULL, err);
+    struct static_names names = { 0 };
+    struct value_graph *graph = NULL;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < family->file_count && !status && family->files[i].role == FAMILY_MODEL; i++) {
+        graph = params_source_of(family->source)->files[family->files[i].file].graph;
+        status = family_collect_names(family, &family->files[i], &names, err);
+    }
+    struct catalog_item item = { .key = STR(PADDLE_NAME_TABLE), .kind = ITEM_VALUE, .graph = graph };
+    if (!status && names.keys.count) {
+        item.value = family_table_value(&names, graph);
+        status = item.value ? catalog_add_item(family->source->catalog, &item, NULL, 0, NULL, err)
+                            : work_error(family->source->limits.budget, err);
+    }
+    static_names_release(&names);
+    return status;
 }
 
 /* ---- all of it ---- */
@@ -447,6 +483,8 @@ static reshard_status family_read(struct family *family, reshard_error *err)
         status = family_merge(family, err);
     if (!status)
         status = family_make_table(family, err);
+    if (!status)
+        status = params_forms_keep(&family->forms, family->source, err);
     if (!status && family->stray_count)
         catalog_warn(family->source->catalog, false,
                      "%" PRIu32 " optimizer states keep the framework's names: no file of weights knows them", family->stray_count);
@@ -464,7 +502,7 @@ static void family_release(struct family *family)
     free(family->item_of);
     free(family->key_list);
     free(family->pieces);
-    free(family->names);
+    params_forms_release(&family->forms);
     arena_release(&family->arena);
 }
 

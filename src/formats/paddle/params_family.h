@@ -3,7 +3,7 @@
 #ifndef FORMATS_PADDLE_PARAMS_FAMILY_H
 #define FORMATS_PADDLE_PARAMS_FAMILY_H
 
-#include "formats/paddle/params.h"
+#include "formats/paddle/params_forms.h"
 #include "parallel/partition_rules.h"
 
 enum family_role { FAMILY_MODEL, FAMILY_OPTIMIZER, FAMILY_MASTER };
@@ -25,6 +25,7 @@ struct family_file {
     uint32_t *entry_of;        /* by number in statics: the archive's entry */
     struct name_map modules;   /* of experts, where the ranks number their own: the key up to the number */
     uint64_t *experts_of;      /* by number in modules: experts of this rank */
+    bool has_own_items;        /* other values than an earlier file has: they stand under this one's name */
 };
 
 /* What one file holds of a logical tensor. */
@@ -55,9 +56,7 @@ struct family {
     uint32_t *item_of;         /* by number in item_keys: the first item of that key */
     uint32_t item_capacity, indexed;
     struct partition_rules rules;
-    struct value_graph *names_graph; /* of the table of names that is made */
-    struct value **names;
-    size_t name_count, name_capacity;
+    struct params_forms forms; /* of items */
 };
 
 /* The tensor behind a piece. */

@@ -114,11 +114,15 @@ static reshard_status steps_check_type(const struct params_target *state, const 
     struct str name;
     bool is_lost = tensor->dtype == DTYPE_F8_E4M3 || tensor->dtype == DTYPE_F8_E5M2;
     bool means_bfloat16 = tensor->dtype == DTYPE_U16 && state->array == PARAMS_BARE; /* nothing would leave it to NumPy */
-    bool is_bare = params_array_of(state, node, &name) == PARAMS_BARE && !means_bfloat16;
+    enum params_array array;
+    reshard_status status = params_array_of(state, node, &array, &name, err);
+    if (status)
+        return status;
+    bool is_bare = array == PARAMS_BARE && !means_bfloat16;
     if (!is_lost && (is_bare ? paddle_save_can_hold_bare(tensor->dtype) : paddle_save_can_hold(tensor->dtype)))
         return RESHARD_OK;
-    reshard_status status = error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': paddle.save has no %s", STR_ARG(tensor->key),
-                                      dtype_info(tensor->dtype)->name);
+    status = error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': paddle.save has no %s", STR_ARG(tensor->key),
+                       dtype_info(tensor->dtype)->name);
     error_hint(err, "%s", is_lost ? "--to paddle-flex keeps float8; --dtype 'GLOB=bf16' casts"
                                   : "Paddle's integers are U8, I8, I16, I32 and I64: cast with --dtype 'GLOB=i64'");
     return status;
@@ -178,7 +182,6 @@ static reshard_status params_step_member(void *context, uint64_t index, struct p
     const struct params_target *state = context;
     const struct params_step *step = &state->steps[index];
     const struct path_tree_node *node = &state->tree.nodes[step->node];
-    (void)err;
     *out = (struct paddle_member){ .step = step->step, .key_kind = PADDLE_NO_KEY, .member_count = node->child_count,
                                    .is_stateless = step->is_stateless, .graph_count = state->form_count };
     if (step->has_key) {
@@ -198,13 +201,14 @@ static reshard_status params_step_member(void *context, uint64_t index, struct p
         return RESHARD_OK;
     }
     const struct catalog_tensor *tensor = &state->wanted->tensors[node->tensor - 1];
-    enum params_array array = params_array_of(state, node, &out->name);
+    enum params_array array;
+    reshard_status status = params_array_of(state, node, &array, &out->name, err);
     out->dtype = tensor->dtype;
     out->rank = tensor->rank;
     out->shape = catalog_vector_at(state->wanted, tensor->shape);
     out->is_bare = array == PARAMS_BARE;
     out->is_pair = array == PARAMS_PAIR;
-    return RESHARD_OK;
+    return status;
 }
 
 reshard_status params_make_steps(struct target *target, struct work *work, reshard_error *err)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/paddle/params_target.h"
 
+#include "base/array.h"
+#include "formats/paddle/flex.h"
 #include "formats/paddle/paddle.h"
 #include "formats/paddle/params.h"
 
@@ -34,7 +36,8 @@ static void params_target_look_at_source(const struct layout_request *request, s
     const struct value *tree = request->source_catalog->tree;
     const struct source *source = request->source;
     bool is_sequence = tree && (tree->kind == VALUE_LIST || tree->kind == VALUE_TUPLE);
-    state->is_own = tree && source && source->driver == &format_paddle && source->catalog == request->source_catalog;
+    state->is_own = tree && source && source->driver == &format_paddle && source->catalog == request->source_catalog &&
+                    params_source_of(source)->file_count == 1;
     state->form_count = tree ? request->source_catalog->tree_graph->count : 0;
     state->has_no_table = is_nested || is_sequence;
     state->array = state->has_no_table ? PARAMS_PAIR : PARAMS_NAMED;
@@ -56,6 +59,28 @@ static reshard_status params_target_drop(struct target *target, struct str key, 
     return target_note_dropped(target, NOTE_NO_PLACE, key, err, "a .pdparams file has no place for it");
 }
 
+/* Whether a path is that of a table of names: of the source's one file, or of one of its files. */
+static bool params_target_is_table(const struct layout_request *request, const struct path_part *parts, size_t count)
+{
+    const struct source *source = request->source;
+    bool has_files = source && source->driver == &format_paddle && params_source_of(source)->file_count > 1;
+    const struct path_part *last = &parts[count - 1];
+    return (count == 1 || (count == 2 && has_files && parts[0].kind == PATH_KEY)) && last->kind == PATH_KEY &&
+           str_is(last->key, PADDLE_NAME_TABLE);
+}
+
+/* The names go where the tensors are. */
+static reshard_status params_target_add_table(struct target *target, const struct catalog_item *item, const struct value *table,
+                                              const struct path_part *parts, size_t count, reshard_error *err)
+{
+    struct params_target *state = target->driver_state;
+    if (!ARRAY_ROOM(state->tables, state->table_count, state->table_capacity))
+        return error_set_memory(err);
+    state->tables[state->table_count++] = (struct params_names){ table, count == 2 ? parts[0].key : (struct str){ 0 } };
+    return count == 1 ? RESHARD_OK
+                      : target_note_changed(target, NOTE_KEYS, item->key, err, "its names stand beside their arrays");
+}
+
 static reshard_status params_target_add_item(const struct layout_request *request, struct target *target, uint32_t index,
                                              reshard_error *err)
 {
@@ -70,10 +95,9 @@ static reshard_status params_target_add_item(const struct layout_request *reques
     reshard_status status = layout_item(request, index, &item, err);
     if (status)
         return status;
-    if (str_is(wanted->key, PADDLE_NAME_TABLE) && item->value && item->value->kind == VALUE_DICT) {
-        state->names = item->value;
-        return RESHARD_OK;
-    }
+    size_t count = catalog_item_path(request->wanted, wanted, &single, &parts);
+    if (params_target_is_table(request, parts, count) && item->value && item->value->kind == VALUE_DICT)
+        return params_target_add_table(target, wanted, item->value, parts, count, err);
     uint32_t graph_count = item->graph ? item->graph->count : 0;
     if (item->value)
         status = paddle_save_check_value(item->value, graph_count, request->limits.budget, &target->catalog->arena, &fits, &stranger, err);
@@ -85,7 +109,6 @@ static reshard_status params_target_add_item(const struct layout_request *reques
         return status ? status
                       : target_note_dropped(target, NOTE_NO_PLACE, wanted->key, err,
                                             "bytes, a range, or a collection that paddle.load does not take in a nested object");
-    size_t count = catalog_item_path(request->wanted, wanted, &single, &parts);
     struct path_tree_node leaf = { .wanted = index, .value = item->value, .graph_count = graph_count };
     return path_tree_add(&state->tree, parts, count, leaf, err);
 }
@@ -100,42 +123,81 @@ static bool params_target_spell(const struct value *key, struct str text, struct
     return buffer_append_byte(out, 0) && value_to_repr(key, out, NULL);
 }
 
-static reshard_status params_target_read_names(struct params_target *state, reshard_error *err)
+static reshard_status params_target_note_name(struct params_target *state, struct str key, struct str name, reshard_error *err)
 {
-    const struct value *table = state->names;
+    uint32_t number = name_map_intern(&state->name_index, key, NULL);
+    if (number == NAME_NONE || !ARRAY_ROOM(state->name_of, number, state->name_capacity))
+        return error_set_memory(err);
+    state->name_of[number] = name;
+    return RESHARD_OK;
+}
+
+static reshard_status params_target_read_table(struct params_target *state, const struct params_names *names, reshard_error *err)
+{
+    const struct value *table = names->table;
     struct buffer spelled = { 0 };
     reshard_status status = RESHARD_OK;
-    size_t count = table ? table->list.count : 0;
-    state->name_of = calloc(count / 2 + 1, sizeof(*state->name_of));
-    if (!state->name_of)
-        return error_set_memory(err);
-    for (size_t i = 0; i + 1 < count && !status; i += 2) {
+    for (size_t i = 0; i + 1 < table->list.count && !status; i += 2) {
         const struct value *key = table->list.items[i];
-        struct str name;
+        struct str name, text;
         if (!value_as_str(table->list.items[i + 1], &name))
             continue;
         buffer_clear(&spelled);
-        bool is_good = params_target_spell(key, (struct str){ 0 }, &spelled);
-        uint32_t number = is_good ? name_map_intern(&state->name_index, buffer_str(&spelled), NULL) : NAME_NONE;
-        if (number == NAME_NONE)
-            status = error_set_memory(err);
-        else
-            state->name_of[number] = name;
+        bool is_good = true;
+        if (names->file.size)
+            is_good = buffer_append_str(&spelled, names->file) && buffer_append_byte(&spelled, '.');
+        if (is_good && names->file.size)
+            is_good = value_as_str(key, &text) ? buffer_append_str(&spelled, text) || !text.size : value_to_repr(key, &spelled, NULL);
+        else if (is_good)
+            is_good = params_target_spell(key, (struct str){ 0 }, &spelled);
+        status = is_good ? params_target_note_name(state, buffer_str(&spelled), name, err) : error_set_memory(err);
     }
     buffer_release(&spelled);
     return status;
 }
 
-static bool params_target_find_name(const struct params_target *state, const struct path_tree_node *node, struct str key, struct str *out)
+static reshard_status params_target_read_names(struct params_target *state, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < state->table_count && !status; i++)
+        status = params_target_read_table(state, &state->tables[i], err);
+    return status;
+}
+
+/* The names that a Flex Checkpoint has in its files. */
+static reshard_status params_target_keep_names(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct params_target *state = target->driver_state;
+    struct static_names names = { 0 };
+    reshard_status status = flex_called(request->source, &names, err);
+    for (uint32_t t = 0; names.keys.count && t < request->wanted->tensor_count && !status; t++) {
+        uint32_t source = request->wanted_source[t];
+        struct str key = request->wanted->tensors[t].key, name = { 0 };
+        if (source != CATALOG_NONE)
+            name = static_names_find(&names, request->source_catalog->tensors[source].key);
+        if (name.size && name_map_find(&state->name_index, key) == NAME_NONE)
+            status = arena_str(&target->catalog->arena, name, &name) ? params_target_note_name(state, key, name, err)
+                                                                     : error_set_memory(err);
+    }
+    static_names_release(&names);
+    return status;
+}
+
+/* *out stays as it is where no table has a name. */
+static reshard_status params_target_find_name(const struct params_target *state, const struct path_tree_node *node, struct str key,
+                                              struct str *out, bool *is_found, reshard_error *err)
 {
     struct buffer spelled = { 0 };
     struct value number = { .kind = VALUE_INT, .integer = node->part.index };
     const struct value *other = node->key ? node->key : node->part.kind == PATH_INT_KEY ? &number : NULL;
-    uint32_t found = params_target_spell(other, key, &spelled) ? name_map_find(&state->name_index, buffer_str(&spelled)) : NAME_NONE;
+    other = state->table_count && state->tables[0].file.size ? NULL : other;
+    bool is_good = !other || params_target_spell(other, key, &spelled);
+    uint32_t found = is_good ? name_map_find(&state->name_index, other ? buffer_str(&spelled) : key) : NAME_NONE;
     buffer_release(&spelled);
-    if (found != NAME_NONE)
+    *is_found = found != NAME_NONE;
+    if (*is_found)
         *out = state->name_of[found];
-    return found != NAME_NONE;
+    return is_good ? RESHARD_OK : error_set_memory(err);
 }
 
 /* The name in a pair (name, array), or in the call that makes one; NULL: the node is something else. */
@@ -147,20 +209,23 @@ static const struct value *params_target_pair_name(const struct value *node)
     return is_pair ? node->list.items[0] : NULL;
 }
 
-enum params_array params_array_of(const struct params_target *state, const struct path_tree_node *node, struct str *name)
+reshard_status params_array_of(const struct params_target *state, const struct path_tree_node *node, enum params_array *out,
+                               struct str *name, reshard_error *err)
 {
     const struct catalog_tensor *tensor = &state->wanted->tensors[node->tensor - 1];
     const struct value *pair = state->is_own && node->form ? params_target_pair_name(node->form) : NULL;
     enum params_array array = tensor->rank > PARAMS_RANK_MAX ? PARAMS_BARE : state->array;
     *name = tensor->key;
-    bool is_named = params_target_find_name(state, node, tensor->key, name);
+    bool is_named;
+    reshard_status status = params_target_find_name(state, node, tensor->key, name, &is_named, err);
     if (pair)
         *name = pair->text;
     if (!name->size)
         *name = tensor->key;
-    if (!state->is_own || !node->form || node->is_form_open)
-        return array;
-    return pair ? PARAMS_PAIR : array == PARAMS_NAMED && is_named ? PARAMS_NAMED : PARAMS_BARE;
+    *out = array;
+    if (state->is_own && node->form && !node->is_form_open)
+        *out = pair ? PARAMS_PAIR : array == PARAMS_NAMED && is_named ? PARAMS_NAMED : PARAMS_BARE;
+    return status;
 }
 
 static reshard_status params_target_protocol(const struct layout_request *request, int *out, reshard_error *err)
@@ -204,6 +269,8 @@ static reshard_status params_target_content(const struct layout_request *request
         state->array = PARAMS_PAIR;
     if (!status)
         status = params_target_read_names(state, err);
+    if (!status)
+        status = params_target_keep_names(request, target, err);
     if (!status)
         status = params_make_steps(target, request->limits.budget, err);
     if (!status)
@@ -275,6 +342,7 @@ void params_close_target(struct target *target)
         return;
     path_tree_release(&state->tree);
     name_map_release(&state->name_index);
+    free(state->tables);
     free(state->name_of);
     free(state->steps);
     free(state);

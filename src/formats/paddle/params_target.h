@@ -24,15 +24,23 @@ struct params_step {
 /* What stands for a tensor. */
 enum params_array { PARAMS_NAMED, PARAMS_PAIR, PARAMS_BARE };
 
+/* A table of the source: key -> the framework's name. Of several files it is of the keys that begin with one's name. */
+struct params_names {
+    const struct value *table;
+    struct str file; /* empty: of all */
+};
+
 /* driver_state of a target. What it points to of the request's lives as long as the target does. */
 struct params_target {
     struct path_tree tree;
     const struct catalog *wanted;
     struct params_step *steps;
     uint32_t step_count, step_capacity;
-    const struct value *names; /* key -> the framework's name; NULL: every key is its own */
+    struct params_names *tables; /* where none knows a key, it is its own name */
+    uint32_t table_count, table_capacity;
     struct name_map name_index;
     struct str *name_of; /* by number in name_index */
+    uint32_t name_capacity;
     bool is_own;       /* the object is one that paddle.save made: its arrays stay what they were */
     bool has_no_table; /* of names */
     bool is_one;       /* there is no container, but one tensor or value */
@@ -46,7 +54,8 @@ struct params_target {
 reshard_status params_make_steps(struct target *target, struct work *work, reshard_error *err);
 
 /* What stands for the tensor of a leaf, and the framework's name for it. */
-enum params_array params_array_of(const struct params_target *state, const struct path_tree_node *node, struct str *name);
+reshard_status params_array_of(const struct params_target *state, const struct path_tree_node *node, enum params_array *out,
+                               struct str *name, reshard_error *err);
 
 reshard_status params_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status params_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);

@@ -47,13 +47,40 @@ const char *uc_quantised_within(struct str key, enum dtype dtype)
     return dtype == DTYPE_I8 && str_ends_with(key, MOMENT2) ? MOMENT1 : NULL;
 }
 
-static bool unified_quantised_has(const struct st_header *header, struct str weight, const char *end)
+static bool unified_quantised_is_staged(const struct st_set *set)
+{
+    const struct value *stage = st_index_find(&set->index, "ckpt_quant_stage");
+    return stage && stage->kind == VALUE_STR && uc_stage_is_known(stage->text);
+}
+
+/* The number of a weight's state in a file, or NAME_NONE. */
+static uint32_t unified_quantised_number(const struct st_header *header, struct str weight, const char *end)
 {
     struct buffer key = { 0 };
     buffer_append_str(&key, weight);
-    bool is_there = buffer_append_text(&key, end) && name_map_find(&header->names, buffer_str(&key)) != NAME_NONE;
+    uint32_t number = buffer_append_text(&key, end) ? name_map_find(&header->names, buffer_str(&key)) : NAME_NONE;
     buffer_release(&key);
-    return is_there;
+    return number;
+}
+
+static bool unified_quantised_has(const struct st_header *header, struct str weight, const char *end)
+{
+    return unified_quantised_number(header, weight, end) != NAME_NONE;
+}
+
+uint32_t uc_quantised_owner(const struct st_header *header, struct str scale)
+{
+    struct str state = uc_quantised_state(scale);
+    uint32_t number = name_map_find(&header->names, state);
+    if (number == NAME_NONE && str_ends_with(state, MOMENT1))
+        number = unified_quantised_number(header, without_end(state, MOMENT1), MOMENT2);
+    return number;
+}
+
+bool uc_quantised_is_state(const struct st_set *set, struct str key, enum dtype dtype)
+{
+    bool is_first = str_ends_with(key, MOMENT1), is_second = str_ends_with(key, MOMENT2);
+    return unified_quantised_is_staged(set) && ((is_first && dtype == DTYPE_I8) || (is_second && (dtype == DTYPE_U8 || dtype == DTYPE_I8)));
 }
 
 /* Whether a file has both moments of a weight in one. */
@@ -61,12 +88,6 @@ static bool unified_quantised_has_merged(const struct st_header *header, struct 
 {
     return unified_quantised_has(header, weight, MOMENT2) && unified_quantised_has(header, weight, MOMENT1 "@scales") &&
            !unified_quantised_has(header, weight, MOMENT1);
-}
-
-static bool unified_quantised_is_staged(const struct st_set *set)
-{
-    const struct value *stage = st_index_find(&set->index, "ckpt_quant_stage");
-    return stage && stage->kind == VALUE_STR && uc_stage_is_known(stage->text);
 }
 
 bool uc_quantised_is_scale(const struct st_set *set, struct str key)
@@ -117,6 +138,12 @@ static reshard_status unified_quantised_refuse(struct str key, const char *why, 
     return RESHARD_ERR_UNSUPPORTED;
 }
 
+/* Whether one chunk is all of a tensor; copies of it may follow. */
+static bool unified_quantised_is_one(const struct catalog *catalog, const struct catalog_tensor *tensor)
+{
+    return tensor->chunk_count && catalog->chunks[tensor->first_chunk].bytes == catalog_tensor_bytes(catalog, tensor);
+}
+
 static const struct catalog_chunk *unified_quantised_chunk(const struct catalog *catalog, uint32_t tensor)
 {
     return &catalog->chunks[catalog->tensors[tensor].first_chunk];
@@ -145,7 +172,7 @@ static reshard_status unified_quantised_scale(struct uc_viewing *viewing, struct
         return error_set_memory(err);
     const struct catalog_tensor *scale = number == CATALOG_NONE ? NULL : &from->tensors[number];
     uint64_t groups = out->group == GROUP ? out->rows / GROUP : 1;
-    bool fits = scale && scale->dtype == DTYPE_F32 && scale->chunk_count == 1 && scale->rank <= 2;
+    bool fits = scale && scale->dtype == DTYPE_F32 && unified_quantised_is_one(from, scale) && scale->rank <= 2;
     const int64_t *shape = fits ? catalog_vector_at(from, scale->shape) : NULL;
     uint64_t elements = fits ? catalog_tensor_bytes(from, scale) / sizeof(float) : 0;
     fits = fits && elements == groups * out->columns && (scale->rank == 0 || (uint64_t)shape[scale->rank - 1] == out->columns);
@@ -198,7 +225,7 @@ static reshard_status unified_quantised_add_moment(struct uc_viewing *viewing, c
     const struct catalog_chunk *chunk = &from->chunks[tensor->first_chunk];
     bool is_first = kind == UC_MOMENT1_8 || kind == UC_MOMENT1_4;
     struct uc_quantised item = { .store = viewing->view->stored->store, .kind = kind, .scale_offsets = { UC_NO_SCALE, UC_NO_SCALE } };
-    if (tensor->chunk_count != 1 || catalog_layout_of(from, chunk))
+    if (!unified_quantised_is_one(from, tensor) || catalog_layout_of(from, chunk))
         return unified_quantised_refuse(tensor->key, "in pieces, which nobody puts together with their scales", err);
     item.file = from->objects[chunk->object].name.data;
     item.offset = chunk->offset;

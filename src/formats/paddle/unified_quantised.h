@@ -42,6 +42,10 @@ bool uc_quantised_is_merged(const struct st_set *set, struct str key);
 struct str uc_quantised_state(struct str key);
 const char *uc_quantised_within(struct str key, enum dtype dtype);
 
+/* Whether a tensor of such a set is a quantised state; and which entry of a file is the state that a scale belongs to, or NAME_NONE. */
+bool uc_quantised_is_state(const struct st_set *set, struct str key, enum dtype dtype);
+uint32_t uc_quantised_owner(const struct st_header *header, struct str scale);
+
 /* What a weight's states have in common: the part of a key before its '/'. */
 struct str uc_weight_of(struct str key);
 

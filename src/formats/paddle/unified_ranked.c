@@ -4,7 +4,7 @@
  * the weights. Where tensor-parallel ranks share a weight, the weight itself, which is merged, says how: one axis is as many times
  * shorter as there are ranks. That holds for no matrix that is several in one (q, k and v; gate and up), whose parts are cut one by one.
  */
-#include "formats/paddle/unified.h"
+#include "formats/paddle/unified_quantised.h"
 
 #include "base/checked.h"
 #include "parallel/fused_names.h"
@@ -158,13 +158,40 @@ static reshard_status unified_ranked_add_pieces(struct uc_pieces *pieces, struct
     return status;
 }
 
+/* Whether the state that a scale belongs to is the whole weight's on this rank, which has its scales then. */
+static bool unified_ranked_is_whole_scale(const struct uc_pieces *pieces, struct str key, const struct st_header *file)
+{
+    const struct st_header *header = NULL;
+    const struct st_entry *weight = unified_ranked_weight(pieces, key, &header);
+    uint32_t owner = uc_quantised_owner(file, key);
+    const struct st_entry *state = owner == NAME_NONE ? NULL : &file->entries[owner];
+    bool is_whole = weight && state && state->rank == weight->rank;
+    for (int i = 0; is_whole && i < state->rank; i++)
+        is_whole = st_entry_shape(file, state)[i] == st_entry_shape(header, weight)[i];
+    return is_whole;
+}
+
+/* As unified_ranked_cut. Each rank quantised its piece with scales of its own. */
+static struct uc_cut unified_ranked_cut_quantised(const struct uc_pieces *pieces, struct str key, const struct st_header *file,
+                                                  const struct st_entry *entry, const char **why)
+{
+    bool is_scale = pieces->tp > 1 && uc_quantised_is_scale(pieces->set, key);
+    if (is_scale) {
+        *why = unified_ranked_is_whole_scale(pieces, key, file) ? NULL : "and has the scales of a quantised piece, which are its own";
+        return (struct uc_cut){ .axis = -1 };
+    }
+    struct uc_cut cut = unified_ranked_cut(pieces, key, entry, st_entry_shape(file, entry), why);
+    if (!*why && cut.axis >= 0 && uc_quantised_is_state(pieces->set, key, (enum dtype)entry->dtype))
+        *why = "and is quantised, with scales of its own";
+    return cut;
+}
+
 static reshard_status unified_ranked_add_key(struct uc_pieces *pieces, struct str key, uint32_t owner_index, reshard_error *err)
 {
     const struct st_file *owner = &pieces->set->files.items[owner_index];
     const struct st_entry *first = &owner->header.entries[name_map_find(&owner->header.names, key)];
-    const int64_t *shape = st_entry_shape(&owner->header, first);
     const char *why = NULL;
-    struct uc_cut cut = unified_ranked_cut(pieces, key, first, shape, &why);
+    struct uc_cut cut = unified_ranked_cut_quantised(pieces, key, &owner->header, first, &why);
     if (!why)
         return unified_ranked_add_pieces(pieces, key, owner_index, &cut, err);
     if (!pieces->read->source->skip_unsupported)

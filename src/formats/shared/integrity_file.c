@@ -143,3 +143,74 @@ reshard_status integrity_verify(struct source *source, const char *directory, re
     buffer_release(&bytes);
     return status;
 }
+
+/* ---- without files that go ---- */
+
+/* Whether a file beside the metadata goes. */
+static bool integrity_goes(const struct removal *removal, size_t folder, struct str base)
+{
+    for (size_t i = 0; i < removal->file_count; i++)
+        if (str_is(base, removal->files[i] + folder))
+            return true;
+    return false;
+}
+
+static void integrity_put(struct buffer *out, bool is_first, struct str base, struct str hex)
+{
+    buffer_append_text(out, is_first ? "\n    " : ",\n    ");
+    buffer_append_json_string(out, base);
+    buffer_append_text(out, ": ");
+    buffer_append_json_string(out, hex);
+}
+
+/* As json.dumps with an indent of 2: the metadata has another digest, and files that go are not listed. */
+static reshard_status integrity_rewrite(const struct value *root, const struct removal *removal, size_t folder, struct buffer *out,
+                                        reshard_error *err)
+{
+    const struct value *files = root->kind == VALUE_DICT ? value_dict_get(root, "files") : NULL;
+    struct digest *digest = digest_new(DIGEST_SHA256);
+    struct str base, hex;
+    char own[DIGEST_HEX_MAX];
+    bool is_first = true, is_good = true;
+    if (!digest)
+        return error_set_memory(err);
+    digest_update(digest, removal->bytes.data, removal->bytes.size);
+    digest_hex(digest, own);
+    digest_free(digest);
+    buffer_append_text(out, "{\n  \"algorithm\": \"sha256\",\n  \"files\": {");
+    for (size_t i = 0; files && files->kind == VALUE_DICT && i + 1 < files->list.count && is_good; i += 2) {
+        is_good = value_as_str(files->list.items[i], &base) && value_as_str(files->list.items[i + 1], &hex);
+        if (!is_good || integrity_goes(removal, folder, base))
+            continue;
+        integrity_put(out, is_first, base, str_is(base, removal->name + folder) ? str_of(own) : hex);
+        is_first = false;
+    }
+    buffer_append_text(out, "\n  }\n}");
+    if (is_first || !is_good)
+        return error_set(err, RESHARD_ERR_FORMAT, "'" INTEGRITY_FILE "' lists no files");
+    return out->failed ? error_set_memory(err) : RESHARD_OK;
+}
+
+reshard_status integrity_without(struct store *store, const struct removal *removal, struct buffer *out, reshard_error *err)
+{
+    const char *slash = strrchr(removal->name, '/');
+    const size_t folder = slash ? (size_t)(slash - removal->name) + 1 : 0;
+    struct arena arena = { 0 };
+    struct buffer text = { 0 };
+    struct value_graph graph = { 0 };
+    uint64_t bytes;
+    bool is_directory;
+    const char *name = arena_printf(&arena, "%.*s" INTEGRITY_FILE, (int)folder, removal->name);
+    reshard_status status = name ? RESHARD_OK : error_set_memory(err);
+    if (!status && store_exists(store, name, &is_directory, &bytes) && !is_directory) {
+        status = store_read_all(store, name, NAMED_LIMIT(&limits_default, json_bytes), &text, err);
+        if (!status)
+            status = json_parse(text.data, text.size, &limits_default, &graph, err);
+        if (!status)
+            status = integrity_rewrite(graph.root, removal, folder, out, err);
+    }
+    value_graph_release(&graph);
+    buffer_release(&text);
+    arena_release(&arena);
+    return status;
+}

@@ -15,6 +15,9 @@
  * with '/'. */
 reshard_status integrity_verify(struct source *source, const char *directory, reshard_error *err);
 
+/* That file's text as it is to be when what is removed is gone; nothing if there is no such file. */
+reshard_status integrity_without(struct store *store, const struct removal *removal, struct buffer *out, reshard_error *err);
+
 /* Digests of objects as that file has them. */
 struct integrity_hasher;
 struct integrity_hasher *integrity_hasher_new(void);

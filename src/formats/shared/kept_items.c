@@ -68,7 +68,7 @@ static bool kept_leaf(struct buffer *out, const struct value *value)
     switch (value->kind) {
     case VALUE_NONE: return buffer_append_text(out, "null");
     case VALUE_BOOL: return buffer_append_text(out, value->boolean ? "true" : "false");
-    case VALUE_INT: return buffer_printf(out, "%lld", (long long)value->integer);
+    case VALUE_INT: return buffer_append_integer(out, value->integer);
     case VALUE_BIGINT: return buffer_append_bigint(out, value->text);
     case VALUE_STR: return is_plain_text(value) && buffer_append_json_string(out, value->text);
     case VALUE_FLOAT:

@@ -38,8 +38,9 @@ static enum st_care header_care(const struct source *source)
 static reshard_status safetensors_set_read_file(struct source *source, struct st_file *file, reshard_error *err)
 {
     struct store_object *object = NULL;
-    reshard_status status = file_is_there(source->store, file->name) ? store_open_object(source->store, file->name.data, &object, err)
-                                                                : error_set(err, RESHARD_ERR_FORMAT, "it is not there");
+    reshard_status status = store_open_object(source->store, file->name.data, &object, err);
+    if (status && !file_is_there(source->store, file->name))
+        status = error_set(err, RESHARD_ERR_FORMAT, "it is not there");
     if (!status) {
         struct reader reader = store_object_reader(object);
         status = st_header_read(&reader, &source->limits, header_care(source), &file->header, err);

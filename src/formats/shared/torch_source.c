@@ -188,6 +188,37 @@ reshard_status torch_source_add_box(struct source *source, const struct torch_bo
     return status;
 }
 
+reshard_status torch_source_add_run(struct source *source, const struct torch_run *run, reshard_error *err)
+{
+    struct torch_file *file = &torch_source_of(source)->files[run->file];
+    const struct torch_tensor *tensor = &file->archive.tensors[run->archive_tensor];
+    const struct torch_storage *storage = &file->archive.storages[tensor->storage];
+    const struct catalog_tensor *owner = &source->catalog->tensors[run->tensor];
+    bool is_whole = run->count == box_volume(owner->rank, catalog_vector_at(source->catalog, owner->shape));
+    uint64_t element = dtype_element_bytes(tensor->dtype), bytes = (uint64_t)run->count * element;
+    uint64_t begin = tensor->offset_bytes + (uint64_t)run->offset * element, base = storage->codec == CODEC_NONE ? storage->offset : 0;
+    struct catalog_chunk *chunk;
+    if (run->offset < 0 || run->offset + run->count > tensor->shape[0] || !range_fits(begin, bytes, storage->bytes))
+        return error_set(err, RESHARD_ERR_FORMAT, "a part of a tensor lies outside of its storage");
+    reshard_status status =
+        catalog_add_chunk(source->catalog, run->tensor, NULL, NULL, file->object, base + begin, bytes, &chunk, err);
+    if (status)
+        return status;
+    chunk->writer = run->writer > UINT16_MAX ? UINT16_MAX : (uint16_t)run->writer;
+    chunk->flags |= (uint16_t)(tensor->flags & TORCH_TENSOR_SWAP ? CHUNK_SWAP : 0);
+    bool with_crc = bytes == storage->bytes && !file->has_crc_in_chunk[tensor->storage];
+    status = torch_source_set_layout(source->catalog, chunk, storage, 1, NULL, with_crc, err);
+    file->has_crc_in_chunk[tensor->storage] |= !status && chunk->flags & CHUNK_HAS_CRC;
+    if (status || is_whole)
+        return status;
+    struct chunk_layout *layout = catalog_chunk_layout(source->catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->flat_begin = run->begin;
+    layout->flat_count = run->count;
+    return RESHARD_OK;
+}
+
 reshard_status torch_source_add_item(struct source *source, uint32_t file, struct str key, const struct path_part *parts, size_t count,
                                      const struct value *value, reshard_error *err)
 {

@@ -68,6 +68,14 @@ struct torch_box {
 };
 reshard_status torch_source_add_box(struct source *source, const struct torch_box *box, reshard_error *err);
 
+/* Adds the chunk that elements [offset, offset + count) of an archive tensor of one dimension are: the flat run of the catalog tensor from
+ * element `begin` on. */
+struct torch_run {
+    uint32_t tensor, file, archive_tensor, writer;
+    int64_t offset, begin, count;
+};
+reshard_status torch_source_add_run(struct source *source, const struct torch_run *run, reshard_error *err);
+
 /* Adds an item whose value lies in the file's graph. */
 reshard_status torch_source_add_item(struct source *source, uint32_t file, struct str key, const struct path_part *parts, size_t count,
                                      const struct value *value, reshard_error *err);

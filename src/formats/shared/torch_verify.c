@@ -63,7 +63,8 @@ static reshard_status check_zip(struct source *source, const struct torch_file *
         reshard_error found = { 0 };
         reshard_status result = zip_check_member(reader, &zip, member, &source->limits, &found);
         if (result == RESHARD_ERR_FORMAT || result == RESHARD_ERR_LIMIT)
-            catalog_warn(source->catalog, true, "%s: %s", reader->name, found.message);
+            catalog_warn_place(source->catalog, file->object, member->payload_offset, member->stored_bytes, "%s: %s", reader->name,
+                               found.message);
         else if (result) {
             if (err)
                 *err = found;

@@ -2,6 +2,7 @@
 #include "formats/torch/fsdp_assemble.h"
 
 #include "formats/source_probe.h"
+#include "formats/torch/fsdp_flat.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -190,19 +191,27 @@ static reshard_status fsdp_assemble_add_leaf(const struct torch_leaf *leaf, void
                      : fsdp_add_item(assembling, leaf->parts, leaf->part_count, leaf->value, err);
 }
 
-static reshard_status fsdp_assemble_add_file(struct assembling *assembling, const struct fsdp_file *file, enum fsdp_kind kind,
-                                             reshard_error *err)
+/* *is_lost: the file cannot be read, and what it holds may be missing. */
+static reshard_status open_rank_file(struct assembling *assembling, const struct fsdp_file *file, bool *is_lost, reshard_error *err)
 {
     struct source *source = assembling->source;
+    *is_lost = false;
     char *name = strndup(file->name.data, file->name.size);
     reshard_status status = name ? torch_source_open_file(source, name, (int)file->rank, &assembling->file, err) : error_set_memory(err);
     free(name);
     if (status == RESHARD_ERR_FORMAT && source_bears_loss(source) && err) { /* what it has of tensors is missing then */
         catalog_warn(source->catalog, true, "%s", err->message);
+        *is_lost = true;
         return RESHARD_OK;
     }
-    if (status)
-        return status;
+    return status;
+}
+
+/* Takes what the opened file assembling->file holds. */
+static reshard_status take_rank_file(struct assembling *assembling, const struct fsdp_file *file, enum fsdp_kind kind, reshard_error *err)
+{
+    struct source *source = assembling->source;
+    reshard_status status;
     assembling->rank = file->rank;
     assembling->item_count = 0;
     const struct torch_file *opened = &assembling->state->files[assembling->file];
@@ -223,6 +232,49 @@ static reshard_status fsdp_assemble_add_file(struct assembling *assembling, cons
         error_prefix(err, "'%.*s'", STR_ARG(file->name));
         error_object(err, "%.*s", STR_ARG(file->name));
     }
+    return status;
+}
+
+static reshard_status add_rank_files(struct assembling *assembling, const struct fsdp_group *group, enum fsdp_kind kind, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < group->count; i++) {
+        bool is_lost;
+        status = open_rank_file(assembling, &group->files[i], &is_lost, err);
+        if (!status && !is_lost)
+            status = take_rank_file(assembling, &group->files[i], kind, err);
+    }
+    return status;
+}
+
+/* The optimizer's files say together what flat pieces are: all are opened, then looked at. */
+static reshard_status add_optimizer_files(struct assembling *assembling, const struct fsdp_group *group, reshard_error *err)
+{
+    struct torch_ranks *ranks = assembling->state->ranks;
+    uint32_t *files = calloc((size_t)group->count + 1, sizeof(*files)), opened = 0;
+    reshard_status status = files ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < group->count; i++) {
+        bool is_lost;
+        status = open_rank_file(assembling, &group->files[i], &is_lost, err);
+        if (!status)
+            files[i] = is_lost ? TORCH_NONE : assembling->file;
+        opened += !is_lost;
+    }
+    bool is_flat = !status && opened == group->count && opened == group->world &&
+                   assembling->state->files[files[0]].archive.shard_count == 0 &&
+                   assembling->state->files[files[0]].archive.tensor_count > 0;
+    if (is_flat)
+        status = fsdp_flat_read(assembling, files[0], group->count, &ranks->flat, err);
+    assembling->is_joined = !status && ranks->flat;
+    if (assembling->is_joined)
+        status = fsdp_add_beside(assembling, FSDP_OPTIMIZER, &group->files[0], err);
+    for (uint32_t i = 0; !status && !assembling->is_joined && i < group->count; i++) {
+        assembling->file = files[i];
+        if (files[i] != TORCH_NONE)
+            status = take_rank_file(assembling, &group->files[i], FSDP_OPTIMIZER, err);
+    }
+    assembling->is_joined = assembling->is_beside = false;
+    free(files);
     return status;
 }
 
@@ -259,8 +311,9 @@ static reshard_status fsdp_assemble_add_groups(struct assembling *assembling, co
             continue;
         }
         status = fsdp_note_name(assembling->source, kind, &group->files[0], err);
-        for (uint32_t j = 0; !status && j < group->count; j++)
-            status = fsdp_assemble_add_file(assembling, &group->files[j], kind, err);
+        if (!status)
+            status = kind == FSDP_OPTIMIZER && group->world > 1 ? add_optimizer_files(assembling, group, err)
+                                                                : add_rank_files(assembling, group, kind, err);
     }
     return status;
 }
@@ -377,8 +430,10 @@ static reshard_status read_rank_files(struct assembling *assembling, const struc
 void fsdp_close_source(struct source *source)
 {
     struct torch_source *state = torch_source_of(source);
-    if (state && state->ranks)
+    if (state && state->ranks) {
         free(state->ranks->shards);
+        fsdp_flat_release(state->ranks->flat);
+    }
     torch_source_close(source);
 }
 

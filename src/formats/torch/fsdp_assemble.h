@@ -5,7 +5,8 @@
  *   model        a DTensor or shard is a chunk of the whole that it says it belongs to, a plain tensor is the same on all ranks
  *   optimizer    one item "optimizer", the nested state dict as rank 0 has it. Where its moments are DTensors or ShardedTensors, or
  *                there is but one file, their wholes are hidden tensors that the item's storages name. Flat local pieces (FSDP1) do not
- *                say what part of the whole they are: the item of each further rank is "rank_N.optimizer", with that rank's storages
+ *                say what part of the whole they are: their lengths do (fsdp_flat.h). Where those leave it open, the item of each further
+ *                rank is "rank_N.optimizer", with that rank's storages
  *   extra state  items "extra_state.KEY", those of further ranks "rank_N.extra_state.KEY" where they differ from rank 0's
  *
  * Entries of files beside the model that hold no tensor are listed under their own name too, once.
@@ -33,6 +34,7 @@ struct torch_ranks {
     int64_t fsdp_version;         /* 0: not said */
     const struct value **shards;  /* by tensor of the catalog: DTensor or ShardedTensor in the first file that has it; NULL: a plain one */
     uint32_t shard_count, shard_capacity;
+    struct fsdp_flat *flat;       /* what the optimizer's flat pieces are (fsdp_flat.h); NULL: it has none, or that is not known */
 };
 
 /* The DTensor or ShardedTensor that a tensor of an opened fsdp-ranks is; NULL: none. */
@@ -68,6 +70,7 @@ struct assembling {
     bool is_beside;             /* items lie in files of their own beside the model */
     bool is_hidden;             /* tensors are the optimizer's: they are in its item, not in the listing */
     bool is_merged;             /* the optimizer's tensors say what part of the whole they are */
+    bool is_joined;             /* it was found out what part they are (fsdp_flat.h): rank 0's file has all of them */
     struct merged_node *merged; /* of rank 0's optimizer */
     size_t merged_count, merged_capacity, merged_seen;
     struct buffer key;
@@ -83,6 +86,9 @@ reshard_status fsdp_add_tensor(struct assembling *assembling, const struct torch
 reshard_status fsdp_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
                              reshard_error *err);
 reshard_status fsdp_add_beside(struct assembling *assembling, enum fsdp_kind kind, const struct fsdp_file *file, reshard_error *err);
+
+/* Whether a storage lies somewhere inside the value of this file. */
+reshard_status fsdp_has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err);
 
 /* After the file's storages were hidden: rank 0's optimizer names the whole tensors as storages. */
 reshard_status fsdp_name_wholes(struct assembling *assembling, reshard_error *err);

@@ -3,7 +3,7 @@
  * The pickle of one rank's file, and the records that its storages are. Values of items are copied; the storages in them become records
  * of this file, and calls that rebuild a hidden whole of the optimizer become this rank's piece of it.
  */
-#include "formats/torch/fsdp_target.h"
+#include "formats/torch/fsdp_flat_cut.h"
 #include "formats/torch/torch.h"
 
 #include "base/array.h"
@@ -34,8 +34,7 @@ struct emitting {
 
 /* ---- records ---- */
 
-/* Takes over the record's memory if it returns RESHARD_OK. */
-static reshard_status fsdp_record_add(struct fsdp_target_file *file, struct fsdp_record *record, uint32_t *out, reshard_error *err)
+reshard_status fsdp_record_add(struct fsdp_target_file *file, struct fsdp_record *record, uint32_t *out, reshard_error *err)
 {
     if (file->is_planned) {
         bool is_same = file->record_again < file->record_count && file->records[file->record_again].bytes == record->bytes;
@@ -43,6 +42,7 @@ static reshard_status fsdp_record_add(struct fsdp_target_file *file, struct fsdp
         if (!is_same)
             return error_set(err, RESHARD_ERR_IO, "the source changed while it was read: an item has other storages now");
         buffer_release(&record->memory);
+        free(record->runs);
         return RESHARD_OK;
     }
     if (!ARRAY_ROOM(file->records, file->record_count, file->record_capacity))
@@ -192,17 +192,23 @@ static reshard_status fsdp_put_tensors(struct emitting *emitting, reshard_error 
 
 /* ---- items ---- */
 
-/* The hidden whole of an optimizer that a call rebuilds; TORCH_NONE: it is none that is cut. */
-static uint32_t cut_whole(const struct emitting *emitting, const struct value *node)
+uint32_t fsdp_whole_of(const struct value *node)
 {
-    if (!emitting->wanted_of || node->kind != VALUE_CALL || node->object->args->list.count < 6 ||
+    if (node->kind != VALUE_CALL || node->object->args->list.count < 6 ||
         (!value_is_global(node->object->callable, "torch._utils", "_rebuild_tensor_v2") &&
          !value_is_global(node->object->callable, "torch._utils", "_rebuild_tensor_v3")))
         return TORCH_NONE;
     const struct value *storage = node->object->args->list.items[0];
-    if (storage->kind != VALUE_PERSID || storage->storage == 0 || storage->storage > emitting->request->source_catalog->tensor_count)
+    return storage->kind == VALUE_PERSID && storage->storage > 0 ? storage->storage - 1 : TORCH_NONE;
+}
+
+/* The hidden whole of an optimizer that a call rebuilds; TORCH_NONE: it is none that is cut. */
+static uint32_t cut_whole(const struct emitting *emitting, const struct value *node)
+{
+    uint32_t tensor = emitting->wanted_of ? fsdp_whole_of(node) : TORCH_NONE;
+    if (tensor == TORCH_NONE || tensor >= emitting->request->source_catalog->tensor_count)
         return TORCH_NONE;
-    uint32_t wanted = emitting->wanted_of[storage->storage - 1];
+    uint32_t wanted = emitting->wanted_of[tensor];
     return wanted && emitting->state->spread.layout_of[wanted - 1] ? wanted - 1 : TORCH_NONE;
 }
 
@@ -242,6 +248,8 @@ static bool note_adapted(const struct value *value, void *context)
 {
     struct adapting *adapting = context;
     struct value *node = (struct value *)value;
+    if (node->reserved == FSDP_NODE_IS_DONE)
+        return true;
     bool is_cut = cut_whole(adapting->emitting, node) != TORCH_NONE;
     node->tensor = 0;
     if (is_cut)
@@ -321,7 +329,13 @@ static reshard_status fsdp_copy_item(struct emitting *emitting, uint32_t index, 
         return status;
     emitting->item = index;
     *out = value_copy(&emitting->graph, item->value, item->graph->count);
-    return *out ? fsdp_adapt(emitting, *out, err) : error_set_memory(err);
+    if (!*out)
+        return error_set_memory(err);
+    if (emitting->state->flat->source && emitting->wanted_of && str_is(key, FSDP_OPTIMIZER_KEY)) {
+        struct fsdp_cutting cutting = { emitting->request, emitting->state->flat, emitting->file, &emitting->graph, emitting->wanted_of };
+        status = fsdp_flat_cut(&cutting, *out, err);
+    }
+    return status ? status : fsdp_adapt(emitting, *out, err);
 }
 
 /* Whether the file's rank has an item of its own of that key. */

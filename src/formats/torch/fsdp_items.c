@@ -22,8 +22,7 @@ static bool note_storage(const struct value *value, void *context)
     return !*found;
 }
 
-/* Whether a storage lies somewhere inside the value of this file. */
-static reshard_status has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err)
+reshard_status fsdp_has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err)
 {
     *out = false;
     bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, assembling->source->limits.budget,
@@ -36,7 +35,7 @@ static reshard_status is_same_item(struct assembling *assembling, const struct c
                                    reshard_error *err)
 {
     bool found;
-    reshard_status status = has_storage(assembling, value, &found, err);
+    reshard_status status = fsdp_has_storage(assembling, value, &found, err);
     *out = false;
     return status || found ? status : value_compare(known->value, value, assembling->source->limits.budget, out, err);
 }
@@ -93,6 +92,17 @@ static reshard_status add_state_leaf(const struct torch_leaf *leaf, void *contex
     return RESHARD_OK;
 }
 
+/* The item that names wholes: rank 0's nested state dict. */
+static reshard_status add_whole_item(struct assembling *assembling, reshard_error *err)
+{
+    struct catalog *catalog = assembling->source->catalog;
+    reshard_status status = torch_source_add_item(assembling->source, assembling->file, STR(FSDP_OPTIMIZER_KEY), NULL, 0,
+                                                  assembling->state->files[assembling->file].graph->root, err);
+    if (!status)
+        catalog->items[catalog->item_count - 1].is_beside = true;
+    return status;
+}
+
 /* The state of one rank: pieces of wholes, and from rank 0 the item that names them. */
 static reshard_status add_merged(struct assembling *assembling, reshard_error *err)
 {
@@ -105,16 +115,13 @@ static reshard_status add_merged(struct assembling *assembling, reshard_error *e
     if (assembling->merged_seen != assembling->merged_count)
         return error_set(err, RESHARD_ERR_FORMAT, "the optimizer's state has %zu tensors, on rank 0 %zu", assembling->merged_seen,
                          assembling->merged_count);
-    struct str key = STR(FSDP_OPTIMIZER_KEY);
-    if (assembling->rank == 0)
-        status = torch_source_add_item(assembling->source, assembling->file, key, NULL, 0, graph->root, err);
-    if (!status && assembling->rank == 0)
-        assembling->source->catalog->items[assembling->source->catalog->item_count - 1].is_beside = true;
-    return status;
+    return assembling->rank == 0 ? add_whole_item(assembling, err) : RESHARD_OK;
 }
 
 static reshard_status fsdp_add_optimizer(struct assembling *assembling, reshard_error *err)
 {
+    if (assembling->is_joined)
+        return add_whole_item(assembling, err);
     const struct torch_file *file = &assembling->state->files[assembling->file];
     assembling->is_merged = file->archive.shard_count > 0 || assembling->is_one_file || assembling->merged_count > 0;
     if (assembling->is_merged)
@@ -122,10 +129,6 @@ static reshard_status fsdp_add_optimizer(struct assembling *assembling, reshard_
     buffer_clear(&assembling->key);
     if (!buffer_append_str(&assembling->key, STR(FSDP_OPTIMIZER_KEY)))
         return error_set_memory(err);
-    if (assembling->rank == 0 && file->archive.tensor_count > 0)
-        catalog_warn(assembling->source->catalog, false,
-                     "the optimizer's tensors are flat pieces of FSDP1: no file says what part of a parameter each is, so that they are "
-                     "kept rank by rank");
     return fsdp_add_item(assembling, NULL, 0, file->graph->root, err);
 }
 
@@ -233,7 +236,7 @@ static reshard_status add_extra_entry(struct assembling *assembling, struct str 
     bool found;
     struct value **pairs;
     size_t count;
-    reshard_status status = has_storage(assembling, value, &found, err);
+    reshard_status status = fsdp_has_storage(assembling, value, &found, err);
     if (status)
         return status;
     if (found || value->kind != VALUE_DICT || !value_as_mapping(value, &pairs, &count) || !has_text_keys(pairs, count))
@@ -248,7 +251,7 @@ static reshard_status add_plain_entry(struct assembling *assembling, struct valu
 {
     bool found;
     struct catalog_item item = { .kind = ITEM_VALUE, .value = value, .graph = assembling->state->files[assembling->file].graph };
-    reshard_status status = has_storage(assembling, value, &found, err);
+    reshard_status status = fsdp_has_storage(assembling, value, &found, err);
     if (status || found || name_map_find(&assembling->item_keys, buffer_str(&assembling->key)) != NAME_NONE)
         return status;
     item.key = buffer_str(&assembling->key);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which files a target of ranks has, what they are called, and where each rank's pieces lie in them. */
-#include "formats/torch/fsdp_target.h"
+#include "formats/torch/fsdp_flat_cut.h"
 #include "formats/torch/torch.h"
 
 #include "base/array.h"
@@ -103,6 +103,8 @@ static reshard_status choose_item(const struct layout_request *request, struct t
     struct str key = request->wanted->items[index].key, base = key;
     uint32_t rank = 0;
     bool is_own = fsdp_item_rank(key, &rank, &base);
+    if (is_optimizer(key) && state->flat->dropped)
+        return leave_out(target, index, key, NOTE_RANKS, state->flat->dropped, err);
     if (is_optimizer(key) && flat && flat != state->spread.world)
         return leave_out(target, index, key, NOTE_RANKS, "flat pieces of FSDP1, which only the ranks that saved them can take", err);
     if (is_accelerate(request) && (str_is(base, FSDP_EXTRA_KEY) || str_starts_with(base, FSDP_EXTRA_KEY ".")))
@@ -171,6 +173,37 @@ static reshard_status plan_frame(struct fsdp_target_file *file, const char *name
     return status;
 }
 
+/* Runs of flattened tensors, each a chunk. */
+static reshard_status add_run_chunks(struct target *target, const struct fsdp_target_file *file, uint32_t number, reshard_error *err)
+{
+    const struct fsdp_record *record = &file->records[number];
+    uint64_t offset = file->frame.members[file->frame.first_storage + number].payload_offset, element = dtype_element_bytes(record->dtype);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < record->run_count; i++) {
+        const struct fsdp_run *run = &record->runs[i];
+        const struct catalog_tensor *tensor = &target->catalog->tensors[run->tensor];
+        int64_t elements = box_volume(tensor->rank, catalog_vector_at(target->catalog, tensor->shape));
+        struct catalog_chunk *chunk;
+        if (run->count == 0)
+            continue;
+        status = catalog_add_chunk(target->catalog, run->tensor, NULL, NULL, file->object, offset + (uint64_t)run->place * element,
+                                   (uint64_t)run->count * element, &chunk, err);
+        if (status)
+            break;
+        chunk->flags |= CHUNK_WANT_CRC;
+        chunk->driver_data = number;
+        chunk->writer = file->rank > UINT16_MAX ? UINT16_MAX : (uint16_t)file->rank;
+        struct chunk_layout *layout = run->count < elements ? catalog_chunk_layout(target->catalog, chunk) : NULL;
+        if (run->count < elements && !layout)
+            return error_set_memory(err);
+        if (layout) {
+            layout->flat_begin = run->begin;
+            layout->flat_count = run->count;
+        }
+    }
+    return status;
+}
+
 static reshard_status add_record_chunks(struct target *target, const struct fsdp_target_file *file, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
@@ -180,6 +213,10 @@ static reshard_status add_record_chunks(struct target *target, const struct fsdp
         struct catalog_chunk *chunk;
         if (record->tensor == TORCH_NONE || record->bytes == 0)
             continue;
+        if (record->runs) {
+            status = add_run_chunks(target, file, i, err);
+            continue;
+        }
         status = catalog_add_chunk(target->catalog, record->tensor, record->start, record->extent, file->object, member->payload_offset,
                                    record->bytes, &chunk, err);
         if (status)
@@ -256,9 +293,12 @@ reshard_status fsdp_lay_out(const struct layout_request *request, struct target 
     if (!state)
         return error_set_memory(err);
     target->driver_state = state;
-    reshard_status status = target_add_tensors(request, target, err);
+    state->flat = calloc(1, sizeof(*state->flat));
+    reshard_status status = state->flat ? target_add_tensors(request, target, err) : error_set_memory(err);
     if (!status)
         status = fsdp_spread_tensors(request, &state->spread, err);
+    if (!status)
+        status = fsdp_flat_plan_make(request, &state->spread, state->flat, err);
     if (!status)
         status = choose_items(request, target, err);
     for (size_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
@@ -279,12 +319,17 @@ void fsdp_close_target(struct target *target)
     if (!state)
         return;
     for (uint32_t i = 0; i < state->file_count; i++) {
-        for (uint32_t j = 0; j < state->files[i].record_count; j++)
+        for (uint32_t j = 0; j < state->files[i].record_count; j++) {
             buffer_release(&state->files[i].records[j].memory);
+            free(state->files[i].records[j].runs);
+        }
         torch_frame_release(&state->files[i].frame);
         free(state->files[i].records);
     }
     fsdp_spread_release(&state->spread);
+    if (state->flat)
+        fsdp_flat_plan_release(state->flat);
+    free(state->flat);
     buffer_release(&state->config);
     free(state->is_left_out);
     name_map_release(&state->item_keys);
@@ -314,14 +359,51 @@ static reshard_status make_pickle_again(const struct publish_job *job, struct fs
     return status;
 }
 
-static reshard_status publish_file(const struct publish_job *job, struct fsdp_target_file *file, reshard_error *err)
+/* Zeros of a record, from byte `from` on to `end`. */
+static reshard_status write_zeros(struct store_object *object, uint64_t record, uint64_t from, uint64_t end, reshard_error *err)
+{
+    static const uint8_t zeros[4096];
+    reshard_status status = RESHARD_OK;
+    for (; !status && from < end; from += sizeof(zeros))
+        status = store_write_at(object, record + from, zeros, end - from < sizeof(zeros) ? (size_t)(end - from) : sizeof(zeros), err);
+    return status;
+}
+
+/* The CRC-32 of each record from those of its chunks, which come by their places; writes what is between and behind runs. */
+static reshard_status join_record_crcs(const struct publish_job *job, const struct fsdp_target_file *file, uint32_t *crcs,
+                                       reshard_error *err)
 {
     const struct target *target = job->target;
     struct store_object *object = job->objects[file->object];
+    uint64_t *done = calloc((size_t)file->record_count + 1, sizeof(*done));
+    reshard_status status = done ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = target->first_chunk[file->object]; !status && i < target->first_chunk[file->object + 1]; i++) {
+        const struct catalog_chunk *chunk = &target->catalog->chunks[target->chunks[i]];
+        uint32_t record = chunk->driver_data;
+        uint64_t begin = file->frame.members[file->frame.first_storage + record].payload_offset, at = chunk->offset - begin;
+        status = write_zeros(object, begin, done[record], at, err);
+        uint32_t before = crc32_zip_extend(crcs[record], done[record], at);
+        crcs[record] = crc32_zip_combine(before, job->chunk_crcs[target->chunks[i]], chunk->bytes);
+        done[record] = at + chunk->bytes;
+    }
+    for (uint32_t i = 0; !status && i < file->record_count; i++) {
+        const struct fsdp_record *record = &file->records[i];
+        if (!record->runs || record->tensor == TORCH_NONE)
+            continue;
+        status = write_zeros(object, file->frame.members[file->frame.first_storage + i].payload_offset, done[i], record->bytes, err);
+        crcs[i] = crc32_zip_extend(crcs[i], done[i], record->bytes);
+    }
+    free(done);
+    return status;
+}
+
+static reshard_status publish_file(const struct publish_job *job, struct fsdp_target_file *file, reshard_error *err)
+{
+    struct store_object *object = job->objects[file->object];
     uint32_t *crcs = calloc((size_t)file->record_count + 1, sizeof(*crcs));
     reshard_status status = crcs ? RESHARD_OK : error_set_memory(err);
-    for (uint32_t i = target->first_chunk[file->object]; !status && i < target->first_chunk[file->object + 1]; i++)
-        crcs[target->catalog->chunks[target->chunks[i]].driver_data] = job->chunk_crcs[target->chunks[i]];
+    if (!status)
+        status = join_record_crcs(job, file, crcs, err);
     for (uint32_t i = 0; !status && i < file->record_count; i++) {
         const struct fsdp_record *record = &file->records[i];
         if (record->tensor != TORCH_NONE || record->bytes == 0)

@@ -26,9 +26,17 @@ struct fsdp_spread {
 reshard_status fsdp_spread_tensors(const struct layout_request *request, struct fsdp_spread *out, reshard_error *err);
 void fsdp_spread_release(struct fsdp_spread *spread);
 
+/* Elements of a wanted tensor's flattened form in a record. */
+struct fsdp_run {
+    uint32_t tensor;
+    int64_t begin, count, place; /* place: of the first one in the record */
+};
+
 /* One storage of a file. */
 struct fsdp_record {
     uint32_t tensor;      /* wanted tensor whose box it is, or TORCH_NONE: the bytes are in memory */
+    struct fsdp_run *runs; /* not NULL: it is these, and zeros between and behind them; rising places, from the heap */
+    uint32_t run_count;
     enum dtype dtype;
     int rank;
     int64_t start[RANK_MAX], extent[RANK_MAX];
@@ -47,9 +55,12 @@ struct fsdp_target_file {
     uint32_t record_again; /* then: the next record */
 };
 
+struct fsdp_flat_plan;
+
 /* driver_state of a target. */
 struct fsdp_target {
     struct fsdp_spread spread;
+    struct fsdp_flat_plan *flat;    /* how FSDP1's pieces of the optimizer are cut */
     bool *is_left_out;              /* by wanted item: noted as dropped, or said by another one */
     struct name_map item_keys;      /* of the wanted items: number -> items[number], the first of that key */
     uint32_t *items;
@@ -67,6 +78,15 @@ struct fsdp_target {
 /* A file whose records are known already gets the same pickle again. */
 reshard_status fsdp_emit_file(const struct layout_request *request, struct target *target, struct fsdp_target_file *file,
                               struct buffer *out, bool *is_empty, reshard_error *err);
+
+/* Takes over what the record has on the heap if it returns RESHARD_OK. */
+reshard_status fsdp_record_add(struct fsdp_target_file *file, struct fsdp_record *record, uint32_t *out, reshard_error *err);
+
+/* value.reserved of a node of a copied item that is a record already. */
+#define FSDP_NODE_IS_DONE 2
+
+/* The source tensor whose whole a call rebuilds from one storage; TORCH_NONE: it is no such call. */
+uint32_t fsdp_whole_of(const struct value *node);
 
 /* Of an item's key "rank_3.KEY": 3 and KEY. false: it is of no single rank. */
 bool fsdp_item_rank(struct str key, uint32_t *rank, struct str *base);
