@@ -29,6 +29,7 @@
 #define SEGMENT_BYTES (UINT64_C(64) << 20) /* of all rings, about: memory is taken as it is written */
 #define RING_BYTES_MAX (UINT64_C(256) << 10)
 #define RING_BYTES_MIN (UINT64_C(4) << 10)
+#define FLOW_ROOM_FIRST (UINT64_C(64) << 10) /* of what comes in a size that the sender says */
 #define LOOK_SECONDS 0.05 /* how often an idle rank looks whether the others live */
 
 enum frame_kind { FRAME_GATHER = 1, FRAME_MESSAGE = 2, FRAME_WINDOW = 3 };
@@ -58,10 +59,11 @@ struct frame {
 /* A frame on its way to a peer or from one. */
 struct flow {
     uint32_t peer;
-    bool is_send, is_done, is_open; /* open: its size is what the other says, and memory is made for it */
+    bool is_send, is_done, is_open; /* open: its size is what the other says, and memory grows with what comes */
     struct frame frame;
     uint64_t done;                  /* bytes, of the frame's header too */
     uint8_t *bytes;
+    uint64_t room;                  /* of an open one */
 };
 
 struct process_end {
@@ -231,8 +233,22 @@ static reshard_status frame_check(const struct comm *comm, struct flow *flow, co
         return RESHARD_OK;
     if (flow->frame.size > COMM_GATHER_BYTES_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "%s: rank %u gathers %" PRIu64 " bytes", comm->call, flow->peer, flow->frame.size);
-    flow->bytes = malloc(flow->frame.size + 1);
-    return flow->bytes ? RESHARD_OK : error_set_memory(err);
+    return RESHARD_OK;
+}
+
+/* What a header says is believed as the bytes come: a size alone takes no memory. */
+static reshard_status flow_make_room(struct flow *flow, uint64_t come, reshard_error *err)
+{
+    if (!flow->is_open || come < flow->room || come == flow->frame.size)
+        return RESHARD_OK;
+    const uint64_t twice = flow->room ? 2 * flow->room : FLOW_ROOM_FIRST;
+    const uint64_t room = twice < flow->frame.size ? twice : flow->frame.size;
+    uint8_t *bytes = realloc(flow->bytes, room);
+    if (!bytes)
+        return error_set_memory(err);
+    flow->bytes = bytes;
+    flow->room = room;
+    return RESHARD_OK;
 }
 
 static reshard_status flow_move(struct comm *comm, struct flow *flow, bool *has_moved, reshard_error *err)
@@ -244,8 +260,12 @@ static reshard_status flow_move(struct comm *comm, struct flow *flow, bool *has_
     for (uint64_t moved = 1; moved && !flow->is_done;) {
         const struct frame wanted = flow->frame;
         bool is_head = flow->done < head;
+        reshard_status status = is_head ? RESHARD_OK : flow_make_room(flow, flow->done - head, err);
+        if (status)
+            return status;
+        const uint64_t end_of_room = flow->is_open ? flow->room : flow->frame.size;
         uint8_t *at = is_head ? (uint8_t *)&flow->frame + flow->done : flow->bytes + (flow->done - head);
-        uint64_t size = is_head ? head - flow->done : flow->frame.size - (flow->done - head);
+        uint64_t size = is_head ? head - flow->done : end_of_room - (flow->done - head);
         if (is_head && !flow->is_send && flow->done == 0) { /* a header comes as a whole */
             uint64_t there = atomic_load_explicit(&ring->written, memory_order_acquire) - atomic_load(&ring->read);
             if (there < head)
@@ -255,7 +275,8 @@ static reshard_status flow_move(struct comm *comm, struct flow *flow, bool *has_
             return ring_damaged(comm, flow->peer, err);
         flow->done += moved;
         *has_moved |= moved > 0;
-        reshard_status status = is_head && !flow->is_send && flow->done == head ? frame_check(comm, flow, &wanted, err) : RESHARD_OK;
+        if (is_head && !flow->is_send && flow->done == head)
+            status = frame_check(comm, flow, &wanted, err);
         if (status)
             return status;
         flow->is_done = flow->done >= head && flow->done - head == flow->frame.size;
@@ -435,7 +456,10 @@ static reshard_status gather_join(struct comm *comm, const void *bytes, size_t s
     sizes[comm->rank] = size;
     for (uint32_t rank = 0; rank < comm->size; rank++)
         total = capped_add_u64(total, sizes[rank]);
-    *all = total <= COMM_GATHER_BYTES_MAX ? malloc(total + 1) : NULL;
+    if (total > COMM_GATHER_BYTES_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "%s: the ranks gather %" PRIu64 " bytes, more than %" PRIu64, comm->call, total,
+                         COMM_GATHER_BYTES_MAX);
+    *all = malloc(total + 1);
     if (!*all)
         return error_set_memory(err);
     uint8_t *at = *all;
