@@ -14,6 +14,7 @@ import random
 import shutil
 import subprocess
 import tempfile
+import zipfile
 
 NAMES = "unproved-names"
 # Name, fixture, files whose bytes say which tensor is which.
@@ -184,6 +185,26 @@ def with_a_good_copy(test):
             assert code == 1 and set(before) - set(after) == {"running"} and kinds == {"running": "lost"}, f"exit {code}, {kinds}"
 
 
+def without_state_of_the_first_rank(test):
+    """Rank 0's random state is damaged: the other ranks' is written where it was, in their files of extra state."""
+    for fixture in ("verl/verl-fsdp1-shardedtensor", "verl/verl-fsdp2"):
+        source = copy_of(test, fixture)
+        before = test.hashes(source)
+        path = next(source.rglob("extra_state*rank_0.pt"))
+        with zipfile.ZipFile(path) as archive:
+            record = max((i for i in archive.infolist() if "/data/" in i.filename), key=lambda i: i.file_size)
+            payload = archive.read(record)
+        data = bytearray(path.read_bytes())
+        data[data.index(payload) + 5] ^= 1
+        path.write_bytes(data)
+        code, report, after = test.salvage(source)
+        lost = [f["key"] for f in report["findings"] if f["kind"] == "lost-item"]
+        assert code == 1 and lost == ["extra_state.rng"] and after == before, f"{fixture}: exit {code}: {lost}"
+        for other in sorted(source.rglob("extra_state*rank_[1-9].pt")):
+            written = test.work / "rescued" / other.name
+            assert run(test.bin, "diff", other, written)[0] == 0, f"{fixture}: {other.name}: {run(test.bin, 'diff', other, written)[1]}"
+
+
 def torch_file_without_its_end(test):
     source = copy_of(test, "torch-file/torch-file-training")
     before, good = test.hashes(source), source.read_bytes()
@@ -235,7 +256,7 @@ def main():
     args = parser.parse_args()
     tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
     tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("without a rank", without_a_rank),
-              ("with a good copy", with_a_good_copy),
+              ("with a good copy", with_a_good_copy), ("state of the first rank", without_state_of_the_first_rank),
               ("a torch file without its end", torch_file_without_its_end), ("a byte of each value", every_byte)]
     tests = [t for t in tests if args.case in t[0]]
     print(f"1..{len(tests)}")

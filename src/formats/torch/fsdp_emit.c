@@ -352,13 +352,22 @@ static reshard_status has_own(const struct emitting *emitting, struct str key, b
     return RESHARD_OK;
 }
 
-/* Path of an item of a single rank: its key is "rank_N." and the joined path of what all have. */
-static size_t own_path(const struct emitting *emitting, struct str base, struct path_part *single, const struct path_part **parts)
+/*
+ * Path of an item of a single rank: its key is "rank_N." and the joined path of what all have. Where nothing has that key (it is lost, or
+ * left out), its own path tells, behind the word of the rank.
+ */
+static size_t own_path(const struct emitting *emitting, const struct catalog_item *item, struct str base, struct path_part *single,
+                       const struct path_part **parts)
 {
     const struct catalog *wanted = emitting->request->wanted;
     uint32_t number = name_map_find(&emitting->state->item_keys, base);
     if (number != NAME_NONE)
         return catalog_item_path(wanted, &wanted->items[emitting->state->items[number]], single, parts);
+    size_t count = catalog_item_path(wanted, item, single, parts);
+    if (count > 1) {
+        (*parts)++;
+        return count - 1;
+    }
     *single = (struct path_part){ .kind = PATH_KEY, .key = base };
     *parts = single;
     return 1;
@@ -382,7 +391,8 @@ static reshard_status fsdp_put_items(struct emitting *emitting, reshard_error *e
             status = has_own(emitting, wanted->items[i].key, &is_others, err);
         if (status || is_others)
             continue;
-        size_t count = is_own ? own_path(emitting, base, &single, &parts) : catalog_item_path(wanted, &wanted->items[i], &single, &parts);
+        size_t count = is_own ? own_path(emitting, &wanted->items[i], base, &single, &parts)
+                              : catalog_item_path(wanted, &wanted->items[i], &single, &parts);
         if (kind_of(&parts, &count) != emitting->file->kind)
             continue;
         status = fsdp_copy_item(emitting, i, &leaf, err);

@@ -40,6 +40,26 @@ static reshard_status is_same_item(struct assembling *assembling, const struct c
     return status || found ? status : value_compare(known->value, value, assembling->source->limits.budget, out, err);
 }
 
+/* Another rank's item of a key that is taken: "rank_N.KEY", whose path begins with that word too. */
+static reshard_status add_own_item(struct assembling *assembling, struct str key, const struct path_part *parts, size_t part_count,
+                                   struct value *value, reshard_error *err)
+{
+    struct catalog *catalog = assembling->source->catalog;
+    struct path_part *own = arena_array(&catalog->arena, part_count + 1, sizeof(*own));
+    char *word = arena_printf(&catalog->arena, "rank_%" PRIu32, assembling->rank);
+    char *text = arena_printf(&catalog->arena, "%s.%.*s", word ? word : "", STR_ARG(key));
+    if (!own || !word || !text)
+        return error_set_memory(err);
+    own[0] = (struct path_part){ .kind = PATH_KEY, .key = str_of(word) };
+    for (size_t i = 0; i < part_count; i++)
+        own[1 + i] = parts[i];
+    reshard_status status =
+        torch_source_add_item(assembling->source, assembling->file, str_of(text), own, part_count ? part_count + 1 : 0, value, err);
+    if (!status)
+        catalog->items[catalog->item_count - 1].is_beside = assembling->is_beside;
+    return status ? status : keep_item_value(assembling, value, err);
+}
+
 reshard_status fsdp_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
                              reshard_error *err)
 {
@@ -53,11 +73,7 @@ reshard_status fsdp_add_item(struct assembling *assembling, const struct path_pa
         reshard_status status = is_same_item(assembling, &catalog->items[assembling->items[number]], value, &is_same, err);
         if (status || is_same)
             return status;
-        char *text = arena_printf(&catalog->arena, "rank_%" PRIu32 ".%.*s", assembling->rank, STR_ARG(key));
-        if (!text)
-            return error_set_memory(err);
-        key = str_of(text);
-        part_count = 0;
+        return add_own_item(assembling, key, parts, part_count, value, err);
     }
     bool is_key_path = part_count == 1 && parts[0].kind == PATH_KEY;
     reshard_status status =
