@@ -14,7 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define STRAY_RING_BYTES ((size_t)256 << 10)
+#define STRAY_RING_BYTES ((size_t)1 << 20)
+#define STRAY_SLOT_BYTES (STRAY_RING_BYTES / 4)
 #define STRAY_RING_AT(number) (8192 + (size_t)(number) * (128 + STRAY_RING_BYTES))
 #define STRAY_BYTES STRAY_RING_AT(4)
 #define STRAY_OVER 12 /* 2: a reason follows */

@@ -27,7 +27,7 @@
 #define REASON_SECONDS 1.0 /* at most: how long a rank has to write why it gives up */
 #define SEGMENT_MAGIC UINT64_C(0x31304d4853524853)
 #define SEGMENT_BYTES (UINT64_C(64) << 20) /* of all rings, about: memory is taken as it is written */
-#define RING_BYTES_MAX (UINT64_C(256) << 10)
+#define RING_BYTES_MAX (UINT64_C(1) << 20)
 #define RING_BYTES_MIN (UINT64_C(4) << 10)
 #define FLOW_ROOM_FIRST (UINT64_C(64) << 10) /* of what comes in a size that the sender says */
 #define LOOK_SECONDS 0.05 /* how often an idle rank looks whether the others live */

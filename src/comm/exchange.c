@@ -40,6 +40,7 @@ struct exchange_state {
     uint32_t *order;              /* steps, by stream */
     struct stream *sends, *receives; /* by rank */
     uint64_t piece_bytes;
+    bool has_windows;             /* of the transport's, and messages are made there */
     uint8_t *scratch;             /* TURNS_AT_ONCE * 2 pieces */
     struct turn turns[TURNS_AT_ONCE * 2];
     unsigned turn_count;
@@ -141,7 +142,7 @@ static struct copy_spec side_spec(const struct piece *piece, bool is_send)
 {
     struct copy_spec spec = piece->copy.spec;
     wire_strides(piece, is_send ? spec.target_stride : spec.source_stride);
-    spec.flags &= is_send ? ~(unsigned)COPY_STREAM : ~0u; /* the wire is read at once */
+    spec.flags &= is_send ? ~(unsigned)COPY_STREAM : ~0u; /* scratch memory is read at once */
     if (is_send == piece->is_cast_first)
         return spec;
     spec.via_count = 0; /* the other side casts */
@@ -199,7 +200,9 @@ static reshard_status message_copy(const struct exchange_state *state, struct st
             return status;
         if (!is_there)
             break;
-        const struct copy_spec spec = side_spec(&piece, is_send);
+        struct copy_spec spec = side_spec(&piece, is_send);
+        if (is_send && state->has_windows) /* another core reads it: one that has the lines in its caches would have to give them up */
+            spec.flags |= COPY_STREAM;
         if (is_send)
             copy_run(&spec, piece.copy.source, wire + *bytes);
         else
@@ -425,6 +428,7 @@ static reshard_status exchange_begin(struct exchange_state *state, reshard_error
     const uint64_t window = comm_window_bytes(state->comm);
     const bool needs_scratch = !window && !comm_shares_memory(state->comm);
     state->piece_bytes = given / (TURNS_AT_ONCE * 2) < 64 ? 64 : given / (TURNS_AT_ONCE * 2) / 64 * 64;
+    state->has_windows = window > 0;
     if (window && window < state->piece_bytes)
         state->piece_bytes = window;
     state->order = calloc((size_t)state->exchange->count + 1, sizeof(*state->order));

@@ -337,7 +337,7 @@ TEST(windows_wait_for_their_reader)
 {
     struct stray stray;
     reshard_error err = RESHARD_ERROR_INIT;
-    const uint64_t slot = 64 * 1024;
+    const uint64_t slot = STRAY_SLOT_BYTES;
     assert_true(stray_open(&stray, 5, &err));
     assert_int_equal(windows_open_now(stray.comm), 4);
     stray_read(&stray, STRAY_RECEIVED, slot - 1);
@@ -359,7 +359,7 @@ TEST(a_stray_process_is_an_error_of_the_call)
         uint64_t size;
         const char *message;
     } cases[] = {
-        { stray_receives, 256 * 1024 + 1, 0, 2, 100, "memory between rank 1 and rank 0 is damaged" },
+        { stray_receives, STRAY_RING_BYTES + 1, 0, 2, 100, "memory between rank 1 and rank 0 is damaged" },
         { stray_receives, UINT64_MAX, 0, 2, 100, "memory between rank 1 and rank 0 is damaged" },
         { stray_receives, 116, 0, 2, 101, "rank 0 sends 101 bytes, rank 1 expects 100" },
         { stray_receives, 116, 0, 1, 100, "rank 0 is in another call than rank 1" },
@@ -367,8 +367,8 @@ TEST(a_stray_process_is_an_error_of_the_call)
         { stray_sends, 0, 1, 0, 0, "memory between rank 1 and rank 0 is damaged" },
         { stray_gathers, 16, 0, 1, UINT64_MAX, "rank 0 gathers 18446744073709551615 bytes" },
         { stray_gathers, 16, 0, 3, 0, "rank 0 is in another call than rank 1" },
-        { stray_looks, 256 * 1024 + 1, 0, 3, 9, "memory between rank 1 and rank 0 is damaged" },
-        { stray_looks, 64 * 1024, 0, 2, 9, "rank 0 is in another call than rank 1" },
+        { stray_looks, STRAY_RING_BYTES + 1, 0, 3, 9, "memory between rank 1 and rank 0 is damaged" },
+        { stray_looks, STRAY_SLOT_BYTES, 0, 2, 9, "rank 0 is in another call than rank 1" },
         { stray_opens, 0, 1, 0, 0, "memory between rank 1 and rank 0 is damaged" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
