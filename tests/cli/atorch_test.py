@@ -204,6 +204,28 @@ def groups_by_parameter(root):
     return test
 
 
+def local_flat_parameters(root):
+    """FSDP1's LOCAL_STATE_DICT has flat parameters without names: they are read whole, with a warning, and no unit is made of them."""
+    def test(shell):
+        source = root / "torch-dcp" / "dcp-fsdp1-local" / "ckpt"
+        known = json.loads((source.parent / "manifest.json").read_text())["tensors"]
+        warning, = json.loads(shell("ls", "--json", source))["warnings"]
+        assert "'model._flat_param' and others" in warning and "LOCAL_STATE_DICT" in warning and "no file says" in warning, warning
+        for form in ("hf", "torch-dcp"):
+            shell("convert", source, form, "--to", form, "--quiet", "--verify")
+            assert {k: v["hash"] for k, v in shell.tensors(form).items()} == {k: v["sha256"] for k, v in known.items()}, form
+        said = shell("convert", source, "out", "--to", "atorch", "--quiet", exit_status=5).decode()
+        assert "'model._flat_param' is a flat parameter" in said and "stored nowhere" in said and "SHARDED_STATE_DICT" in said, said
+        assert "--exclude" in said and not (shell.work / "out").exists(), said
+        buffers = ("--exclude", "*_flat_param", "-o", "buffers=*")
+        shell("convert", source, "buffers", "--to", "atorch", *buffers, "--quiet")
+        like = ("--like", source.parents[1] / "dcp-fsdp1" / "ckpt", "--missing", "error", "--quiet")
+        said = shell("convert", source, "like", *like, exit_status=5).decode()
+        assert "the source lacks" in said and "'model.embed.weight'" in said, said
+        assert not json.loads(shell("ls", "--json", like[1]))["warnings"]
+    return test
+
+
 def a_part_of_the_experts(root):
     """What has lost its place in a unit is kept, with its state."""
     def test(shell):
@@ -376,6 +398,7 @@ def main():
         ("pickles as Python writes them", pickles_as_python_writes_them(root)), ("names and what is missing", names(root)),
         ("names of torch's optimizers", torchs_names(root)), ("groups by option", groups_by_option(root)),
         ("groups by parameter", groups_by_parameter(root)),
+        ("flat parameters without names", local_flat_parameters(root)),
         ("a part of the experts", a_part_of_the_experts(root)), ("one tensor costs its bytes", one_tensor(root, arguments.spy)),
         ("what is refused, and why", refused(root)),
         ("padding that is not 42 is told", padding_is_looked_at(root)), ("padding that is not zero is told", zeros_behind_units(root)),

@@ -6,6 +6,7 @@
 #include "formats/atorch/atorch_plan.h"
 
 #include "base/array.h"
+#include "formats/shared/flat_keys.h"
 #include "parallel/wrap_rule.h"
 
 #include <inttypes.h>
@@ -59,10 +60,24 @@ static bool plan_expert_key(struct str key, uint32_t *expert, struct str *name)
     return true;
 }
 
+/* A unit is made of parameters: of a flat one nothing tells them. */
+static reshard_status plan_refuse_flat(struct planning *planning, struct str key)
+{
+    error_set(planning->err, RESHARD_ERR_UNSUPPORTED,
+              "'%.*s' is a flat parameter of FSDP1's LOCAL_STATE_DICT: which parameters lie in it, in which order and shapes, is "
+              "stored nowhere",
+              STR_ARG(key));
+    error_hint(planning->err, "save it with SHARDED_STATE_DICT or FULL_STATE_DICT; as plain tensors hf, torch and torch-dcp take it, "
+                              "reshard_convert_options.exclude leaves it out");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 static reshard_status plan_note_name(struct planning *planning, uint32_t tensor)
 {
     struct str name = planning->request->wanted->tensors[tensor].key;
     uint32_t expert = 0;
+    if (flat_key_is(name))
+        return plan_refuse_flat(planning, name);
     bool is_expert = plan_expert_key(name, &expert, &name), is_new;
     uint32_t number = name_map_intern(&planning->plan->names, name, &is_new);
     if (number == NAME_NONE || !ARRAY_ROOM(planning->known, number, planning->known_capacity))

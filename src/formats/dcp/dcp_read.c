@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dcp_source.h"
+#include "formats/shared/flat_keys.h"
 #include "formats/shared/megatron_keys.h"
 
 #include <stdlib.h>
@@ -69,6 +70,8 @@ reshard_status dcp_read_catalog(struct source *source, reshard_error *err)
         status = megatron_keys_note(source->catalog, err);
     if (!status)
         dcp_strip_model(source);
+    if (!status)
+        flat_keys_warn(source->catalog);
     return status ? status : dcp_add_side_files(source, "", NULL, err);
 }
 

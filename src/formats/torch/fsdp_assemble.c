@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/fsdp_assemble.h"
 
+#include "formats/shared/flat_keys.h"
 #include "formats/source_probe.h"
 #include "formats/torch/fsdp_flat.h"
 
@@ -451,6 +452,8 @@ reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
         status = fsdp_groups_find(source->store, source->name, source_bears_loss(source), &groups, err);
     if (!status)
         status = read_rank_files(&assembling, &groups, err);
+    if (!status)
+        flat_keys_warn(source->catalog);
     assembling_release(&assembling);
     fsdp_groups_release(&groups);
     return status;
