@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Changes the layout of a model in the memory of four ranks by reshard_redistribute, and has each rank copy as many bytes as it gets by
- * memcpy, in interleaved rounds: bench_redistribute tp|ep threads|processes [MEGABYTES].
+ * memcpy, in interleaved rounds: bench_redistribute tp|ep threads|processes|shared [MEGABYTES]. shared: processes, with sources in memory
+ * that the ranks have from their group.
  *
  * tp: matrices, half of them cut by rows and half by columns, from TP 4 to TP 2 (two data-parallel ranks, each with all of it). ep: experts
  * of two matrices, from a quarter of the experts on each rank to a quarter of each expert. Prints the ratio of the medians, over all ranks
@@ -23,7 +24,7 @@
 #define COLUMNS 4096
 #define MATRIX_BYTES ((size_t)ROWS * COLUMNS * 2)
 
-static int is_ep, has_processes, matrix_count;
+static int is_ep, has_processes, is_shared, matrix_count;
 
 struct rank {
     reshard_comm *comm;
@@ -50,9 +51,15 @@ static void add(reshard_shards *shards, int matrix, const int64_t *start, const 
     must(reshard_shards_add(shards, &shard, &err));
 }
 
-static uint8_t *memory_new(size_t bytes, int value)
+/* Of the rank's group, if there is one. */
+static uint8_t *memory_new(reshard_comm *comm, size_t bytes, int value)
 {
-    uint8_t *memory = malloc(bytes);
+    reshard_error err = RESHARD_ERROR_INIT;
+    void *memory = NULL;
+    if (comm)
+        must(reshard_comm_memory_new(comm, bytes, &memory, &err));
+    else
+        memory = malloc(bytes);
     if (!memory)
         exit(1);
     memset(memory, value, bytes);
@@ -60,7 +67,7 @@ static uint8_t *memory_new(size_t bytes, int value)
 }
 
 /* One of `parts` equal parts of every matrix, odd ones by columns; of experts at home on a rank, the matrices of that rank whole. */
-static reshard_shards *side_new(int64_t part, int64_t parts, int is_whole, size_t *bytes)
+static reshard_shards *side_new(reshard_comm *comm, int64_t part, int64_t parts, int is_whole, size_t *bytes)
 {
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_shards *shards;
@@ -76,7 +83,7 @@ static reshard_shards *side_new(int64_t part, int64_t parts, int is_whole, size_
             start[axis] = part * extent[axis];
         }
         size_t size = (size_t)(extent[0] * extent[1]) * 2;
-        add(shards, i, start, extent, memory_new(size, is_whole ? i : i + (int)part));
+        add(shards, i, start, extent, memory_new(comm, size, is_whole ? i : i + (int)part));
         *bytes += size;
     }
     return shards;
@@ -167,9 +174,10 @@ static void *rank_run(void *given)
     struct spent our[ROUNDS], their[ROUNDS];
     size_t source_bytes;
     reshard_redistribute_report report = RESHARD_REDISTRIBUTE_REPORT_INIT;
-    rank->source = side_new(rank->number, RANKS, is_ep, &source_bytes);
-    rank->target = is_ep ? side_new(rank->number, RANKS, 0, &rank->target_bytes) : side_new(rank->number % 2, 2, 0, &rank->target_bytes);
-    rank->copied = memory_new(rank->target_bytes, 1);
+    rank->source = side_new(is_shared ? rank->comm : NULL, rank->number, RANKS, is_ep, &source_bytes);
+    rank->target = is_ep ? side_new(NULL, rank->number, RANKS, 0, &rank->target_bytes)
+                         : side_new(NULL, rank->number % 2, 2, 0, &rank->target_bytes);
+    rank->copied = memory_new(NULL, rank->target_bytes, 1);
     long before = resident_most();
     for (int round = -1; round < ROUNDS; round++) {
         our[round < 0 ? 0 : round] = ours(rank, &report);
@@ -179,7 +187,8 @@ static void *rank_run(void *given)
     if (rank->number == 0)
         printf("%s, %s: %zu MB into each of %d ranks, %" PRIu64 " MB of it from others: %.2fx of memcpy (%.3f s, memcpy %.3f s; CPU time "
                "%.2fx), %ld MiB\n",
-               is_ep ? "EP 4 to TP 4" : "TP 4 to TP 2", has_processes ? "processes" : "threads", rank->target_bytes / 1000000, RANKS,
+               is_ep ? "EP 4 to TP 4" : "TP 4 to TP 2",
+               is_shared ? "shared" : has_processes ? "processes" : "threads", rank->target_bytes / 1000000, RANKS,
                report.bytes_moved / 1000000 / RANKS, b.wall / a.wall, a.wall, b.wall, b.cpu / a.cpu, resident_most() - before);
     return NULL;
 }
@@ -227,7 +236,8 @@ int main(int argc, char **argv)
     if (argc < 3)
         return 2;
     is_ep = strcmp(argv[1], "ep") == 0;
-    has_processes = strcmp(argv[2], "processes") == 0;
+    is_shared = strcmp(argv[2], "shared") == 0;
+    has_processes = is_shared || strcmp(argv[2], "processes") == 0;
     matrix_count = (int)((argc > 3 ? strtoul(argv[3], NULL, 10) : 2000) * 1000000 / MATRIX_BYTES) / 8 * 8;
     return has_processes ? processes_run() : threads_run();
 }

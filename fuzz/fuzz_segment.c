@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What another process writes into the shared memory of a group: rank 1 of two gathers, receives, sends and passes windows, and the input
- * says what rank 0 writes before each call: positions of rings, frames, whatever lies in them, and the reason why the group is over.
+ * says what rank 0 writes before each call: positions of rings, frames, whatever lies in them, the reason why the group is over, and how
+ * much memory ranks have made for each other to read.
  */
 #include "stray.h"
 
@@ -35,7 +36,7 @@ static bool stray_writes(const struct stray *stray, struct cursor *input)
         stray_data(stray, ring, value % STRAY_RING_BYTES, piece.data, piece.size);
         return true;
     default:
-        stray_put(stray, STRAY_OVER + value % 1024, &where, 1);
+        stray_put(stray, STRAY_OVER + value % 1040, &where, 1);
         return true;
     }
 }
@@ -62,13 +63,34 @@ static void windows_pass(struct comm *comm)
         abort();
 }
 
+/* Makes memory for others to read, and looks where others may say that they have some. */
+static void memory_pass(struct comm *comm)
+{
+    uint8_t *memory;
+    const uint8_t *found;
+    uint64_t place = 0, sum = 0;
+    if (!comm_memory_new(comm, 100, &memory, NULL)) {
+        memset(memory, 1, 100);
+        if (!comm_memory_find(comm, memory, 100, &place) || comm_memory_look(comm, "call", 0, place, 100, &found, NULL) ||
+            memcmp(found, memory, 100) != 0)
+            abort();
+    }
+    for (unsigned shift = 0; shift < 64; shift++) {
+        if (!comm_memory_look(comm, "call", 0, place + (UINT64_C(1) << shift), 100, &found, NULL))
+            sum += found[99];
+    }
+    if (sum == UINT64_MAX)
+        abort();
+    comm_memory_free(comm, memory);
+}
+
 static void call_make(struct comm *comm, uint8_t which)
 {
     uint8_t memory[2][300] = { { 0 } };
     struct comm_gathered all = { 0 };
     struct comm_idle idle = { 0 };
     reshard_error err = RESHARD_ERROR_INIT;
-    switch (which % 4) {
+    switch (which % 5) {
     case 0:
         comm_all_gather(comm, "call", memory, 20, &all, &err);
         comm_gathered_release(&all);
@@ -79,6 +101,9 @@ static void call_make(struct comm *comm, uint8_t which)
         return;
     case 2:
         windows_pass(comm);
+        return;
+    case 4:
+        memory_pass(comm);
         return;
     default:
         comm_window_wait(comm, "call", 0, &idle, &err);

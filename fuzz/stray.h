@@ -20,6 +20,7 @@
 #define STRAY_BYTES STRAY_RING_AT(4)
 #define STRAY_OVER 12 /* 2: a reason follows */
 #define STRAY_REASON 16
+#define STRAY_MADE 1040 /* bytes of memory that ranks have made for others to read */
 
 /* The ring from rank 0 to rank 1, and back: bytes written, bytes read, and behind them the ring's bytes. */
 enum stray_place { STRAY_SENT = 1, STRAY_RECEIVED = 2 };

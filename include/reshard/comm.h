@@ -92,6 +92,17 @@ reshard_status reshard_comm_barrier(reshard_comm *comm, reshard_error *err);
 reshard_status reshard_comm_all_gather(reshard_comm *comm, const void *bytes, size_t size, const void **parts, size_t *sizes, void **all,
                                        reshard_error *err);
 
+/*
+ * Memory of this rank's that the other ranks can read: zeroed, of whole pages, not collective. Between processes of a machine
+ * reshard_redistribute copies a source that lies in it once, and any other source twice, wherever the target is. Of threads and of the
+ * other transports it is memory like any other. It is there until it is freed, or the handle is. Between processes it counts as shared
+ * memory (/dev/shm): where that is full the call fails with RESHARD_ERR_IO, and nothing has changed.
+ */
+reshard_status reshard_comm_memory_new(reshard_comm *comm, size_t size, void **out, reshard_error *err);
+
+/* No call of another rank's may still need it: reshard_redistribute has returned. NULL, or what is no such memory, is left alone. */
+void reshard_comm_memory_free(reshard_comm *comm, void *memory);
+
 /* Breaks the group: for a rank that cannot go on. reason goes into the message of all ranks ("rank 2: reason"). */
 void reshard_comm_abort(reshard_comm *comm, const char *reason);
 

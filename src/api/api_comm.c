@@ -177,6 +177,24 @@ API_EXPORT reshard_status reshard_comm_all_gather(reshard_comm *comm, const void
     return status;
 }
 
+API_EXPORT reshard_status reshard_comm_memory_new(reshard_comm *comm, size_t size, void **out, reshard_error *err)
+{
+    uint8_t *memory = NULL;
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = NULL;
+    NEEDS(comm, err);
+    reshard_status status = comm_memory_new(comm->inner, size, &memory, err);
+    *out = memory;
+    return status;
+}
+
+API_EXPORT void reshard_comm_memory_free(reshard_comm *comm, void *memory)
+{
+    if (comm)
+        comm_memory_free(comm->inner, memory);
+}
+
 API_EXPORT void reshard_comm_abort(reshard_comm *comm, const char *reason)
 {
     char text[COMM_REASON_MAX];

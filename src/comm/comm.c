@@ -40,6 +40,7 @@ void comm_free(struct comm *comm)
 {
     if (!comm)
         return;
+    comm_memory_free_all(comm);
     comm->transport->release(comm);
     free(comm);
 }

@@ -67,6 +67,20 @@ reshard_status comm_window_wait(struct comm *comm, const char *call, uint32_t la
 /* Whether ranks may read each other's memory at the addresses that its owner knows it by. */
 bool comm_shares_memory(const struct comm *comm);
 
+/*
+ * Memory of this rank's that all ranks can read, zeroed and of whole pages, until it is freed or the comm is. Where ranks have addresses of
+ * their own and the transport can, a place names bytes of it to another rank; elsewhere it is memory like any other.
+ */
+reshard_status comm_memory_new(struct comm *comm, uint64_t bytes, uint8_t **out, reshard_error *err);
+void comm_memory_free(struct comm *comm, const uint8_t *memory); /* of this comm; NULL is fine */
+bool comm_has_memory(const struct comm *comm);                   /* the transport can */
+bool comm_memory_is_made(const struct comm *comm);               /* by any rank; the same on all behind a gather */
+/* False: other ranks cannot read these bytes of this rank's. */
+bool comm_memory_find(const struct comm *comm, const uint8_t *bytes, uint64_t size, uint64_t *place);
+/* What another rank's place is here, until the next look. Anything may be asked: no place leads out of what ranks have made so. */
+reshard_status comm_memory_look(struct comm *comm, const char *call, uint32_t from, uint64_t place, uint64_t size, const uint8_t **out,
+                                reshard_error *err);
+
 /* Breaks the group for a reason of this rank's. Any thread. */
 void comm_abort(struct comm *comm, const char *reason);
 

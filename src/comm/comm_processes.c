@@ -5,6 +5,9 @@
  * size and that many bytes. They follow each other, or lie in slots, where they are made and read. Memory that sizes ask for is bounded,
  * and positions in a ring are checked: a rank may go astray.
  *
+ * Memory that ranks make for the others to read lies behind the rings, in pages of the same file that are there before they are used. Every
+ * rank has all of it mapped to read, and a place in it is an offset in the file: whatever a rank says, no other memory is read.
+ *
  * A process holds a lock of the kernel's on byte number `rank` of the segment (open file description locks): it goes when the process does,
  * however it ends, so that the others see it. Rank 0 makes the segment (mode 0600, of this user or refused) and takes its name away as soon
  * as all ranks have it: nothing is left of it when the last process ends. A name whose rank 0 is no more is what a crash left, and removed.
@@ -49,6 +52,7 @@ struct segment {
     uint32_t size;
     _Atomic uint32_t over;  /* 1: a reason is being written, 2: it is there, 3: it did not come */
     char reason[COMM_REASON_MAX];
+    _Atomic uint64_t made_bytes; /* of memory for others to read, since the beginning */
 };
 
 struct frame {
@@ -74,6 +78,8 @@ struct process_end {
     struct flow *flows;
     size_t flow_count, flow_capacity;
     uint8_t *is_busy; /* by peer and direction, in a pass */
+    uint8_t *made;    /* what ranks have made for others to read, as far as it was looked at */
+    uint64_t made_bytes;
     char name[160];   /* "" once it is taken away */
 };
 
@@ -422,6 +428,88 @@ static reshard_status window_wait(struct comm *comm, uint32_t late, struct comm_
 
 static const struct comm_windows process_windows = { window_bytes, window_open, window_send, window_look, window_take, window_wait };
 
+/* ---- memory that others read ---- */
+
+static uint64_t made_begin(const struct process_end *end)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return (end->bytes + page - 1) / page * page;
+}
+
+/* A part of the file that nobody else gets, however many make one at once. Its pages are taken now: later there would be no error to
+ * return. */
+static reshard_status memory_make(struct comm *comm, struct comm_block *block, reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    int failure = EINTR;
+    block->place = capped_add_u64(made_begin(end), atomic_fetch_add(&segment_of(end)->made_bytes, block->bytes));
+    if (capped_add_u64(block->place, block->bytes) > INT64_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "shared memory of %" PRIu64 " bytes", block->bytes);
+    while (failure == EINTR)
+        failure = posix_fallocate(end->fd, (off_t)block->place, (off_t)block->bytes);
+    errno = failure;
+    void *memory = failure ? MAP_FAILED
+                           : mmap(NULL, block->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, end->fd, (off_t)block->place);
+    if (memory == MAP_FAILED) {
+        error_set_errno(err, "shared memory of %" PRIu64 " bytes", block->bytes);
+        error_hint(err, "/dev/shm has to have room for what ranks make for each other to read");
+        return RESHARD_ERR_IO;
+    }
+    block->memory = memory;
+    return RESHARD_OK;
+}
+
+/* The pages go back; their part of the file is not used again. */
+static void memory_unmake(struct comm *comm, const struct comm_block *block)
+{
+    munmap(block->memory, block->bytes);
+    fallocate(process_of(comm)->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)block->place, (off_t)block->bytes);
+}
+
+static bool memory_is_made(const struct comm *comm)
+{
+    return atomic_load(&segment_of(comm->state)->made_bytes) > 0;
+}
+
+/* Maps all that there is by now. */
+static reshard_status made_map(struct process_end *end, reshard_error *err)
+{
+    struct stat found;
+    if (fstat(end->fd, &found) != 0)
+        return error_set_errno(err, "shared memory");
+    if (end->made)
+        munmap(end->made, end->made_bytes);
+    end->made = NULL;
+    end->made_bytes = (uint64_t)found.st_size > made_begin(end) ? (uint64_t)found.st_size - made_begin(end) : 0;
+    void *memory = end->made_bytes ? mmap(NULL, end->made_bytes, PROT_READ, MAP_SHARED, end->fd, (off_t)made_begin(end)) : NULL;
+    if (memory == MAP_FAILED) {
+        const uint64_t wanted = end->made_bytes;
+        end->made_bytes = 0;
+        return error_set_errno(err, "shared memory of %" PRIu64 " bytes", wanted);
+    }
+    end->made = memory;
+    return RESHARD_OK;
+}
+
+static reshard_status memory_look(struct comm *comm, uint32_t from, uint64_t place, uint64_t size, const uint8_t **out,
+                                  reshard_error *err)
+{
+    struct process_end *end = process_of(comm);
+    const uint64_t begin = made_begin(end), last = place < begin ? UINT64_MAX : capped_add_u64(place - begin, size);
+    if (last != UINT64_MAX && last > end->made_bytes) {
+        reshard_status status = made_map(end, err);
+        if (status)
+            return status;
+    }
+    if (last > end->made_bytes)
+        return error_set(err, RESHARD_ERR_IO, "%s: rank %u names %" PRIu64 " bytes at %" PRIu64 " of the shared memory, and no rank has "
+                         "made such", comm->call, from, size, place);
+    *out = end->made + (place - begin);
+    return RESHARD_OK;
+}
+
+static const struct comm_memory process_memory = { memory_make, memory_unmake, memory_is_made, memory_look };
+
 /* ---- what the transport does ---- */
 
 static reshard_status processes_submit_send(struct comm *comm, uint32_t to, const void *bytes, size_t size, reshard_error *err)
@@ -513,6 +601,8 @@ static void processes_release(struct comm *comm)
         atomic_store(&segment_rank_of(end, comm->rank)->has_left, 1);
         munmap(end->memory, end->bytes);
     }
+    if (end->made)
+        munmap(end->made, end->made_bytes);
     if (end->name[0])
         shm_unlink(end->name);
     if (end->fd >= 0)
@@ -530,6 +620,7 @@ static const struct comm_transport transport_processes = {
     .abort = processes_abort,
     .release = processes_release,
     .windows = &process_windows,
+    .memory = &process_memory,
 };
 
 /* ---- coming together ---- */

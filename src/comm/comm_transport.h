@@ -27,6 +27,21 @@ struct comm_windows {
     reshard_status (*wait)(struct comm *comm, uint32_t late, struct comm_idle *idle, reshard_error *err);
 };
 
+/* A piece of a rank's memory that the others can read; place is what they know it by. */
+struct comm_block {
+    uint8_t *memory;
+    uint64_t bytes; /* whole pages */
+    uint64_t place;
+};
+
+/* How ranks that have addresses of their own read each other's memory. */
+struct comm_memory {
+    reshard_status (*make)(struct comm *comm, struct comm_block *block, reshard_error *err); /* of block->bytes, zeroed */
+    void (*unmake)(struct comm *comm, const struct comm_block *block);
+    bool (*is_made)(const struct comm *comm); /* by any rank; the same on all behind a gather */
+    reshard_status (*look)(struct comm *comm, uint32_t from, uint64_t place, uint64_t size, const uint8_t **out, reshard_error *err);
+};
+
 struct comm_transport {
     /* *all is malloc'd; sizes has room for every rank. A total above COMM_GATHER_BYTES_MAX is refused. */
     reshard_status (*all_gather)(struct comm *comm, const void *bytes, size_t size, void **all, uint64_t *sizes, reshard_error *err);
@@ -36,12 +51,15 @@ struct comm_transport {
     void (*abort)(struct comm *comm, const char *reason); /* any thread; twice is fine */
     void (*release)(struct comm *comm);
     const struct comm_windows *windows; /* or NULL */
+    const struct comm_memory *memory;   /* or NULL */
     bool shares_memory; /* an address of one rank is good on all */
 };
 
 struct comm {
     const struct comm_transport *transport;
     void *state; /* of the transport */
+    struct comm_block *blocks;
+    size_t block_count, block_capacity;
     uint32_t rank, size;
     double timeout_seconds;
     const char *call;       /* being made, for messages */
@@ -53,6 +71,10 @@ struct comm {
 
 /* A comm of a transport, zeroed otherwise; NULL without memory. */
 struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uint32_t size, double timeout_seconds);
+
+/* ---- comm_memory.c ---- */
+
+void comm_memory_free_all(struct comm *comm);
 
 /* ---- comm_threads.c ---- */
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/checked.h"
 #include "comm/comm_transport.h"
 
 /*
@@ -13,6 +14,8 @@
  * of its ends at work on it, whatever the others do: nobody waits in a circle.
  */
 #define TURNS_AT_ONCE 4 /* (k, distance) a run: each at most one piece sent and one received */
+
+#define PLACE_NONE UINT64_MAX
 
 #define STREAM_BYTES_MIN (UINT64_C(4) << 20) /* blocks that are larger leave nothing in caches that could be of use */
 
@@ -38,6 +41,7 @@ struct exchange_state {
     const struct exchange *exchange;
     struct exchange_totals *totals;
     uint32_t *order;              /* steps, by stream */
+    uint64_t *places;             /* as order, or NULL: where the other ranks find a block that is copied from where it lies; PLACE_NONE */
     struct stream *sends, *receives; /* by rank */
     uint64_t piece_bytes;
     bool has_windows;             /* of the transport's, and messages are made there */
@@ -103,6 +107,13 @@ static void piece_cut(struct piece *piece, uint64_t begin, uint64_t room_element
     }
 }
 
+/* Passes over steps whose blocks are copied from where they lie. */
+static void stream_pass_placed(const struct exchange_state *state, struct stream *stream)
+{
+    while (state->places && stream->step < stream->count && state->places[stream->first + stream->step] != PLACE_NONE)
+        stream->step++;
+}
+
 /* The next piece of a stream, at most `room` bytes on the wire; false if there is none that fits behind what the message has already. */
 static reshard_status stream_next(const struct exchange_state *state, struct stream *stream, uint64_t room, bool is_first,
                                   struct piece *out, bool *is_there, reshard_error *err)
@@ -123,6 +134,7 @@ static reshard_status stream_next(const struct exchange_state *state, struct str
     if (stream->element == elements) {
         stream->step++;
         stream->element = 0;
+        stream_pass_placed(state, stream);
     }
     return RESHARD_OK;
 }
@@ -390,6 +402,94 @@ static reshard_status shared_run(struct exchange_state *state, reshard_error *er
     return status;
 }
 
+/* ---- memory that the other rank reads ---- */
+
+/* Bytes from a block's first element to the end of its last one; UINT64_MAX if it has an element before the first. */
+static uint64_t source_span(const struct copy_spec *spec)
+{
+    uint64_t span = dtype_element_bytes(spec->source_dtype);
+    for (int axis = 0; axis < spec->rank; axis++) {
+        if (spec->source_stride[axis] < 0)
+            return UINT64_MAX;
+        span = capped_add_u64(span, capped_mul_u64((uint64_t)spec->extent[axis] - 1, (uint64_t)spec->source_stride[axis]));
+    }
+    return span;
+}
+
+static reshard_status places_find(const struct exchange_state *state, const struct stream *stream, reshard_error *err)
+{
+    for (uint32_t i = stream->first; i < stream->first + stream->count; i++) {
+        struct piece piece;
+        reshard_status status = step_describe(state, state->order[i], &piece, err);
+        if (status)
+            return status;
+        if (comm_memory_find(state->comm, piece.copy.source, source_span(&piece.copy.spec), &state->places[i]))
+            state->totals->sent += piece.elements * piece.wire_bytes;
+        else
+            state->places[i] = PLACE_NONE;
+    }
+    return RESHARD_OK;
+}
+
+/* Tells the other ranks where they find what this one has for them, and hears it from them. */
+static reshard_status places_tell(struct exchange_state *state, reshard_error *err)
+{
+    const uint32_t size = comm_size(state->comm), rank = comm_rank(state->comm);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t distance = 1; distance < size && !status; distance++) {
+        const uint32_t to = (rank + distance) % size, from = (rank + size - distance) % size;
+        const struct stream *send = &state->sends[to], *receive = &state->receives[from];
+        status = places_find(state, send, err);
+        if (!status && send->count)
+            status = comm_send(state->comm, to, state->places + send->first, send->count * sizeof(*state->places), err);
+        if (!status && receive->count)
+            status = comm_recv(state->comm, from, state->places + receive->first, receive->count * sizeof(*state->places), err);
+    }
+    if (!status)
+        status = comm_run(state->comm, state->call, err);
+    for (uint32_t other = 0; other < size && !status; other++) {
+        if (other == rank)
+            continue;
+        stream_pass_placed(state, &state->sends[other]);
+        stream_pass_placed(state, &state->receives[other]);
+    }
+    return status;
+}
+
+/* Copies what another rank has from where it lies there. */
+static reshard_status places_read(struct exchange_state *state, uint32_t from, reshard_error *err)
+{
+    const struct stream *stream = &state->receives[from];
+    for (uint32_t i = stream->first; i < stream->first + stream->count; i++) {
+        struct piece piece;
+        const uint8_t *source = NULL;
+        if (state->places[i] == PLACE_NONE)
+            continue;
+        reshard_status status = step_describe(state, state->order[i], &piece, err);
+        if (!status)
+            status = comm_memory_look(state->comm, state->call, from, state->places[i], source_span(&piece.copy.spec), &source, err);
+        if (status)
+            return status;
+        copy_run(&piece.copy.spec, source, piece.copy.target);
+        state->totals->received += piece.elements * piece.wire_bytes;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status places_run(struct exchange_state *state, reshard_error *err)
+{
+    const uint32_t size = comm_size(state->comm), rank = comm_rank(state->comm);
+    if (!comm_memory_is_made(state->comm)) {
+        free(state->places);
+        state->places = NULL;
+        return RESHARD_OK;
+    }
+    reshard_status status = places_tell(state, err);
+    for (uint32_t distance = 1; distance < size && !status; distance++)
+        status = places_read(state, (rank + size - distance) % size, err);
+    return status;
+}
+
 /* ---- the whole ---- */
 
 static struct stream *stream_of(struct exchange_state *state, uint32_t step)
@@ -434,9 +534,12 @@ static reshard_status exchange_begin(struct exchange_state *state, reshard_error
     state->order = calloc((size_t)state->exchange->count + 1, sizeof(*state->order));
     state->sends = calloc(comm_size(state->comm), sizeof(*state->sends));
     state->receives = calloc(comm_size(state->comm), sizeof(*state->receives));
+    if (comm_has_memory(state->comm))
+        state->places = calloc((size_t)state->exchange->count + 1, sizeof(*state->places));
     if (needs_scratch)
         state->scratch = malloc(state->piece_bytes * TURNS_AT_ONCE * 2);
-    if (!state->order || !state->sends || !state->receives || (!state->scratch && needs_scratch))
+    if (!state->order || !state->sends || !state->receives || (!state->scratch && needs_scratch) ||
+        (!state->places && comm_has_memory(state->comm)))
         return error_set_memory(err);
     streams_fill(state);
     return RESHARD_OK;
@@ -451,6 +554,8 @@ reshard_status exchange_run(struct comm *comm, const char *call, const struct ex
     reshard_status status = comm_agree(comm, call, exchange_begin(&state, &why), &why);
     if (!status) {
         status = blocks_copy(&state, &state.receives[comm_rank(comm)], &totals->kept, &why);
+        if (!status && state.places)
+            status = places_run(&state, &why);
         if (!status)
             status = comm_shares_memory(comm)    ? shared_run(&state, &why)
                      : comm_window_bytes(comm) ? windows_run(&state, &why)
@@ -460,6 +565,7 @@ reshard_status exchange_run(struct comm *comm, const char *call, const struct ex
         status = comm_agree(comm, call, status, &why);
     }
     free(state.order);
+    free(state.places);
     free(state.sends);
     free(state.receives);
     free(state.scratch);

@@ -3,7 +3,8 @@
  * Strided blocks from the memory of ranks to the memory of ranks: what resharding in memory, saving and loading together have in common.
  *
  * Every rank knows the blocks that it sends, receives or keeps, in one order that all ranks share. Where ranks share memory (threads), each
- * copies what it receives from where it lies. Where the transport has memory between ranks, the sender packs blocks there, and the receiver
+ * copies what it receives from where it lies; so it does between processes, of what lies in memory that ranks have made for that
+ * (comm_memory_new). Where the transport has memory between ranks, the sender packs blocks there, and the receiver
  * unpacks them. Elsewhere blocks become messages of bounded size: those from one rank to another follow each
  * other as one stream, cut at the same places on both sides; a piece that is contiguous on a side is sent from, or received at, its place,
  * and only others pass through scratch memory. Elements are cast on the side where that leaves fewer bytes to send.

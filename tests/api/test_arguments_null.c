@@ -328,6 +328,9 @@ TEST(null_is_refused_by_groups)
     REFUSED(reshard_comm_barrier(NULL, &err));
     HARMLESS(reshard_comm_abort(NULL, "reason"));
     HARMLESS(reshard_comm_free(NULL));
+    REFUSED(reshard_comm_memory_new(NULL, 1, &all, &err));
+    assert_null(all);
+    HARMLESS(reshard_comm_memory_free(NULL, sizes));
     REFUSED(reshard_comm_all_gather(NULL, "a", 1, parts, sizes, &all, &err));
     assert_null(all);
     CHECK_OK(reshard_comm_threads(1, NULL, &made, &err));
@@ -335,6 +338,10 @@ TEST(null_is_refused_by_groups)
     REFUSED(reshard_comm_all_gather(made, "a", 1, NULL, sizes, &all, &err));
     REFUSED(reshard_comm_all_gather(made, "a", 1, parts, NULL, &all, &err));
     REFUSED(reshard_comm_all_gather(made, "a", 1, parts, sizes, NULL, &err));
+    REFUSED(reshard_comm_memory_new(made, 1, NULL, &err));
+    CHECK_FAILS(reshard_comm_memory_new(made, SIZE_MAX, &all, &err), RESHARD_ERR_LIMIT);
+    HARMLESS(reshard_comm_memory_free(made, NULL));
+    HARMLESS(reshard_comm_memory_free(made, sizes));
     REFUSED(reshard_comm_agree(NULL, RESHARD_OK, &err));
     CHECK_FAILS(reshard_comm_agree(made, RESHARD_ERR_IO, NULL), RESHARD_ERR_IO);
     HARMLESS(reshard_comm_abort(made, NULL));

@@ -248,6 +248,7 @@ static inline uint64_t layouts_minimum(const struct layouts *layouts)
 /* What one rank holds of the layouts, in memory. */
 struct layout_rank {
     reshard_shards *source, *target;
+    reshard_comm *comm; /* two of three shards lie in memory of it; NULL: none does */
     uint8_t *memory[LAYOUT_SHARDS_MAX * 4];
     const struct layout_shard *of[LAYOUT_SHARDS_MAX * 4];
     int count, first_target;
@@ -257,9 +258,12 @@ static inline reshard_status layout_rank_add(const struct layouts *layouts, cons
                                              reshard_shards *list, reshard_error *err)
 {
     size_t bytes = (size_t)layout_span(layouts, shard) * layout_bytes(shard);
-    uint8_t *memory = malloc(bytes);
-    if (!memory)
-        return RESHARD_ERR_MEMORY;
+    const int is_shared = rank->comm && rank->count % 3;
+    void *shared = NULL;
+    reshard_status status = is_shared ? reshard_comm_memory_new(rank->comm, bytes, &shared, err) : RESHARD_OK;
+    uint8_t *memory = is_shared ? shared : malloc(bytes);
+    if (status || !memory)
+        return status ? status : RESHARD_ERR_MEMORY;
     memset(memory, 0xA5, bytes);
     rank->memory[rank->count] = memory;
     rank->of[rank->count++] = shard;
@@ -267,9 +271,11 @@ static inline reshard_status layout_rank_add(const struct layouts *layouts, cons
     return reshard_shards_add(list, &made, err);
 }
 
-static inline reshard_status layout_rank_make(const struct layouts *layouts, int owner, struct layout_rank *rank, reshard_error *err)
+static inline reshard_status layout_rank_make_in(const struct layouts *layouts, int owner, reshard_comm *comm, struct layout_rank *rank,
+                                                 reshard_error *err)
 {
     memset(rank, 0, sizeof(*rank));
+    rank->comm = comm;
     reshard_status status = reshard_shards_new(&rank->source, err);
     if (!status)
         status = reshard_shards_new(&rank->target, err);
@@ -285,6 +291,11 @@ static inline reshard_status layout_rank_make(const struct layouts *layouts, int
         if (layouts->targets[i].owner == owner)
             status = layout_rank_add(layouts, &layouts->targets[i], rank, rank->target, err);
     return status;
+}
+
+static inline reshard_status layout_rank_make(const struct layouts *layouts, int owner, struct layout_rank *rank, reshard_error *err)
+{
+    return layout_rank_make_in(layouts, owner, NULL, rank, err);
 }
 
 /* Whether all memory is as it should be: targets filled, what lies between their elements untouched, sources as they were. */
@@ -306,8 +317,12 @@ static inline void layout_rank_release(struct layout_rank *rank)
 {
     reshard_shards_free(rank->source);
     reshard_shards_free(rank->target);
-    for (int i = 0; i < rank->count; i++)
-        free(rank->memory[i]);
+    for (int i = 0; i < rank->count; i++) {
+        if (rank->comm && i % 3)
+            reshard_comm_memory_free(rank->comm, rank->memory[i]);
+        else
+            free(rank->memory[i]);
+    }
 }
 
 #endif

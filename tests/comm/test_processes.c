@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Processes over shared memory: random layouts against the naive model, and what becomes of the others when a process is killed, is late,
- * or leaves; that no segment is left; that what is not this user's is refused; messages made in the shared memory itself; and what a
- * process that goes astray writes there.
+ * or leaves; that no segment is left; that what is not this user's is refused; messages made in the shared memory itself, and sources that
+ * lie in it; and what a process that goes astray writes there.
  */
 #include "check.h"
 
@@ -68,9 +68,31 @@ static void processes_run_all(int size, double timeout_seconds, process_run run,
     assert_false(segment_is_left());
 }
 
+/* What all have sent is what all have received. */
+static int process_totals_agree(reshard_comm *comm, int size, uint64_t sent, uint64_t received)
+{
+    const uint64_t own[] = { sent, received };
+    const void *parts[LAYOUT_RANKS_MAX];
+    size_t sizes[LAYOUT_RANKS_MAX];
+    void *all;
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (reshard_comm_all_gather(comm, own, sizeof(own), parts, sizes, &all, &err))
+        return 0;
+    for (int rank = 0; rank < size; rank++) {
+        uint64_t other[2];
+        memcpy(other, parts[rank], sizeof(other));
+        sent += rank == reshard_comm_rank(comm) ? 0 : other[0];
+        received += rank == reshard_comm_rank(comm) ? 0 : other[1];
+    }
+    reshard_free(all);
+    return sent == received && (sent > 0 || size == 1);
+}
+
+/* Every second case has sources and targets in memory that the ranks read from each other, others by side. */
 static int process_redistributes(reshard_comm *comm, int rank, int size)
 {
     static struct layouts layouts;
+    uint64_t sent = 0, received = 0;
     for (uint64_t seed = 1; seed <= CASES; seed++) {
         struct layout_rank own;
         reshard_error err = RESHARD_ERROR_INIT;
@@ -78,17 +100,19 @@ static int process_redistributes(reshard_comm *comm, int rank, int size)
         reshard_redistribute_report report = RESHARD_REDISTRIBUTE_REPORT_INIT;
         layouts_make(&layouts, seed * 31, size);
         options.scratch_bytes = UINT64_C(1) << seed % 20;
-        reshard_status status = layout_rank_make(&layouts, rank, &own, &err);
+        reshard_status status = layout_rank_make_in(&layouts, rank, seed % 2 ? comm : NULL, &own, &err);
         if (!status)
             status = reshard_redistribute(comm, own.source, own.target, &options, &report, &err);
         int is_good = !status && layout_rank_is_good(&layouts, &own) && report.bytes_moved == layouts_minimum(&layouts);
         if (!is_good)
             fprintf(stderr, "seed %d, rank %d: %s\n", (int)seed, rank, err.message);
+        sent += report.bytes_sent;
+        received += report.bytes_received;
         layout_rank_release(&own);
         if (!is_good)
             return 1;
     }
-    return 0;
+    return process_totals_agree(comm, size, sent, received) ? 0 : 2;
 }
 
 TEST(random_layouts_over_processes)
@@ -98,6 +122,36 @@ TEST(random_layouts_over_processes)
         processes_run_all(size, 30, process_redistributes, results);
         for (int rank = 0; rank < size; rank++)
             assert_int_equal(results[rank], 0);
+    }
+}
+
+/* Rank 2 is killed at some point of a call, wherever that is; the others read its memory, or wait for it. */
+static int process_dies_in_a_call(reshard_comm *comm, int rank, int size)
+{
+    static struct layouts layouts;
+    struct layout_rank own;
+    reshard_error err = RESHARD_ERROR_INIT;
+    layouts_make(&layouts, 11, size);
+    reshard_status status = layout_rank_make_in(&layouts, rank, comm, &own, &err);
+    if (rank == size - 1)
+        ualarm(40000, 0);
+    while (!status)
+        status = reshard_redistribute(comm, own.source, own.target, NULL, NULL, &err);
+    layout_rank_release(&own);
+    if (status == RESHARD_ERR_IO && strstr(err.message, "rank 2 has died"))
+        return 0;
+    fprintf(stderr, "status %d: '%s'\n", (int)status, err.message);
+    return 1;
+}
+
+TEST(a_rank_that_dies_in_a_call_is_named)
+{
+    for (int i = 0; i < 5; i++) {
+        int results[LAYOUT_RANKS_MAX];
+        processes_run_all(3, 20, process_dies_in_a_call, results);
+        assert_int_equal(results[0], 0);
+        assert_int_equal(results[1], 0);
+        assert_int_equal(results[2], 256 + SIGALRM);
     }
 }
 
@@ -350,6 +404,47 @@ TEST(windows_wait_for_their_reader)
     stray_close(&stray);
 }
 
+/* Places that no rank has made, and what rank 1 has made itself: behind the rings, which end in the middle of a page. */
+TEST(a_place_of_another_rank_leads_nowhere_else)
+{
+    struct stray stray;
+    reshard_error err = RESHARD_ERROR_INIT;
+    uint8_t *memory;
+    const uint8_t *found = NULL;
+    uint64_t place = 0;
+    assert_true(stray_open(&stray, 5, &err));
+    assert_true(comm_has_memory(stray.comm));
+    assert_false(comm_memory_is_made(stray.comm));
+    CHECK_FAILS(comm_memory_look(stray.comm, "call", 0, (STRAY_BYTES + 4095) / 4096 * 4096, 1, &found, &err), RESHARD_ERR_IO);
+    CHECK_OK(comm_memory_new(stray.comm, 5000, &memory, &err));
+    assert_true(comm_memory_is_made(stray.comm));
+    assert_int_equal(memory[8191], 0);
+    memory[8191] = 9;
+    assert_true(comm_memory_find(stray.comm, memory, 8192, &place));
+    assert_false(comm_memory_find(stray.comm, memory, 8193, &place));
+    assert_false(comm_memory_find(stray.comm, memory + 8192, 1, &place));
+    assert_false(comm_memory_find(stray.comm, memory - 1, 1, &place));
+    CHECK_OK(comm_memory_look(stray.comm, "call", 0, place, 8192, &found, &err));
+    assert_int_equal(found[8191], 9);
+    const struct {
+        uint64_t place, size;
+    } bad[] = { { 0, 1 },  { STRAY_BYTES - 1, 1 }, { place - 1, 2 },  { place, 8193 },       { place + 8192, 1 },
+                { place, UINT64_MAX }, { UINT64_MAX - 1, 1 }, { UINT64_MAX - 1, 2 }, { INT64_MAX, 1 } };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        CHECK_FAILS(comm_memory_look(stray.comm, "call", 0, bad[i].place, bad[i].size, &found, &err), RESHARD_ERR_IO);
+        assert_non_null(strstr(err.message, "rank 0 names"));
+    }
+    comm_memory_free(stray.comm, memory);
+    CHECK_OK(comm_memory_look(stray.comm, "call", 0, place, 8192, &found, &err));
+    assert_int_equal(found[8191], 0); /* its pages went back */
+    CHECK_FAILS(comm_memory_new(stray.comm, INT64_MAX / 2, &memory, &err), RESHARD_ERR_IO);
+    assert_non_null(strstr(err.hint, "/dev/shm"));
+    assert_null(memory);
+    stray_put_u64(&stray, STRAY_MADE, UINT64_MAX - 1); /* another rank's nonsense */
+    CHECK_FAILS(comm_memory_new(stray.comm, 1, &memory, &err), RESHARD_ERR_LIMIT);
+    stray_close(&stray);
+}
+
 TEST(a_stray_process_is_an_error_of_the_call)
 {
     static const struct {
@@ -410,6 +505,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_layouts_over_processes),
         cmocka_unit_test(a_rank_that_goes_is_named_and_nothing_is_left),
+        cmocka_unit_test(a_rank_that_dies_in_a_call_is_named),
         cmocka_unit_test(what_a_crash_left_is_taken_over),
         cmocka_unit_test(what_others_may_open_is_refused),
         cmocka_unit_test(a_rank_that_never_comes_is_named),
@@ -417,6 +513,7 @@ int main(void)
         cmocka_unit_test(windows_wait_for_their_reader),
         cmocka_unit_test(a_reason_that_does_not_come_is_waited_for_once),
         cmocka_unit_test(a_stray_process_is_an_error_of_the_call),
+        cmocka_unit_test(a_place_of_another_rank_leads_nowhere_else),
     };
     snprintf(group, sizeof(group), "test-%d", (int)getpid());
     return cmocka_run_group_tests(tests, NULL, NULL);
