@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Run by mpirun: random layouts against the naive model, and ranks that are late or wrong. Every rank prints what it found wrong. */
-#include "comm/layouts.h"
+/*
+ * Run by mpirun: random layouts against the naive model, in memory and through files ("saved", a folder that all see, and how many), and
+ * ranks that are late or wrong. Every rank prints what it found wrong.
+ */
+#include "comm/saved_layouts.h"
 
 #include "reshard/mpi.h"
 
@@ -23,6 +26,26 @@ static int case_run(reshard_comm *comm, uint64_t seed, int rank, int size)
         printf("not good: seed %d, rank %d: %d %s\n", (int)seed, rank, (int)status, err.message);
     layout_rank_release(&own);
     return is_good;
+}
+
+/* The same through files: all save, and all load under the other layout. */
+static int saved_run(reshard_comm *comm, const char *folder, uint64_t seed, int rank, int size)
+{
+    static struct layouts layouts;
+    struct layout_rank own;
+    reshard_error err = RESHARD_ERROR_INIT;
+    const struct saved_way way = saved_way_make(seed);
+    char path[300];
+    layouts_make(&layouts, seed, size);
+    reshard_status status = layout_rank_make(&layouts, rank, &own, &err);
+    if (!status)
+        status = layouts_save(comm, &layouts, &own, &way, folder, path, &err);
+    if (!status)
+        status = layouts_load(comm, &layouts, &own, &way, path, &err);
+    if (status)
+        printf("not good: seed %d, rank %d, %s: %d %s\n", (int)seed, rank, way.format, (int)status, err.message);
+    layout_rank_release(&own);
+    return !status;
 }
 
 /* The last rank does not come: the others say so in time, and the job ends here, as nothing is in step any more. */
@@ -81,8 +104,10 @@ int main(int argc, char **argv)
         fflush(stdout);
         _exit(!is_good);
     }
-    for (uint64_t seed = 1; seed <= strtoull(argc > 1 ? argv[1] : "100", NULL, 10) && is_good; seed++)
-        is_good = case_run(comm, seed, rank, size);
+    const char *folder = argc > 3 && strcmp(argv[1], "saved") == 0 ? argv[2] : NULL;
+    const uint64_t cases = strtoull(folder ? argv[3] : argc > 1 ? argv[1] : "100", NULL, 10);
+    for (uint64_t seed = 1; seed <= cases && is_good; seed++)
+        is_good = folder ? saved_run(comm, folder, seed, rank, size) : case_run(comm, seed, rank, size);
     if (rank == 0 && is_good)
         printf("all good over %d ranks\n", size);
     fflush(stdout);
