@@ -12,6 +12,7 @@ struct side {
     struct catalog *catalog;
     struct name_map keys;      /* number = index in firsts */
     size_t *firsts;            /* by key: the first shard of it */
+    size_t writer_first;       /* the first shard of the rank whose shards are being added */
     bool is_apart;
     const struct memory_names *names; /* of what is not left as it is; NULL: all */
 };
@@ -83,7 +84,9 @@ static reshard_status side_add(struct side *side, size_t index, reshard_error *e
                          shard->writer);
     if (bytes && !shard->data && !shard->is_elsewhere)
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': a shard of rank %u has no values", STR_ARG(shard->key), shard->writer);
-    snprintf(name, sizeof(name), "rank %u, shard %zu", shard->writer, index);
+    if (index && shard->writer != side->list->shards[index - 1].writer)
+        side->writer_first = index;
+    snprintf(name, sizeof(name), "rank %u, shard %zu", shard->writer, index - side->writer_first);
     reshard_status status = is_left ? RESHARD_OK : side_tensor(side, index, &tensor, err);
     if (!status)
         status = catalog_add_object(side->catalog, str_of(name), bytes, &object, err);

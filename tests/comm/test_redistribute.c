@@ -132,7 +132,7 @@ static void check_fault(enum fault fault, reshard_status status, const char *ten
 
 TEST(what_cannot_be_names_tensor_and_rank)
 {
-    check_fault(FAULT_OVERLAP, RESHARD_ERR_FORMAT, "'w'", "rank 2");
+    check_fault(FAULT_OVERLAP, RESHARD_ERR_FORMAT, "'w'", "rank 2, shard 0");
     check_fault(FAULT_HOLE, RESHARD_ERR_FORMAT, "'w'", "20 of the 24 elements");
     check_fault(FAULT_SHAPE, RESHARD_ERR_USAGE, "'w'", "rank 2");
     check_fault(FAULT_TYPE, RESHARD_ERR_USAGE, "'w'", "rank 2");
