@@ -64,7 +64,11 @@ struct reshard_store {
  *
  * Targets go to a store by reshard_convert_options.store, for reshard_convert, plans and writers: target_path is a path of the store then.
  * It is written below ".NAME.reshard-partial" in the same folder, renamed, and that is removed; what a killed run left there is removed by
- * the next, and that no other writes the same target is the caller's care. Nothing is replaced, resumed, or written in parts.
+ * the next, and that no other writes the same target is the caller's care. Nothing is resumed, or written in parts or by several ranks.
+ *
+ * With overwrite a checkpoint that is there is renamed to ".NAME.reshard-old" just before the new one gets its name, and removed then: a
+ * store has no exchange. Killed between the two renames, a run leaves it under that name, from where the next one that writes the target
+ * puts it back first. If the second rename fails, the first is undone. What is no checkpoint, and what the source has, is not replaced.
  */
 reshard_status reshard_open_in(const reshard_store *store, const char *path, const reshard_open_options *options,
                                reshard_checkpoint **out, reshard_error *err);

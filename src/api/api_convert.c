@@ -70,10 +70,10 @@ static reshard_status store_read(struct convert_call *call, reshard_error *err)
     const reshard_convert_options *given = &call->given;
     if (!given->store)
         return RESHARD_OK;
-    if (given->overwrite || given->resume || given->part_count)
+    if (given->resume || given->part_count)
         return error_set(err, RESHARD_ERR_USAGE,
-                         "reshard_convert_options.%s: in a store of the caller's nothing is replaced, resumed or written in parts",
-                         given->overwrite ? "overwrite" : given->resume ? "resume" : "part_count");
+                         "reshard_convert_options.%s: in a store of the caller's nothing is resumed or written in parts",
+                         given->resume ? "resume" : "part_count");
     call->options.store = &call->store;
     return store_take(given->store, &call->store, err);
 }

@@ -81,6 +81,8 @@ reshard_status part_check(const struct conversion *conversion, reshard_error *er
     if (options->part_count > PARTS_MAX || options->part >= options->part_count)
         return error_set(err, RESHARD_ERR_USAGE, "part %" PRIu32 " of %" PRIu32 ": parts are counted from 0, and there are at most %d",
                          options->part, options->part_count, PARTS_MAX);
+    if (options->store)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.store: parts are written to the file system");
     if (options->part_words.size > UINT32_MAX / 2)
         return error_set(err, RESHARD_ERR_LIMIT, "the words of a part are too long");
     if (run_is_packed(conversion))

@@ -4,10 +4,12 @@
 #include "convert/sidecar.h"
 #include "formats/source_probe.h"
 #include "formats/source_root.h"
+#include "store/store_calls.h"
 #include "store/store_target.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define FOREIGN_SHOWN 3
 
@@ -153,7 +155,7 @@ static const char *const side_files[] = {
 
 /* What lies in a folder that is to be replaced. */
 struct census {
-    const char *path;
+    const char *path; /* NULL: what store lists is all that there is */
     struct arena arena;
     const struct format_driver *driver; /* of the folder itself; NULL: it is a root of iterations */
     struct store *store;
@@ -232,10 +234,27 @@ static reshard_status count_entry(struct census *census, struct str folder, cons
     return RESHARD_OK;
 }
 
+/* In a store of the caller's. */
+static reshard_status count_listed(struct census *census, struct str folder, reshard_error *err)
+{
+    struct store_entry *entries;
+    size_t count = 0;
+    const char *name = arena_printf(&census->arena, "%.*s", STR_ARG(folder));
+    reshard_status status = name ? store_list(census->store, name, &census->arena, &entries, &count, err) : error_set_memory(err);
+    for (size_t i = 0; i < count && !status; i++) {
+        const size_t skipped = folder.size ? folder.size + 1 : 0;
+        const struct target_entry entry = { entries[i].name.data + skipped, entries[i].is_directory };
+        status = count_entry(census, folder, &entry, err);
+    }
+    return status;
+}
+
 static reshard_status count_folder(struct census *census, struct str folder, reshard_error *err)
 {
     struct target_entry *entries;
     size_t count;
+    if (!census->path)
+        return count_listed(census, folder, err);
     char *path = arena_printf(&census->arena, "%s/%.*s", census->path, STR_ARG(folder));
     if (!path)
         return error_set_memory(err);
@@ -333,6 +352,28 @@ static reshard_status recognise_folder(struct census *census, const char *shown,
         "is no checkpoint", shown);
 }
 
+/* Of the store's root. Releases the census. */
+static reshard_status census_take(struct census *census, const struct conversion *conversion, const char *shown, reshard_error *err)
+{
+    reshard_status status = recognise_folder(census, shown, err);
+    if (!status && (!note_written(census, conversion->target.catalog) || name_map_intern(&census->folders, STR(""), NULL) == NAME_NONE))
+        status = error_set_memory(err);
+    if (!status)
+        status = count_folders(census, err);
+    if (!status && census->foreign_count)
+        status = note_payload(census, &conversion->source->source->limits) ? count_folders(census, err) : error_set_memory(err);
+    if (!status && census->iterations > 1) {
+        error_set(err, RESHARD_ERR_USAGE, "'%s' holds %u checkpoints", shown, (unsigned)census->iterations);
+        error_hint(err, "name the one that is to be replaced, or choose another target");
+        status = RESHARD_ERR_USAGE;
+    }
+    if (!status && census->foreign_count)
+        status = refuse_foreign(census, shown, err);
+    name_map_release(&census->known);
+    name_map_release(&census->folders);
+    return status;
+}
+
 static reshard_status check_folder(const struct conversion *conversion, const struct store_target *target, const char *shown,
                                    reshard_error *err)
 {
@@ -340,63 +381,83 @@ static reshard_status check_folder(const struct conversion *conversion, const st
     struct target_entry *entries;
     size_t count;
     reshard_status status = store_target_entries(target->path, &census.arena, &entries, &count, err);
-    if (status || count == 0)
-        goto out;
-    status = store_open_path(target->path, 0, &census.store, NULL, err);
-    if (!status)
-        status = recognise_folder(&census, shown, err);
-    if (!status && (!note_written(&census, conversion->target.catalog) || name_map_intern(&census.folders, STR(""), NULL) == NAME_NONE))
-        status = error_set_memory(err);
-    if (!status)
-        status = count_folders(&census, err);
-    if (!status && census.foreign_count)
-        status = note_payload(&census, &conversion->source->source->limits) ? count_folders(&census, err) : error_set_memory(err);
-    if (!status && census.iterations > 1) {
-        error_set(err, RESHARD_ERR_USAGE, "'%s' holds %u checkpoints", shown, (unsigned)census.iterations);
-        error_hint(err, "name the one that is to be replaced, or choose another target");
-        status = RESHARD_ERR_USAGE;
+    if (!status && count) {
+        status = store_open_path(target->path, 0, &census.store, NULL, err);
+        if (!status)
+            status = census_take(&census, conversion, shown, err);
     }
-    if (!status && census.foreign_count)
-        status = refuse_foreign(&census, shown, err);
-
-out:
     store_free(census.store);
-    name_map_release(&census.known);
-    name_map_release(&census.folders);
     arena_release(&census.arena);
     return status;
 }
 
-static reshard_status target_check_file(const struct store_target *target, const char *shown, reshard_error *err)
+static reshard_status target_check_file(struct store *store, const char *name, const char *shown, reshard_error *err)
+{
+    const struct format_driver *driver = NULL;
+    reshard_status status = driver_recognise(store, name, &driver, err);
+    if (!status && !driver)
+        status = refuse(
+            err, "remove it yourself, or choose another target: reshard_convert_options.overwrite replaces files of known formats only",
+            "is no checkpoint", shown);
+    return status;
+}
+
+static reshard_status check_file(const struct store_target *target, const char *shown, reshard_error *err)
 {
     struct store *store = NULL;
     char *name = NULL;
     if (target->bytes == 0)
         return RESHARD_OK;
     reshard_status status = store_open_path(target->path, 0, &store, &name, err);
-    if (status)
-        return status;
-    const struct format_driver *driver = NULL;
-    status = driver_recognise(store, name, &driver, err);
-    if (!status && !driver)
-        status = refuse(
-            err, "remove it yourself, or choose another target: reshard_convert_options.overwrite replaces files of known formats only",
-            "is no checkpoint", shown);
+    if (!status)
+        status = target_check_file(store, name, shown, err);
     store_free(store);
     free(name);
+    return status;
+}
+
+/* Whether one of the names is the other, or lies in it. */
+static bool names_meet(const char *a, const char *b)
+{
+    const size_t sizes[2] = { strlen(a), strlen(b) }, least = sizes[0] < sizes[1] ? sizes[0] : sizes[1];
+    const char *longer = sizes[0] < sizes[1] ? b : a;
+    return memcmp(a, b, least) == 0 && (sizes[0] == sizes[1] || longer[least] == '/');
+}
+
+/* In a store of the caller's. What is there and may not be replaced at all is said where the target begins. */
+static reshard_status check_stored(const struct conversion *conversion, const char *target_path, reshard_error *err)
+{
+    const struct conversion_options *options = conversion->options;
+    struct census census = { .path = NULL };
+    reshard_error seen = RESHARD_ERROR_INIT;
+    char *name = NULL;
+    if (store_calls_are_of(conversion->source->source->store, options->store) && names_meet(conversion->source->path, target_path))
+        return refuse(err, "choose a target outside of the source", "is, holds or lies in the source", target_path);
+    if (!options->overwrite)
+        return RESHARD_OK;
+    reshard_status status = store_open_calls(options->store, target_path, &census.store, &name, &seen);
+    if (status == RESHARD_ERR_IO && seen.sys_errno == ENOENT)
+        return RESHARD_OK;
+    if (status && err)
+        *err = seen;
+    if (!status)
+        status = name[0] ? target_check_file(census.store, name, target_path, err) : census_take(&census, conversion, target_path, err);
+    store_free(census.store);
+    free(name);
+    arena_release(&census.arena);
     return status;
 }
 
 reshard_status target_check_replaced(const struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     struct store_target target;
-    if (conversion->options->store) /* replaces nothing */
-        return RESHARD_OK;
+    if (conversion->options->store)
+        return check_stored(conversion, target_path, err);
     reshard_status status = store_target_look(target_path, &target, err);
     if (status)
         return status;
     if (target.kind == TARGET_FILE)
-        status = target_check_file(&target, target_path, err);
+        status = check_file(&target, target_path, err);
     else if (target.kind == TARGET_DIRECTORY)
         status = check_folder(conversion, &target, target_path, err);
     else if (target.kind == TARGET_LINK)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #define PARTIAL_SUFFIX ".reshard-partial"
+#define OLD_SUFFIX ".reshard-old"
 
 struct calls_store {
     struct store base;
@@ -31,7 +32,8 @@ struct calls_txn {
     struct calls_store *store;
     char *target, *partial, *data; /* full names: of the target, of the folder beside it, and of the target to be in that */
     char *data_name;               /* the last relative to the store */
-    bool no_sync;
+    char *old;                     /* full name of the target that is replaced, until the new one is there */
+    bool no_sync, overwrite;
     pthread_mutex_t lock;  /* of what follows */
     reshard_status status; /* of objects that were closed */
     reshard_error error;
@@ -292,6 +294,7 @@ static void calls_txn_free(struct calls_txn *txn)
     free(txn->partial);
     free(txn->data);
     free(txn->data_name);
+    free(txn->old);
     free(txn);
 }
 
@@ -334,50 +337,88 @@ static reshard_status calls_journal_append(struct store_txn *txn, const void *by
     return RESHARD_OK;
 }
 
-static int partial_remove(const struct calls_txn *txn)
+static int calls_remove(const struct calls_txn *txn, const char *name)
 {
     const struct store_calls *calls = &txn->store->calls;
-    int number = calls->remove(txn->partial, calls->context);
+    int number = calls->remove(name, calls->context);
     return number == ENOENT ? 0 : number;
+}
+
+/* Whether something is there. */
+static reshard_status txn_look(const struct calls_txn *txn, const char *name, bool *is_there, reshard_error *err)
+{
+    const struct store_calls *calls = &txn->store->calls;
+    uint64_t bytes, version;
+    int is_folder, number = calls->look(name, &is_folder, &bytes, &version, calls->context);
+    *is_there = number == 0;
+    return number && number != ENOENT ? calls_failed(number, "look at", name, err) : RESHARD_OK;
 }
 
 static void calls_txn_abort(struct store_txn *base, bool keep_for_resume)
 {
     struct calls_txn *txn = calls_txn_of(base);
     (void)keep_for_resume;
-    partial_remove(txn);
+    calls_remove(txn, txn->partial);
     calls_txn_free(txn);
 }
 
-static reshard_status txn_target_check(const struct calls_txn *txn, reshard_error *err)
+static reshard_status txn_target_check(const struct calls_txn *txn, bool *is_there, reshard_error *err)
 {
-    const struct store_calls *calls = &txn->store->calls;
-    uint64_t bytes, version;
-    int is_folder, number = calls->look(txn->target, &is_folder, &bytes, &version, calls->context);
-    if (number == ENOENT)
-        return RESHARD_OK;
-    if (number)
-        return calls_failed(number, "look at", txn->target, err);
+    reshard_status status = txn_look(txn, txn->target, is_there, err);
+    if (status || !*is_there || txn->overwrite)
+        return status;
     errno = EEXIST;
     error_set_errno(err, "cannot write '%s'", txn->target);
     error_object(err, "%s", txn->target);
-    error_hint(err, "nothing is replaced in a store of the caller's: remove it there, or choose another target");
+    error_hint(err, "reshard_convert_options.overwrite replaces it, if it is a checkpoint");
     return RESHARD_ERR_IO;
+}
+
+/* A run that was killed between the two renames has left the old target under its other name, a later one what is to be removed. */
+static reshard_status txn_old_settle(const struct calls_txn *txn, reshard_error *err)
+{
+    const struct store_calls *calls = &txn->store->calls;
+    bool is_left, is_there;
+    reshard_status status = txn_look(txn, txn->old, &is_left, err);
+    if (!status && is_left)
+        status = txn_look(txn, txn->target, &is_there, err);
+    if (status || !is_left)
+        return status;
+    int number = is_there ? calls_remove(txn, txn->old) : calls->rename(txn->old, txn->target, calls->context);
+    return number ? calls_failed(number, is_there ? "remove" : "rename back", txn->old, err) : RESHARD_OK;
+}
+
+/* The target gets its name; what had it before keeps it if that fails. */
+static reshard_status txn_rename(const struct calls_txn *txn, bool replaces, reshard_error *err)
+{
+    const struct store_calls *calls = &txn->store->calls;
+    int number = replaces ? calls->rename(txn->target, txn->old, calls->context) : 0;
+    if (number)
+        return calls_failed(number, "rename", txn->target, err);
+    number = calls->rename(txn->data, txn->target, calls->context);
+    if (number) {
+        reshard_status status = calls_failed(number, "rename its file to", txn->target, err);
+        if (replaces && calls->rename(txn->old, txn->target, calls->context))
+            error_hint(err, "what was there is whole, as '%s': rename it back, or let the next run that writes the target do so", txn->old);
+        return status;
+    }
+    if (replaces)
+        calls_remove(txn, txn->old); /* else the next run does */
+    return RESHARD_OK;
 }
 
 static reshard_status calls_txn_commit(struct store_txn *base, reshard_error *err)
 {
     struct calls_txn *txn = calls_txn_of(base);
-    const struct store_calls *calls = &txn->store->calls;
+    bool is_there = false;
     reshard_status status = txn->status;
     if (status && err)
         *err = txn->error;
     if (!status)
-        status = txn_target_check(txn, err);
-    int number = status ? 0 : calls->rename(txn->data, txn->target, calls->context);
-    if (number)
-        status = calls_failed(number, "rename its file to", txn->target, err);
-    partial_remove(txn);
+        status = txn_target_check(txn, &is_there, err);
+    if (!status)
+        status = txn_rename(txn, is_there, err);
+    calls_remove(txn, txn->partial);
     calls_txn_free(txn);
     return status;
 }
@@ -400,8 +441,10 @@ static reshard_status txn_names(struct calls_txn *txn, const char *name, reshard
         txn->partial = NULL;
     if (asprintf(&txn->data_name, "%.*s.%s" PARTIAL_SUFFIX "/%s", parent, name, last, last) < 0)
         txn->data_name = NULL;
+    if (asprintf(&txn->old, "%s%.*s.%s" OLD_SUFFIX, txn->store->folder, parent, name, last) < 0)
+        txn->old = NULL;
     txn->data = txn->data_name ? calls_full_name(txn->store, txn->data_name) : NULL;
-    return txn->target && txn->partial && txn->data ? RESHARD_OK : error_set_memory(err);
+    return txn->target && txn->partial && txn->data && txn->old ? RESHARD_OK : error_set_memory(err);
 }
 
 static reshard_status txn_options_check(const struct calls_store *store, const struct store_txn_options *options, reshard_error *err)
@@ -419,6 +462,7 @@ static reshard_status calls_txn_begin(struct store *base, const char *name, cons
                                       reshard_error *err)
 {
     struct calls_store *store = calls_store_of(base);
+    bool is_there;
     reshard_status status = txn_options_check(store, options, err);
     if (status)
         return status;
@@ -430,11 +474,14 @@ static reshard_status calls_txn_begin(struct store *base, const char *name, cons
     txn->base = (struct store_txn){ .ops = &calls_txn_ops, .is_directory = options->is_directory };
     txn->store = store;
     txn->no_sync = options->no_sync;
+    txn->overwrite = options->overwrite;
     txn->error = (reshard_error)RESHARD_ERROR_INIT;
     status = txn_names(txn, name, err);
     if (!status)
-        status = txn_target_check(txn, err);
-    int number = status ? 0 : partial_remove(txn); /* what a run left that was killed */
+        status = txn_old_settle(txn, err);
+    if (!status)
+        status = txn_target_check(txn, &is_there, err);
+    int number = status ? 0 : calls_remove(txn, txn->partial); /* what a run left that was killed */
     if (number)
         status = calls_failed(number, "remove", txn->partial, err);
     if (status)
@@ -453,6 +500,12 @@ static const struct store_ops calls_ops = {
     .open_object = calls_open,
     .txn_begin = calls_txn_begin,
 };
+
+bool store_calls_are_of(const struct store *store, const struct store_calls *calls)
+{
+    const struct store_calls *own = &calls_store_of(store)->calls;
+    return store && store->ops == &calls_ops && own->context == calls->context && own->open == calls->open;
+}
 
 /* ---- opening ---- */
 

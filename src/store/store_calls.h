@@ -4,8 +4,9 @@
  * nothing: sizes, names and short reads are checked. The functions on objects, open and look are called from any thread; the rest from one
  * at a time.
  *
- * A transaction writes below ".NAME.reshard-partial" beside the target, and publishes by one rename. Objects are synced and closed as they
- * are given back: a failure of that is one of the commit.
+ * A transaction writes below ".NAME.reshard-partial" beside the target, and publishes by one rename. With overwrite the old target goes to
+ * ".NAME.reshard-old" just before, and is removed after; what a killed run left there goes back where it was before anything else. Objects
+ * are synced and closed as they are given back: a failure of that is one of the commit.
  */
 #ifndef STORE_STORE_CALLS_H
 #define STORE_STORE_CALLS_H
@@ -37,5 +38,8 @@ reshard_status store_new_calls(const struct store_calls *calls, const char *fold
 /* As store_open_path: what lies at a path of the store; *file_name, malloc'd, is "" if that is a folder. */
 reshard_status store_open_calls(const struct store_calls *calls, const char *path, struct store **out, char **file_name,
                                 reshard_error *err);
+
+/* Whether the store is behind these very functions. */
+bool store_calls_are_of(const struct store *store, const struct store_calls *calls);
 
 #endif

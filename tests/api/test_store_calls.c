@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints in a store of the caller's, which here is a folder behind callbacks: converted into it and out of it, written into it by
- * pieces; and what becomes of callbacks that fail at any call, read too little, or lie about sizes and names.
+ * pieces; replaced there; and what becomes of callbacks that fail at any call, read too little, take their time, or lie about sizes and
+ * names.
  */
 #include "check.h"
 
+#include "reshard/plan.h"
+#include "reshard/sharded.h"
 #include "reshard/store.h"
 #include "reshard/writer.h"
 
@@ -14,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static reshard_error err;
@@ -23,14 +27,19 @@ static char work[64];
 static struct {
     atomic_int calls; /* made so far; removing does not count */
     int fails_at;     /* the call of that number fails; 0: none */
+    int dies_at;      /* and all from this one on, removing too: the process is killed there */
     int number;       /* with this */
-    bool reads_short, reads_nothing, reads_beyond, adds_to_size;
+    int adds_to_size;
+    bool reads_short, reads_nothing, reads_beyond, is_slow, finds_folders, finds_files;
     const char *lists; /* a name more */
 } manners;
 
 static int called(void)
 {
-    return atomic_fetch_add(&manners.calls, 1) + 1 == manners.fails_at ? manners.number : 0;
+    int call = atomic_fetch_add(&manners.calls, 1) + 1;
+    if (manners.is_slow && call % 3 == 0)
+        nanosleep(&(struct timespec){ 0, 3000000 }, NULL);
+    return call == manners.fails_at || (manners.dies_at && call >= manners.dies_at) ? manners.number : 0;
 }
 
 static void behave(void)
@@ -70,7 +79,7 @@ static int do_look(const char *path, int *is_folder, uint64_t *bytes, uint64_t *
         return number;
     if (stat(full, &info))
         return errno;
-    *is_folder = S_ISDIR(info.st_mode);
+    *is_folder = manners.finds_folders || (S_ISDIR(info.st_mode) && !manners.finds_files);
     *bytes = (uint64_t)info.st_size;
     *version = (uint64_t)info.st_mtime;
     return 0;
@@ -127,7 +136,7 @@ static int do_open(const char *path, void **object, uint64_t *bytes, void *conte
     (void)context;
     int number = open_as(path, O_RDONLY, object, &info);
     if (!number)
-        *bytes = (uint64_t)info.st_size + (manners.adds_to_size ? 100000 : 0);
+        *bytes = (uint64_t)(info.st_size + manners.adds_to_size);
     return number;
 }
 
@@ -187,10 +196,12 @@ static int do_sync(void *object, void *context)
 static int do_rename(const char *from, const char *to, void *context)
 {
     char full_from[512], full_to[512];
+    struct stat info;
     int number = called();
     (void)context;
     full_path(from, full_from);
     full_path(to, full_to);
+    assert_int_equal(stat(full_to, &info), -1); /* as the header promises */
     return number ? number : rename(full_from, full_to) ? errno : 0;
 }
 
@@ -198,6 +209,8 @@ static int do_remove(const char *path, void *context)
 {
     char command[640], full[512];
     (void)context;
+    if (manners.dies_at && atomic_load(&manners.calls) + 1 >= manners.dies_at)
+        return manners.number;
     full_path(path, full);
     snprintf(command, sizeof(command), "rm -rf '%s'", full);
     return system(command) ? EIO : 0;
@@ -350,7 +363,170 @@ TEST(pieces_go_into_a_store)
     reshard_close(opened);
 }
 
-/* ---- what does not ---- */
+TEST(callbacks_may_take_their_time)
+{
+    const reshard_store store = store_make();
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
+    reshard_checkpoint *sample = open_sample(), *opened;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    manners.is_slow = true;
+    options.to = "hf";
+    options.store = &store;
+    options.verify = 1;
+    run.threads = 4;
+    run.memory_bytes = 1 << 16;
+    CHECK_OK(reshard_convert(sample, "slow", &options, &run, NULL, &err));
+    CHECK_OK(reshard_open_in(&store, "slow", NULL, &opened, &err));
+    options.to = "torch-dcp";
+    CHECK_OK(reshard_convert(opened, "slower", &options, &run, NULL, &err));
+    reshard_close(opened);
+    reshard_close(sample);
+}
+
+/* ---- replacing ---- */
+
+/* A checkpoint of one tensor, whose values are this number, at a path, in place of what is there. */
+static reshard_status put_number(const char *format, const char *path, float number, bool overwrite)
+{
+    const float values[] = { number, number, number };
+    const int64_t shape[] = { 3 };
+    const reshard_store store = store_make();
+    const reshard_writer_tensor tensor = { { "w", 1 }, "F32", 1, shape };
+    reshard_writer_input input = RESHARD_WRITER_INPUT_INIT;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_piece piece = RESHARD_PIECE_INIT;
+    reshard_writer *writer;
+    options.to = format;
+    options.store = &store;
+    options.overwrite = overwrite;
+    input.tensors = &tensor;
+    input.tensor_count = 1;
+    piece.data = values;
+    piece.size = sizeof(values);
+    reshard_status status = reshard_writer_open(&input, path, &options, NULL, NULL, &writer, &err);
+    if (!status)
+        status = reshard_writer_put(writer, &piece, &err);
+    if (!status)
+        status = reshard_writer_finish(writer, &err);
+    reshard_writer_free(writer);
+    return status;
+}
+
+/* The number that is there, 0 if nothing is. */
+static float number_at(const char *path)
+{
+    const reshard_store store = store_make();
+    reshard_checkpoint *opened;
+    float found[3] = { 0 };
+    if (reshard_open_in(&store, path, NULL, &opened, &err))
+        return 0;
+    CHECK_OK(reshard_read_into(opened, 0, NULL, NULL, NULL, found, sizeof(found), &err));
+    reshard_close(opened);
+    return found[0];
+}
+
+TEST(a_checkpoint_replaces_another)
+{
+    static const char *const formats[] = { "torch-dcp", "hf", "safetensors", "zarr" };
+    for (int i = 0; i < 4; i++) {
+        char path[64];
+        snprintf(path, sizeof(path), "deep/%s", i == 2 ? "one.safetensors" : formats[i]);
+        CHECK_OK(put_number(formats[i], path, 1, true));
+        assert_int_equal(put_number(formats[i], path, 2, false), RESHARD_ERR_IO);
+        assert_true(number_at(path) == 1);
+        CHECK_OK(put_number(formats[i], path, 2, true));
+        assert_true(number_at(path) == 2);
+        do_remove(path, NULL);
+        assert_true(is_empty("")); /* the old one is gone, under every name */
+    }
+    CHECK_OK(put_number("hf", "other", 1, false));
+    CHECK_OK(put_number("torch-dcp", "other", 2, true)); /* of another format */
+    assert_true(number_at("other") == 2);
+}
+
+/* After a failure the old one is there, or the new one, whole; killed anywhere, too, at the latest once a run has looked. */
+static void check_replacing(const char *format, const char *path, bool dies)
+{
+    int calls, lost = 0, kept = 0;
+    do_remove(path, NULL);
+    CHECK_OK(put_number(format, path, 1, false));
+    behave();
+    CHECK_OK(put_number(format, path, 2, true));
+    calls = atomic_load(&manners.calls);
+    assert_true(calls > 8);
+    for (int at = 1; at <= calls; at++) {
+        behave();
+        do_remove(path, NULL);
+        CHECK_OK(put_number(format, path, 1, true));
+        behave();
+        *(dies ? &manners.dies_at : &manners.fails_at) = at;
+        reshard_status status = put_number(format, path, 2, true);
+        behave();
+        float found = number_at(path);
+        if (status ? (found != 1 && !(dies && found != 2)) : found != 2)
+            fail_msg("%s, call %d of %d: status %d and %g", format, at, calls, status, (double)found);
+        lost += found == 0;
+        assert_int_equal(put_number(format, path, 3, false), RESHARD_ERR_IO); /* there is something, or it comes back */
+        kept += number_at(path) == 1;
+        assert_true(number_at(path) == 1 || number_at(path) == 2);
+        CHECK_OK(put_number(format, path, 4, true));
+        assert_true(number_at(path) == 4);
+        do_remove(path, NULL);
+        assert_true(is_empty(""));
+    }
+    assert_true(kept > calls / 2);
+    assert_int_equal(lost, dies); /* only between the two renames is nothing there */
+}
+
+TEST(what_is_replaced_is_there_until_the_new_one_is)
+{
+    check_replacing("torch-dcp", "target", false);
+    check_replacing("torch-dcp", "target", true);
+    check_replacing("safetensors", "deep/one.safetensors", false);
+    check_replacing("safetensors", "deep/one.safetensors", true);
+}
+
+static void file_put(const char *path)
+{
+    char full[512];
+    full_path(path, full);
+    make_parents(full);
+    FILE *file = fopen(full, "w");
+    assert_non_null(file);
+    assert_int_equal(fputs("precious", file) < 0, 0);
+    fclose(file);
+}
+
+TEST(what_is_no_checkpoint_is_not_replaced)
+{
+    const reshard_store store = store_make();
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_checkpoint *opened;
+    file_put("thesis/chapter.txt");
+    file_put("notes.txt");
+    assert_int_equal(put_number("torch-dcp", "thesis", 1, true), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "'thesis' is no checkpoint"));
+    assert_int_equal(put_number("safetensors", "notes.txt", 1, true), RESHARD_ERR_USAGE);
+    CHECK_OK(put_number("torch-dcp", "good", 1, true));
+    file_put("good/plots/precious.png");
+    assert_int_equal(put_number("torch-dcp", "good", 2, true), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "'plots'"));
+    assert_true(number_at("good") == 1);
+    /* Nor is what is being read. */
+    CHECK_OK(put_number("torch-dcp", "source", 1, true));
+    CHECK_OK(reshard_open_in(&store, "source", NULL, &opened, &err));
+    options.to = "torch-dcp";
+    options.store = &store;
+    options.overwrite = 1;
+    assert_int_equal(reshard_convert(opened, "source", &options, NULL, NULL, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "the source"));
+    assert_int_equal(reshard_convert(opened, "source/inner", &options, NULL, NULL, &err), RESHARD_ERR_USAGE);
+    CHECK_OK(reshard_convert(opened, "source-2", &options, NULL, NULL, &err));
+    reshard_close(opened);
+    assert_true(number_at("source") == 1);
+}
+
+/* ---- what does not work ---- */
 
 TEST(a_target_is_whole_or_not_there_whichever_call_fails)
 {
@@ -424,8 +600,17 @@ TEST(lies_are_found)
     manners.reads_beyond = true;
     assert_int_equal(read_all("target"), RESHARD_ERR_FORMAT);
     behave();
-    manners.adds_to_size = true;
+    manners.adds_to_size = 100000;
     assert_int_not_equal(read_all("target"), RESHARD_OK);
+    for (int i = 0; i < 4; i++) { /* and less than there is, files that are folders, folders that are files, numbers that are no errno */
+        behave();
+        manners.adds_to_size = i == 0 ? -100 : 0;
+        manners.finds_folders = i == 1;
+        manners.finds_files = i == 2;
+        manners.fails_at = i == 3 ? 7 : 0;
+        manners.number = -5000;
+        assert_int_not_equal(read_all("target"), RESHARD_OK);
+    }
     static const char *const names[] = { "../other", "other/folder", "" };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         behave();
@@ -443,13 +628,27 @@ TEST(what_cannot_be_is_refused)
     reshard_checkpoint *sample = open_sample(), *opened;
     options.to = "torch-dcp";
     options.store = &store;
-    options.overwrite = 1;
+    options.resume = 1;
     assert_int_equal(reshard_convert(sample, "target", &options, NULL, NULL, &err), RESHARD_ERR_USAGE);
-    options.overwrite = 0;
+    options.resume = 0;
     options.part_count = 2;
     assert_int_equal(reshard_convert(sample, "target", &options, NULL, NULL, &err), RESHARD_ERR_USAGE);
     options.part_count = 0;
     assert_int_equal(reshard_commit(sample, "target", &options, NULL, NULL, &err), RESHARD_ERR_USAGE);
+    reshard_plan *plan, *part;
+    CHECK_OK(reshard_plan_new(sample, "target", &options, NULL, &plan, &err));
+    CHECK_OK(reshard_plan_part(plan, 0, 2, &part, &err));
+    assert_int_equal(reshard_plan_run(part, NULL, &err), RESHARD_ERR_USAGE);
+    assert_int_equal(reshard_plan_commit(plan, NULL, &err), RESHARD_ERR_USAGE);
+    reshard_plan_free(part);
+    reshard_plan_free(plan);
+    reshard_sharded *sharded;
+    reshard_save_options saving = RESHARD_SAVE_OPTIONS_INIT;
+    saving.convert = &options;
+    CHECK_OK(reshard_sharded_new(&sharded, &err));
+    assert_int_equal(reshard_save(NULL, "target", sharded, &saving, NULL, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "reshard_convert_options.store"));
+    reshard_sharded_free(sharded);
     assert_int_equal(reshard_convert(sample, "../target", &options, NULL, NULL, &err), RESHARD_ERR_FORMAT);
     assert_int_equal(reshard_convert(sample, "/target", &options, NULL, NULL, &err), RESHARD_ERR_FORMAT);
     store.create = NULL;
@@ -473,6 +672,10 @@ int main(void)
         IN_WORK(checkpoints_go_into_a_store_and_out_of_it),
         IN_WORK(what_is_written_is_verified_and_summed_there),
         IN_WORK(pieces_go_into_a_store),
+        IN_WORK(callbacks_may_take_their_time),
+        IN_WORK(a_checkpoint_replaces_another),
+        IN_WORK(what_is_replaced_is_there_until_the_new_one_is),
+        IN_WORK(what_is_no_checkpoint_is_not_replaced),
         IN_WORK(a_target_is_whole_or_not_there_whichever_call_fails),
         IN_WORK(reading_fails_where_a_call_does),
         IN_WORK(lies_are_found),
