@@ -2,83 +2,71 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flat parameters that reshard cut for other numbers of ranks and wrappings: atorch itself loads every tensor and state. Prints TAP.
 
-usage: atorch_test.py --bin RESHARD --root DIR
-Needs atorch 0.2.5, torch and safetensors below 0.8. DIR/atorch-fsdp has what atorch wrote, with the digests of all tensors.
+usage: atorch_test.py --bin RESHARD --root DIR [--case GLOB]
+Needs atorch, torch and safetensors below 0.8. DIR/atorch-fsdp has what atorch wrote, with the digests of all tensors. flat_and_ranks.py
+says what is compared; each folder is read in a process of its own, in which torch's groups begin anew.
 """
 import argparse
-import hashlib
+import fnmatch
 import json
-import logging
+import os
 import pathlib
 import subprocess
-import sys
 import tempfile
-import types
 
-import torch
-
-torch.cuda.current_device = torch.cuda.synchronize = lambda *a: None  # atorch calls them for the CPU too
-sys.modules.setdefault("pynvml", types.ModuleType("pynvml"))
-logging.disable(logging.WARNING)
-from atorch.utils import fsdp_save_util as util  # noqa: E402
-
-MEMORY_ORDER = {"atorch-channels-last"}  # atorch loads parameters that are not row-major scrambled
-OTHERS = {"atorch-moe", "atorch-names", "atorch-async", "atorch-noorig-w2", "atorch-noorig-w4", "atorch-noorig-bf16"}  # no ShardOptim
+import flat_and_ranks
 
 
-def digest(tensor):
-    tensor = tensor.detach().contiguous()
-    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"").hexdigest()
+def read(folder, manifest, is_rewrapped):
+    """(what was compared, complaints), by a forked process."""
+    with tempfile.NamedTemporaryFile("r+") as said:
+        child = os.fork()
+        if child == 0:
+            try:
+                bad, line = flat_and_ranks.flat(folder, manifest, is_rewrapped=is_rewrapped)
+            except BaseException as problem:  # of whatever kind atorch raises
+                bad, line = [f"{type(problem).__name__}: {str(problem)[:300]}"], ""
+            said.write(json.dumps([line, bad]))
+            said.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        said.seek(0)
+        text = said.read()
+    return json.loads(text) if text else ("", ["the process that reads died"])
 
 
-def differs(tensor, wanted):
-    return list(tensor.shape) != wanted["shape"] or digest(tensor) != wanted["sha256"]
-
-
-def loaded(folder, case):
-    """What atorch's loaders give that is not what the manifest says."""
-    tensors, bad = case["tensors"], []
-    loader = util.ShardTensorUtil(str(folder), 0, 1, device="cpu")
-    names = [name for name in [*loader.buffers.keys(), *loader.param_meta] if name in tensors]
-    bad += [name for name in names if differs(loader.load_tensor_by_name(name), tensors[name])]
-    if not (folder / "optim_meta").exists() or case["case"] in OTHERS:
-        return len(names), bad
-    states, count = util.ShardOptim(str(folder)), 0
-    for key, wanted in tensors.items():
-        name, _, state = key.rpartition("-")
-        if name not in loader.param_meta:
-            continue
-        found = states.state_dict["state"][name]
-        numel = loader.param_meta[name][0]["param_numels"]
-        tensor = (found.load_tensor_by_param_and_state_name(state, 0, numel) if found.check_1d(state)
-                  else found.load_tensor_by_param_and_state_name(state))
-        count += 1
-        bad += [key] if differs(tensor.reshape(wanted["shape"]), wanted) else []
-    return len(names) + count, bad
+def runs_of(case):
+    """Options of each conversion. Experts keep their number of ranks; a unit of one type takes no parameters of another; and what was
+    wrapped in units within units does not tell the order of the model's parameters (atorch-rewrap), which one unit would need."""
+    yield ["--like", case["folder"] / case["path"]]
+    if case["case"] == "atorch-moe":
+        return
+    yield from (["--to", "atorch", "--layout", f"ranks={ranks}"] for ranks in (2, 5) if ranks != case["world"]["ranks"])
+    if case["case"] not in ("atorch-dtypes", "atorch-rewrap"):
+        yield ["--to", "atorch", "--layout", "ranks=3", "--wrap", "root"]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--root", required=True, type=pathlib.Path)
+    parser.add_argument("--case", default="*")
     arguments = parser.parse_args()
     manifests = sorted(arguments.root.glob("atorch-fsdp/atorch-*/manifest.json"))
+    manifests = [path for path in manifests if fnmatch.fnmatch(path.parent.name, arguments.case)]
     cases = [json.loads(path.read_text()) | {"folder": path.parent} for path in manifests]
-    cases = [case for case in cases if case["case"] not in MEMORY_ORDER]
-    runs = [(case, [f"ranks={ranks}", *more]) for case in cases for ranks, *more in ((2,), (5,), (3, "--wrap", "root"))
-            if not (case["case"] == "atorch-moe" and (ranks != 2 or more)) and not (case["case"] == "atorch-dtypes" and more)]
+    runs = [(case, [str(word) for word in options]) for case in cases for options in runs_of(case)]
     print(f"1..{len(runs)}")
-    for number, (case, layout) in enumerate(runs, 1):
+    for number, (case, options) in enumerate(runs, 1):
         with tempfile.TemporaryDirectory() as work:
             target = pathlib.Path(work, "flat")
-            done = subprocess.run([arguments.bin, "convert", str(case["folder"] / case["path"]), str(target), "--to", "atorch", "--quiet",
-                                   "--layout", *layout], capture_output=True, text=True)
-            try:
-                count, bad = loaded(target, case) if done.returncode == 0 else (0, [done.stderr])
-            except Exception as problem:  # of whatever kind atorch raises
-                count, bad = 0, [f"{type(problem).__name__}: {problem}"]
-        print(f"{'not ok' if bad or not count else 'ok'} {number} - {case['case']} {' '.join(layout)}: {count} tensors"
-              + "".join(f"\n# {text}" for text in bad[:5]), flush=True)
+            done = subprocess.run([arguments.bin, "convert", str(case["folder"] / case["path"]), str(target), "--quiet", *options],
+                                  capture_output=True, text=True)
+            manifest = case["folder"] / "manifest.json"
+            line, bad = read(target, manifest, "--wrap" in options) if done.returncode == 0 else ("", [done.stderr])
+        name = "as it was" if options[0] == "--like" else " ".join(options[3:])
+        complaints = "".join(f"\n# {text}" for text in bad[:5])
+        print(f"{'not ok' if bad else 'ok'} {number} - {case['case']}, {name}: {line}{complaints}", flush=True)
 
 
 main()
