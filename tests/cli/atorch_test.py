@@ -385,6 +385,34 @@ def files_beside(root):
     return test
 
 
+def a_lost_rank(root):
+    """Looked at and salvaged, a folder without a rank's files shows what the others hold, and nothing that they do not."""
+    def test(shell):
+        number = 0
+        for case in ("atorch-w4", "atorch-v0", "atorch-moe", "atorch-noorig-w4", "atorch-hsdp", "atorch-names"):
+            whole = shell.tensors(folder(root, case))
+            world = len(list(folder(root, case).glob("flat_param.*")))
+            for rank in range(world):
+                for lost in (("flat_param",), ("flat_meta",), ("optim_param",), ("flat_param", "flat_meta", "optim_param")):
+                    number += 1
+                    names = [f"{stem}.{rank:05}-{world:05}" for stem in lost]
+                    damaged = shell.work / str(number)
+                    shutil.copytree(folder(root, case), damaged, ignore=shutil.ignore_patterns(*names))
+                    said = json.loads(shell("ls", "--json", damaged))
+                    assert all(name in str(said["warnings"]) for name in names), (damaged, said["warnings"])
+                    listed = {t["key"]: t for t in said["tensors"]}
+                    for key, tensor in listed.items():
+                        assert (tensor["dtype"], tensor["shape"]) == (whole[key]["dtype"], whole[key]["shape"]), (case, rank, lost, key)
+                    shell("hash", damaged, exit_status=4)
+                    shell("salvage", damaged, f"{number}.safetensors", "--to", "safetensors", exit_status=1)
+                    saved = shell.tensors(f"{number}.safetensors")
+                    assert 0 < len(saved) < len(whole), (case, rank, lost, len(saved))
+                    assert all(tensor == whole[key] for key, tensor in saved.items()), (case, rank, lost)
+                    incomplete = sum(" elements" in str(warning) and " chunks hold " in str(warning) for warning in said["warnings"])
+                    assert len(saved) == len(listed) - incomplete, (case, rank, lost, set(listed) - set(saved))
+    return test
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -403,7 +431,7 @@ def main():
         ("what is refused, and why", refused(root)),
         ("padding that is not 42 is told", padding_is_looked_at(root)), ("padding that is not zero is told", zeros_behind_units(root)),
         ("numbers that ranks have copies of", numbers_of_ranks_are_compared(root)), ("files beside", files_beside(root)),
-        ("version 0 for other ranks", version_0_is_cut_anew(root)),
+        ("version 0 for other ranks", version_0_is_cut_anew(root)), ("a rank's files are lost", a_lost_rank(root)),
     ]
     return small_models.run(arguments.bin, tests)
 

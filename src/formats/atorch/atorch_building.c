@@ -23,6 +23,7 @@ struct atorch_building {
     struct atorch_model *model;
     struct building_piece *pieces;
     uint32_t piece_count, piece_capacity;
+    uint32_t first, added; /* the first rank whose files are there, how many have been taken */
     bool has_pads;
 };
 
@@ -194,7 +195,7 @@ static reshard_status building_check_flats(const struct atorch_building *buildin
     const struct atorch_model *model = building->model;
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const struct atorch_unit *unit = &model->units[i];
-        if (unit->file_count != rank + 1)
+        if (unit->file_count != building->added + 1)
             return error_set(err, RESHARD_ERR_FORMAT,
                              FILE_NAME("flat_param") " has no tensor of unit '%.*s', which " FILE_NAME("flat_meta") " tells of", rank,
                              model->ranks, STR_ARG(unit->name), unit->meta_file, model->ranks);
@@ -318,9 +319,10 @@ reshard_status atorch_building_add(struct atorch_building *building, uint32_t ra
                                    const struct atorch_flat *flats, uint32_t flat_count, reshard_error *err)
 {
     struct atorch_model *model = building->model;
-    if (rank > 0 && meta->version != model->version)
-        return error_set(err, RESHARD_ERR_FORMAT, "it is of version %d, " FILE_NAME("flat_meta") " of version %d", meta->version, 0,
-                         model->ranks, model->version);
+    if (building->added && meta->version != model->version)
+        return error_set(err, RESHARD_ERR_FORMAT, "it is of version %d, " FILE_NAME("flat_meta") " of version %d", meta->version,
+                         building->first, model->ranks, model->version);
+    building->first = building->added ? building->first : rank;
     model->version = meta->version;
     reshard_status status = building_order_units(building, rank, meta, err);
     for (uint32_t i = 0; i < flat_count && !status; i++)
@@ -329,6 +331,7 @@ reshard_status atorch_building_add(struct atorch_building *building, uint32_t ra
         status = building_check_flats(building, rank, meta, err);
     for (uint32_t i = 0; i < meta->entry_count && !status; i++)
         status = building_add_entry(building, rank, &meta->entries[i], err);
+    building->added++;
     return status;
 }
 
@@ -344,30 +347,76 @@ static int building_piece_order(const void *a, const void *b)
     return x->shard < y->shard ? -1 : x->shard > y->shard;
 }
 
-/* The pieces of one expert's parameter follow one another without a gap. *start is where the first lies. */
+/* Whether the file with that piece of the unit is missing. */
+static bool shard_is_lost(const struct atorch_model *model, const struct atorch_unit *unit, uint32_t expert, uint32_t shard)
+{
+    if (unit->has_experts)
+        return model->is_lost && !unit->holders[(size_t)expert * unit->shards + shard];
+    return atorch_rank_is_lost(model, shard);
+}
+
+/* The second piece goes on where the first ends, or behind pieces that are lost. */
+static bool piece_follows(const struct atorch_model *model, const struct atorch_unit *unit, const struct building_piece *first,
+                          const struct building_piece *second)
+{
+    uint32_t shard = first->shard + 1;
+    while (shard < second->shard && shard_is_lost(model, unit, first->expert, shard))
+        shard++;
+    return second->shard == shard && second->begin == 0 && first->end == unit->shard;
+}
+
+/* The pieces of one expert's parameter follow one another without a gap. *start is where the first lies, -1: that is lost. */
 static reshard_status check_pieces(const struct atorch_building *building, const struct building_piece *pieces, uint32_t count,
                                    int64_t *start, reshard_error *err)
 {
     const struct atorch_model *model = building->model;
     const struct atorch_parameter *parameter = &model->parameters[pieces->parameter];
     const struct atorch_unit *unit = &model->units[parameter->unit];
-    int64_t sum = 0;
-    if (!checked_mul_i64(unit->shard, pieces[0].shard, start) || !checked_add_i64(*start, pieces[0].begin, start))
+    const struct building_piece *first = &pieces[0], *last = &pieces[count - 1];
+    bool has_head = first->begin || !first->shard || !shard_is_lost(model, unit, first->expert, first->shard - 1);
+    bool has_tail =
+        last->end < unit->shard || last->shard + 1 >= unit->shards || !shard_is_lost(model, unit, last->expert, last->shard + 1);
+    int64_t total;
+    if (!checked_mul_i64(unit->shard, unit->shards, &total))
         return error_set(err, RESHARD_ERR_FORMAT, "unit '%.*s' has more than 2^63 elements", STR_ARG(unit->name));
-    for (uint32_t i = 0; i < count; i++) {
-        bool follows = i == 0 || (pieces[i].shard == pieces[i - 1].shard + 1 && pieces[i].begin == 0 && pieces[i - 1].end == unit->shard);
-        if (!follows)
+    for (uint32_t i = 1; i < count; i++) {
+        if (!piece_follows(model, unit, &pieces[i - 1], &pieces[i]))
             return error_set(err, RESHARD_ERR_FORMAT,
                              FILE_NAME("flat_meta") ": param_offsets of parameter '%.*s' do not go on where those of rank %" PRIu32 " end",
                              pieces[i].rank, model->ranks, STR_ARG(parameter->name), pieces[i - 1].rank);
-        sum += pieces[i].end - pieces[i].begin; /* each is at most numel, and the loop ends when the sum is above it */
-        if (sum > parameter->numel)
-            break;
     }
-    if (sum != parameter->numel)
+    int64_t begin = unit->shard * first->shard + first->begin, end = unit->shard * last->shard + last->end, held = end - begin;
+    bool is_whole = has_head && has_tail;
+    *start = has_head ? begin : has_tail ? end - parameter->numel : -1;
+    if (held > parameter->numel || (is_whole && held != parameter->numel) || (has_tail && *start < 0))
         return error_set(err, RESHARD_ERR_FORMAT,
                          "param_offsets of parameter '%.*s' hold %" PRId64 " elements on all ranks, param_numels says %" PRId64,
-                         STR_ARG(parameter->name), sum, parameter->numel);
+                         STR_ARG(parameter->name), held, parameter->numel);
+    return RESHARD_OK;
+}
+
+/* Where the parameter lies, as the pieces from *next on say for each expert; *next is moved behind them. -1: only lost files told. */
+static reshard_status building_find_start(struct atorch_building *building, uint32_t number, uint32_t *next, reshard_error *err)
+{
+    struct atorch_model *model = building->model;
+    struct atorch_parameter *parameter = &model->parameters[number];
+    parameter->start = -1;
+    for (uint32_t expert = 0; expert < model->units[parameter->unit].experts; expert++) {
+        uint32_t first = *next;
+        int64_t start = -1;
+        while (*next < building->piece_count && building->pieces[*next].parameter == number && building->pieces[*next].expert == expert)
+            ++*next;
+        if (*next == first && !model->is_lost)
+            return error_set(err, RESHARD_ERR_FORMAT, "parameter '%.*s': no rank holds it for expert %" PRIu32, STR_ARG(parameter->name),
+                             expert);
+        reshard_status status = *next == first ? RESHARD_OK : check_pieces(building, building->pieces + first, *next - first, &start, err);
+        if (status)
+            return status;
+        if (start >= 0 && parameter->start >= 0 && start != parameter->start)
+            return error_set(err, RESHARD_ERR_FORMAT, "parameter '%.*s' lies elsewhere for expert %" PRIu32 " than for expert 0",
+                             STR_ARG(parameter->name), expert);
+        parameter->start = start >= 0 ? start : parameter->start;
+    }
     return RESHARD_OK;
 }
 
@@ -377,25 +426,28 @@ static reshard_status building_find_starts(struct atorch_building *building, res
     if (building->piece_count)
         qsort(building->pieces, building->piece_count, sizeof(*building->pieces), building_piece_order);
     uint32_t next = 0;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < model->parameter_count && !status; i++)
+        status = building_find_start(building, i, &next, err);
+    return status;
+}
+
+/* Parameters whose place is lost are none that others are compared with. */
+static reshard_status building_set_aside(struct atorch_model *model, reshard_error *err)
+{
+    uint32_t kept = 0;
+    if (!model->is_lost)
+        return RESHARD_OK;
+    model->unplaced = arena_array(&model->arena, (size_t)model->parameter_count + 1, sizeof(*model->unplaced));
+    if (!model->unplaced)
+        return error_set_memory(err);
     for (uint32_t i = 0; i < model->parameter_count; i++) {
-        struct atorch_parameter *parameter = &model->parameters[i];
-        for (uint32_t expert = 0; expert < model->units[parameter->unit].experts; expert++) {
-            uint32_t first = next;
-            int64_t start;
-            while (next < building->piece_count && building->pieces[next].parameter == i && building->pieces[next].expert == expert)
-                next++;
-            if (next == first)
-                return error_set(err, RESHARD_ERR_FORMAT, "parameter '%.*s': no rank holds it for expert %" PRIu32,
-                                 STR_ARG(parameter->name), expert);
-            reshard_status status = check_pieces(building, building->pieces + first, next - first, &start, err);
-            if (status)
-                return status;
-            if (expert && start != parameter->start)
-                return error_set(err, RESHARD_ERR_FORMAT, "parameter '%.*s' lies elsewhere for expert %" PRIu32 " than for expert 0",
-                                 STR_ARG(parameter->name), expert);
-            parameter->start = start;
-        }
+        if (model->parameters[i].start < 0)
+            model->unplaced[model->unplaced_count++] = model->parameters[i];
+        else
+            model->parameters[kept++] = model->parameters[i];
     }
+    model->parameter_count = kept;
     return RESHARD_OK;
 }
 
@@ -466,8 +518,8 @@ static reshard_status wrong_run(const struct atorch_unit *unit, size_t run, cons
                      STR_ARG(parameter->name), parameter->start, parameter->start + parameter->numel, STR_ARG(unit->name));
 }
 
-/* Runs against parameters; those of lost parameters are counted and kept. */
-static reshard_status check_runs(struct atorch_model *model, uint32_t number, uint32_t *lost, reshard_error *err)
+/* Runs against parameters; those of parameters that no file names are counted, and kept where that tells all of them. */
+static reshard_status check_runs(struct atorch_model *model, uint32_t number, struct atorch_nameless *nameless, reshard_error *err)
 {
     struct atorch_unit *unit = &model->units[number];
     const struct atorch_numbers *runs = &unit->said.runs;
@@ -476,10 +528,13 @@ static reshard_status check_runs(struct atorch_model *model, uint32_t number, ui
     for (size_t i = 0; i < runs->count; i++) {
         const struct atorch_parameter *parameter = next < end ? &model->parameters[next] : NULL;
         bool fits = parameter && parameter->start == at && parameter->numel == runs->items[i];
-        if (!unit->said.is_padding[i] && !fits && runs->items[i])
-            return wrong_run(unit, i, parameter, err);
-        if (!unit->said.is_padding[i] && !fits) {
-            ++*lost;
+        bool may_be_lost = model->is_lost && (!parameter || parameter->start > at);
+        if (!unit->said.is_padding[i] && !fits && runs->items[i]) {
+            if (!may_be_lost)
+                return wrong_run(unit, i, parameter, err);
+            nameless->lost++;
+        } else if (!unit->said.is_padding[i] && !fits) {
+            nameless->empty++;
             if (!building_add_lost(model, number, at))
                 return error_set_memory(err);
             unit = &model->units[number];
@@ -525,14 +580,14 @@ static reshard_status building_check_alignment(struct atorch_building *building,
 {
     struct atorch_model *model = building->model;
     unit->alignment = find_alignment(model, unit);
-    if (!unit->alignment && model->version)
-        unit->alignment = 1; /* the runs have been compared */
+    if (!unit->alignment && (model->version || model->is_lost))
+        unit->alignment = 1; /* the runs have been compared, or gaps are where lost parameters were */
     else if (!unit->alignment)
         return error_set(err, RESHARD_ERR_FORMAT, "param_offsets of unit '%.*s' leave gaps that no alignment makes", STR_ARG(unit->name));
     else if (unit->alignment == 1 && dtype_element_bytes(unit->dtype) < 16)
         model->is_original = false;
     int64_t tail = unit->shard * unit->shards - unit->unpadded;
-    if (!model->version && tail >= unit->shards && tail)
+    if (!model->version && tail >= unit->shards && tail && !model->is_lost)
         return error_set(err, RESHARD_ERR_FORMAT,
                          "the parameters of unit '%.*s' end at element %" PRId64 ", its %" PRIu32 " shards of %" PRId64 " do not fit that",
                          STR_ARG(unit->name), unit->unpadded, unit->shards, unit->shard);
@@ -544,6 +599,8 @@ static bool building_index(struct atorch_model *model)
     uint32_t count = model->parameter_names.count;
     if (count && !ARRAY_RESERVE(model->by_name, count, model->by_name_capacity))
         return false;
+    for (uint32_t i = 0; i < count; i++)
+        model->by_name[i] = NAME_NONE;
     for (uint32_t i = 0; i < model->parameter_count; i++) {
         if (model->parameters[i].name.size || model->parameters[i].numel)
             model->by_name[name_map_find(&model->parameter_names, model->parameters[i].name)] = i;
@@ -551,11 +608,13 @@ static bool building_index(struct atorch_model *model)
     return true;
 }
 
-reshard_status atorch_building_finish(struct atorch_building *building, uint32_t *lost, reshard_error *err)
+reshard_status atorch_building_finish(struct atorch_building *building, struct atorch_nameless *nameless, reshard_error *err)
 {
     struct atorch_model *model = building->model;
-    *lost = 0;
+    *nameless = (struct atorch_nameless){ 0 };
     reshard_status status = building_find_starts(building, err);
+    if (!status)
+        status = building_set_aside(model, err);
     if (status)
         return status;
     building_sort(model);
@@ -563,12 +622,14 @@ reshard_status atorch_building_finish(struct atorch_building *building, uint32_t
     for (uint32_t i = 0; i < model->unit_count && !status; i++) {
         status = check_overlaps(model, &model->units[i], err);
         if (!status && model->version)
-            status = check_runs(model, i, lost, err);
+            status = check_runs(model, i, nameless, err);
         if (!status)
             status = building_check_alignment(building, &model->units[i], err);
     }
     if (status)
         return status;
+    if (model->version) /* a run tells of those, too */
+        nameless->lost -= model->unplaced_count < nameless->lost ? model->unplaced_count : nameless->lost;
     if (building->has_pads)
         model->is_original = false;
     if (known < model->parameter_count)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #define DIGITS_MIN 5
+#define RANKS_A_FILE_MAX 8 /* a folder of still fewer files has not lost some: its number of ranks is wrong */
 
 static const char *const stems[] = { "flat_param", "flat_meta", "optim_param", "buffers", "ckpt_meta", "optim_meta" };
 
@@ -51,6 +52,7 @@ struct folder_reading {
     size_t count, skip;
     uint64_t world;
     const struct store_entry *first; /* the file that said world first */
+    size_t room; /* ranks that tables are made for: all, unless they are too many for as few files */
     reshard_error *err;
 };
 
@@ -93,21 +95,44 @@ static reshard_status folder_missing(const struct folder_reading *reading, enum 
 {
     struct atorch_folder *folder = reading->folder;
     uint64_t rank = 0;
-    while (folder->ranked[kind] && rank < reading->world && folder->ranked[kind][rank])
+    while (folder->ranked[kind] && rank < reading->room && folder->ranked[kind][rank])
         rank++;
     error_set(reading->err, RESHARD_ERR_FORMAT, "'%s.%05" PRIu64 "-%05" PRIu64 "' is missing", stems[kind], rank, reading->world);
     error_object(reading->err, "%s.%05" PRIu64 "-%05" PRIu64, stems[kind], rank, reading->world);
     return RESHARD_ERR_FORMAT;
 }
 
+/* Files of the kind are gone, and the rest is to be read: their ranks are lost. Where too little is left, that is an error. */
+static reshard_status folder_bear(const struct folder_reading *reading, enum atorch_file_kind kind, struct catalog *catalog)
+{
+    struct atorch_folder *folder = reading->folder;
+    uint32_t ranks = (uint32_t)reading->world, missing = 0, first = 0, lost = 0;
+    if (reading->room != reading->world || (!folder->ranked[kind] && kind != ATORCH_OPTIM))
+        return folder_missing(reading, kind);
+    if (!folder->is_lost && !(folder->is_lost = arena_zalloc(&folder->arena, ranks)))
+        return error_set_memory(reading->err);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        bool is_missing = !folder->ranked[kind] || !folder->ranked[kind][rank];
+        first = is_missing && !missing++ ? rank : first;
+        folder->is_lost[rank] |= is_missing && kind != ATORCH_OPTIM;
+        lost += folder->is_lost[rank];
+    }
+    if (lost == ranks)
+        return folder_missing(reading, kind);
+    catalog_warn_lost(catalog, (struct str){ 0 },
+                      "%" PRIu32 " of %" PRIu32 " files %s are missing, the first is '%s.%05" PRIu32 "-%05" PRIu32
+                      "': what only they held is lost", missing, ranks, stems[kind], stems[kind], first, ranks);
+    return RESHARD_OK;
+}
+
 static reshard_status folder_sort(struct folder_reading *reading, const uint32_t counts[ATORCH_RANK_FILES])
 {
     struct atorch_folder *folder = reading->folder;
     folder->beside = arena_array(&folder->arena, reading->count + 1, sizeof(const struct store_entry *));
-    /* A number of ranks without as many files is not worth a table. */
+    reading->room = reading->world / RANKS_A_FILE_MAX <= reading->count ? (size_t)reading->world : reading->count;
     for (int kind = 0; kind < ATORCH_RANK_FILES; kind++) {
-        size_t room = reading->world < reading->count ? (size_t)reading->world : reading->count;
-        if (counts[kind] && !(folder->ranked[kind] = arena_zalloc(&folder->arena, (room + 1) * sizeof(const struct store_entry *))))
+        size_t bytes = (reading->room + 1) * sizeof(const struct store_entry *);
+        if (counts[kind] && !(folder->ranked[kind] = arena_zalloc(&folder->arena, bytes)))
             return error_set_memory(reading->err);
     }
     if (!folder->beside)
@@ -122,7 +147,7 @@ static reshard_status folder_sort(struct folder_reading *reading, const uint32_t
             folder->beside[folder->beside_count++] = entry;
         else if (kind >= ATORCH_RANK_FILES)
             folder->single[kind] = entry;
-        else if (counts[kind] == reading->world || rank < reading->count)
+        else if (rank < reading->room)
             folder->ranked[kind][rank] = entry;
     }
     return RESHARD_OK;
@@ -140,13 +165,13 @@ static void folder_warn(const struct folder_reading *reading, struct catalog *ca
     }
 }
 
-reshard_status atorch_folder_read(struct store *store, const char *directory, struct catalog *catalog, struct atorch_folder *out,
-                                  reshard_error *err)
+reshard_status atorch_folder_read(const struct source *source, struct atorch_folder *out, reshard_error *err)
 {
+    const char *directory = source->name;
     struct folder_reading reading = { .folder = out, .skip = directory[0] ? strlen(directory) + 1 : 0, .err = err };
     uint32_t counts[ATORCH_RANK_FILES] = { 0 };
     struct store_entry *entries;
-    reshard_status status = store_list(store, directory, &out->arena, &entries, &reading.count, err);
+    reshard_status status = store_list(source->store, directory, &out->arena, &entries, &reading.count, err);
     if (status)
         return status;
     reading.entries = entries;
@@ -155,17 +180,19 @@ reshard_status atorch_folder_read(struct store *store, const char *directory, st
         status = folder_sort(&reading, counts);
     if (status)
         return status;
-    for (int kind = 0; kind < ATORCH_RANK_FILES; kind++) {
+    if (reading.world > UINT32_MAX / 2)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRIu64 " ranks", reading.world);
+    for (int kind = 0; kind < ATORCH_RANK_FILES && !status; kind++) {
         bool is_wanted = counts[kind] || (kind != ATORCH_OPTIM && (counts[ATORCH_PARAM] || counts[ATORCH_META])) ||
                          (kind == ATORCH_OPTIM && out->single[ATORCH_OPTIM_META] && reading.world);
         if (is_wanted && counts[kind] != reading.world)
-            return folder_missing(&reading, (enum atorch_file_kind)kind);
+            status = source_bears_loss(source) ? folder_bear(&reading, (enum atorch_file_kind)kind, source->catalog)
+                                               : folder_missing(&reading, (enum atorch_file_kind)kind);
     }
-    if (reading.world > UINT32_MAX / 2)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRIu64 " ranks", reading.world);
     out->ranks = (uint32_t)reading.world;
-    folder_warn(&reading, catalog);
-    return RESHARD_OK;
+    if (!status)
+        folder_warn(&reading, source->catalog);
+    return status;
 }
 
 void atorch_folder_release(struct atorch_folder *folder)

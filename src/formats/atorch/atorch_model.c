@@ -21,5 +21,7 @@ void atorch_model_release(struct atorch_model *model)
 const struct atorch_parameter *atorch_parameter_find(const struct atorch_model *model, struct str name)
 {
     uint32_t number = name_map_find(&model->parameter_names, name);
-    return number == NAME_NONE ? NULL : &model->parameters[model->by_name[number]];
+    if (number == NAME_NONE || model->by_name[number] == NAME_NONE)
+        return NULL;
+    return &model->parameters[model->by_name[number]];
 }

@@ -38,6 +38,9 @@ struct atorch_unit {
 struct atorch_model {
     struct arena arena;
     uint32_t ranks;
+    const bool *is_lost;     /* reading what is damaged: by rank, whether its files are missing; NULL: none is */
+    struct atorch_parameter *unplaced; /* then: parameters whose place only such files told */
+    uint32_t unplaced_count;
     int version;
     bool has_strides;        /* files say param_strides and param_contiguities */
     bool is_original;        /* FSDP's use_orig_params: aligned, padded with 42, optimizer state by parameter */
@@ -56,6 +59,12 @@ static inline void atorch_place_of(const struct atorch_unit *unit, uint32_t rank
 {
     *expert = unit->has_experts ? (uint32_t)unit->places[rank].rank : 0;
     *shard = unit->has_experts ? (uint32_t)unit->places[rank].fsdp_rank : rank;
+}
+
+/* Whether the rank's files are missing: where it stands in units with experts is not known then. */
+static inline bool atorch_rank_is_lost(const struct atorch_model *model, uint32_t rank)
+{
+    return model->is_lost && model->is_lost[rank];
 }
 
 /* The part of a parameter that lies in a piece; false if nothing of it does. */
@@ -83,11 +92,16 @@ struct atorch_building;
 struct atorch_building *atorch_building_new(struct atorch_model *model, uint32_t ranks);
 void atorch_building_free(struct atorch_building *building);
 
-/* Takes what one rank's two files say. Ranks come in order. */
+/* Takes what one rank's two files say. Ranks come in order, without those that model->is_lost names. */
 reshard_status atorch_building_add(struct atorch_building *building, uint32_t rank, const struct atorch_meta *meta,
                                    const struct atorch_flat *flats, uint32_t flat_count, reshard_error *err);
 
-/* Proves that pieces make up the parameters, and parameters and padding the units. lost: parameters without elements that no file names. */
-reshard_status atorch_building_finish(struct atorch_building *building, uint32_t *lost, reshard_error *err);
+/* Parameters that no file names: those without elements between two shards, and those that lay in the files of lost ranks alone. */
+struct atorch_nameless {
+    uint32_t empty, lost;
+};
+
+/* Proves that pieces make up the parameters, and parameters and padding the units. */
+reshard_status atorch_building_finish(struct atorch_building *building, struct atorch_nameless *nameless, reshard_error *err);
 
 #endif

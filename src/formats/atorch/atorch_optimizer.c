@@ -89,6 +89,8 @@ static reshard_status state_read_file(struct state_reading *reading, uint32_t ra
 {
     struct st_header header;
     uint32_t object;
+    if (!reading->folder->ranked[ATORCH_OPTIM][rank])
+        return RESHARD_OK; /* that is told */
     reshard_status status = atorch_open_header(reading->source, reading->folder->ranked[ATORCH_OPTIM][rank], &header, &object, err);
     for (uint32_t i = 0; !status && i < header.count; i++) {
         const struct st_entry *entry = &header.entries[i];
@@ -210,6 +212,12 @@ static reshard_status state_missing(const struct state_reading *reading, const s
                      atorch_file_stem(ATORCH_OPTIM), rank, reading->folder->ranks, STR_ARG(parameter->name), STR_ARG(group->name));
 }
 
+/* Whether it is known what of the unit the rank's file holds. */
+static bool state_is_placed(const struct state_reading *reading, const struct atorch_unit *unit, uint32_t rank)
+{
+    return !unit->has_experts || !atorch_rank_is_lost(state_model(reading), rank);
+}
+
 /* The chunks of one expert's state, rank by rank. */
 static reshard_status state_add_pieces(struct state_reading *reading, const struct atorch_parameter *parameter, uint32_t expert,
                                        uint32_t tensor, const struct state_group *group, reshard_error *err)
@@ -221,6 +229,8 @@ static reshard_status state_add_pieces(struct state_reading *reading, const stru
         const struct state_record *record = state_at(group, rank);
         struct flat_unit_part part;
         uint32_t own, shard;
+        if (!state_is_placed(reading, unit, rank) || !reading->folder->ranked[ATORCH_OPTIM][rank])
+            continue;
         atorch_place_of(unit, rank, &own, &shard);
         if (own != expert)
             continue;
@@ -280,6 +290,8 @@ static reshard_status state_cut_unit(struct state_reading *reading, const struct
         const struct state_record *record = &group->records[i];
         struct flat_unit_part part;
         uint32_t own, shard;
+        if (!state_is_placed(reading, unit, record->rank))
+            continue;
         atorch_place_of(unit, record->rank, &own, &shard);
         if (own == expert && is_scalar)
             status = state_add_whole(reading, tensor, record, err);
@@ -295,9 +307,12 @@ static reshard_status state_of_unit(struct state_reading *reading, const struct 
     const struct atorch_unit *unit = &model->units[group->records[0].owner];
     atorch_source_of(reading->source)->is_optimizer_flat = true;
     reshard_status status = state_check_alike(reading, group, unit->name, err);
-    if (!status && group->count != model->ranks)
+    uint32_t files = 0;
+    for (uint32_t rank = 0; rank < model->ranks; rank++)
+        files += reading->folder->ranked[ATORCH_OPTIM][rank] != NULL;
+    if (!status && group->count != files)
         return error_set(err, RESHARD_ERR_FORMAT, "the state %.*s of unit '%.*s' is in %zu of %" PRIu32 " files of the optimizer",
-                         STR_ARG(group->name), STR_ARG(unit->name), group->count, model->ranks);
+                         STR_ARG(group->name), STR_ARG(unit->name), group->count, files);
     for (size_t i = 0; i < group->count && !status; i++) {
         const struct state_record *record = &group->records[i];
         if (record->axes && (record->axes != 1 || record->count != unit->shard))
@@ -354,6 +369,8 @@ static reshard_status state_add_groups(struct state_reading *reading, reshard_er
                reading->records[i].state == first->state)
             i++;
         group.count = (size_t)(&reading->records[i] - first);
+        if (first->kind == STATE_OF_NOBODY && state_model(reading)->is_lost)
+            continue; /* of a parameter that lost files told of */
         if (first->kind != STATE_OF_NOBODY)
             group.name = name_map_at(&reading->states, first->state);
         status = first->kind == STATE_OF_PARAMETER ? state_of_parameter(reading, &group, err)
@@ -373,7 +390,12 @@ reshard_status atorch_read_optimizer(struct source *source, const struct atorch_
         qsort(reading.records, reading.count, sizeof(*reading.records), record_order);
     if (!status)
         status = state_add_groups(&reading, err);
-    if (!status && reading.strays.count)
+    if (!status && reading.strays.count && state_model(&reading)->is_lost)
+        catalog_warn_lost(source->catalog, (struct str){ 0 },
+                          "%" PRIu32 " optimizer states are lost: no file that is left tells the places of their parameters, such as "
+                          "that of '%.*s'",
+                          reading.strays.count, STR_ARG(name_map_at(&reading.strays, 0)));
+    else if (!status && reading.strays.count)
         catalog_warn(source->catalog, false,
                      "%" PRIu32 " optimizer states are of no parameter that is stored, such as '%.*s': they are listed as one axis",
                      reading.strays.count, STR_ARG(name_map_at(&reading.strays, 0)));

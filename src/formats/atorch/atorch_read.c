@@ -115,7 +115,7 @@ static reshard_status read_keep_offsets(struct flat_reading *reading, uint32_t r
     struct atorch_source *state = atorch_source_of(reading->source);
     uint32_t ranks = reading->folder->ranks;
     uint64_t count;
-    if (rank == 0) { /* every file has the same units */
+    if (!state->offsets) { /* every file has the same units */
         if (!checked_mul_u64(header->count, ranks, &count) ||
             !(state->offsets = arena_array(&state->model.arena, (size_t)count + 1, sizeof(*state->offsets))))
             return error_set_memory(err);
@@ -159,18 +159,27 @@ static reshard_status atorch_read_model(struct source *source, const struct ator
     struct atorch_source *state = atorch_source_of(source);
     struct flat_reading reading = { .source = source, .folder = folder };
     reshard_status status = RESHARD_OK;
-    uint32_t lost;
+    struct atorch_nameless nameless = { 0 };
     reading.building = atorch_building_new(&state->model, folder->ranks);
     state->flat_objects = arena_zalloc(&state->model.arena, ((size_t)folder->ranks + 1) * sizeof(*state->flat_objects));
     if (!reading.building || !state->flat_objects)
         status = error_set_memory(err);
-    for (uint32_t rank = 0; rank < folder->ranks && !status; rank++)
-        status = atorch_read_rank(&reading, rank, err);
+    if (!status && folder->is_lost) {
+        state->model.is_lost = (bool *)arena_copy(&state->model.arena, (const char *)folder->is_lost, folder->ranks);
+        status = state->model.is_lost ? RESHARD_OK : error_set_memory(err);
+    }
+    for (uint32_t rank = 0; rank < folder->ranks && !status; rank++) {
+        if (!atorch_rank_is_lost(&state->model, rank))
+            status = atorch_read_rank(&reading, rank, err);
+    }
     if (!status)
-        status = atorch_building_finish(reading.building, &lost, err);
-    if (!status && lost)
+        status = atorch_building_finish(reading.building, &nameless, err);
+    if (nameless.empty)
         catalog_warn(source->catalog, false, "%" PRIu32 " parameters without elements lie between two shards: no file has their names",
-                     lost);
+                     nameless.empty);
+    if (nameless.lost)
+        catalog_warn_lost(source->catalog, (struct str){ 0 },
+                          "%" PRIu32 " parameters are lost with their names: no file that is left has them", nameless.lost);
     atorch_building_free(reading.building);
     buffer_release(&reading.bytes);
     free(reading.flats);
@@ -188,6 +197,8 @@ static reshard_status atorch_add_parts(struct source *source, const struct atorc
     for (uint32_t rank = 0; rank < state->model.ranks && !status; rank++) {
         uint32_t own, shard;
         struct flat_unit_part part;
+        if (atorch_rank_is_lost(&state->model, rank))
+            continue;
         atorch_place_of(unit, rank, &own, &shard);
         if (own != expert || !atorch_part_of(unit, parameter, shard, &part))
             continue;
@@ -203,7 +214,7 @@ static reshard_status atorch_add_parts(struct source *source, const struct atorc
 }
 
 static reshard_status atorch_add_parameter(struct source *source, const struct atorch_unit *unit, struct atorch_parameter *parameter,
-                                           reshard_error *err)
+                                           bool is_placed, reshard_error *err)
 {
     struct buffer key = { 0 };
     reshard_status status = RESHARD_OK;
@@ -219,7 +230,8 @@ static reshard_status atorch_add_parameter(struct source *source, const struct a
         source->catalog->tensors[tensor].flags |= TENSOR_PARAMETER;
         if (expert == 0)
             parameter->tensor = tensor;
-        status = atorch_add_parts(source, unit, parameter, tensor, expert, err);
+        if (is_placed)
+            status = atorch_add_parts(source, unit, parameter, tensor, expert, err);
     }
     buffer_release(&key);
     return status;
@@ -232,8 +244,10 @@ static reshard_status atorch_add_parameters(struct source *source, reshard_error
     for (uint32_t i = 0; i < model->parameter_count && !status; i++) {
         struct atorch_parameter *parameter = &model->parameters[i];
         if (parameter->name.size || parameter->numel)
-            status = atorch_add_parameter(source, &model->units[parameter->unit], parameter, err);
+            status = atorch_add_parameter(source, &model->units[parameter->unit], parameter, true, err);
     }
+    for (uint32_t i = 0; i < model->unplaced_count && !status; i++)
+        status = atorch_add_parameter(source, &model->units[model->unplaced[i].unit], &model->unplaced[i], false, err);
     return status;
 }
 
@@ -290,7 +304,7 @@ reshard_status atorch_read_catalog(struct source *source, reshard_error *err)
     source->driver_state = state;
     if (!state)
         return error_set_memory(err);
-    reshard_status status = atorch_folder_read(source->store, source->name, source->catalog, &folder, err);
+    reshard_status status = atorch_folder_read(source, &folder, err);
     if (!status && folder.ranked[ATORCH_PARAM])
         status = atorch_read_model(source, &folder, err);
     if (!status)

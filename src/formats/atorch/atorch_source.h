@@ -16,17 +16,18 @@ const char *atorch_file_stem(enum atorch_file_kind kind);
 /* What a name in the folder is. rank and world of a rank's file: of others they are untouched. */
 enum atorch_file_kind atorch_file_of(struct str name, uint64_t *rank, uint64_t *world);
 
-/* The folder's files, proved to be of one number of ranks and all there. Names are relative to the store's root. */
+/* The folder's files, proved to be of one number of ranks and, unless source_bears_loss, all there. Names are
+ * relative to the store's root. */
 struct atorch_folder {
     struct arena arena;
     uint32_t ranks;                               /* 0: there are no ranks' files */
-    const struct store_entry **ranked[ATORCH_RANK_FILES]; /* by rank; NULL: none of this kind */
+    const struct store_entry **ranked[ATORCH_RANK_FILES]; /* by rank, NULL: it is missing; NULL: none of this kind */
+    bool *is_lost;                                /* by rank: its flat_param or flat_meta is missing; NULL: all ranks' files are there */
     const struct store_entry *single[ATORCH_BESIDE]; /* ATORCH_BUFFERS … ATORCH_OPTIM_META; NULL: there is none */
     const struct store_entry **beside;            /* other files */
     uint32_t beside_count;
 };
-reshard_status atorch_folder_read(struct store *store, const char *directory, struct catalog *catalog, struct atorch_folder *out,
-                                  reshard_error *err);
+reshard_status atorch_folder_read(const struct source *source, struct atorch_folder *out, reshard_error *err);
 void atorch_folder_release(struct atorch_folder *folder);
 
 /* driver_state of a source. */

@@ -63,6 +63,8 @@ reshard_status atorch_verify(struct source *source, bool is_deep, reshard_error 
     reshard_status status = check.bytes && check.expected ? RESHARD_OK : error_set_memory(err);
     (void)is_deep;
     for (uint32_t rank = 0; rank < state->model.ranks && !status; rank++) {
+        if (atorch_rank_is_lost(&state->model, rank))
+            continue;
         struct str name = source->catalog->objects[state->flat_objects[rank]].name;
         struct store_object *file = NULL;
         char *text = str_copy(name);
