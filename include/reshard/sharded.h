@@ -10,7 +10,7 @@
  * memory does not have, so that local ones have rank - prepended. All count elements.
  *
  * Memory. Descriptions, objects and values are copied. Values of tensors stay the caller's, and are only touched by reshard_save (read) and
- * reshard_load (written), which do not keep them.
+ * reshard_load (written), which do not keep them; where a function gives them, reshard_save asks it.
  *
  * Threads. One at a time uses a reshard_sharded. reshard_save and reshard_load are collective: every rank of the group calls them, each
  * with its own handle, from any thread.
@@ -49,10 +49,15 @@ typedef struct reshard_sharded_tensor {
     int64_t is_flattened, flat_begin, flat_end; /* data is this range of the box's row-major order */
     void *data;                     /* little-endian; NULL: none */
     const int64_t *strides;         /* of data, local, in elements; NULL: row-major */
+    /* Saving, in place of data: gives bytes [offset, offset + size) of the values, row-major or in the order of the range; 0, or anything
+     * else if that failed, which fails the save (RESHARD_ERR_CANCELLED). Several threads may ask at once, for some bytes more than once,
+     * until reshard_save or reshard_saver_save returns. Such a tensor is neither loaded nor narrowed: RESHARD_ERR_USAGE. */
+    int (*read)(void *out, uint64_t offset, size_t size, void *context);
+    void *context;
 } reshard_sharded_tensor;
 #define RESHARD_SHARDED_TENSOR_INIT                                                                                                        \
     {                                                                                                                                      \
-        sizeof(reshard_sharded_tensor), { NULL, 0 }, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, NULL                   \
+        sizeof(reshard_sharded_tensor), { NULL, 0 }, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL       \
     }
 
 /* On a global axis, the tensor is piece `offset` of `fragments` equal ones. An array's member. */

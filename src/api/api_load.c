@@ -263,9 +263,22 @@ static reshard_status unexpected_error(const struct load_call *call, struct str 
     return status;
 }
 
+/* Functions give values and take none. */
+static reshard_status targets_check(const struct sharded_dict *own, reshard_error *err)
+{
+    for (size_t i = 0; i < own->tensor_count; i++) {
+        const struct shard *shard = &own->tensors[i].shard;
+        if (shard->read)
+            return error_set(err, RESHARD_ERR_USAGE, "'%.*s': reshard_sharded_tensor.read is for saves", STR_ARG(shard->key));
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status strictness_apply(struct load_call *call, reshard_error *err)
 {
-    reshard_status status = names_make(call, err);
+    reshard_status status = targets_check(call->group.ranks[call->group.rank], err);
+    if (!status)
+        status = names_make(call, err);
     if (!status)
         status = stored_collect(call, err);
     if (!status)

@@ -86,7 +86,7 @@ static reshard_status shards_collect(struct save_call *call, reshard_error *err)
             if (!replica_is_main(&tensor->replica))
                 continue;
             *shard = tensor->shard;
-            if (!shard->data && !shard->is_elsewhere && !box_is_empty(shard->rank, shard->extent))
+            if (!shard_has_values(shard) && !shard->is_elsewhere && !box_is_empty(shard->rank, shard->extent))
                 return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 ": tensor '%.*s' has no values", r, STR_ARG(shard->key));
             shard->writer = r;
             call->plan->shard_count++;
@@ -293,7 +293,9 @@ static reshard_status kept_move(struct save_plan *plan, const struct sharded_dic
         if (!replica_is_main(&dict->tensors[i].replica))
             continue;
         kept->data = own->tensors[i].shard.data;
-        if (!kept->data && !box_is_empty(kept->rank, kept->extent))
+        kept->read = own->tensors[i].shard.read;
+        kept->read_context = own->tensors[i].shard.read_context;
+        if (!shard_has_values(kept) && !box_is_empty(kept->rank, kept->extent))
             return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 ": tensor '%.*s' has no values", plan->group.rank,
                              STR_ARG(kept->key));
         shard++;

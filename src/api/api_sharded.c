@@ -48,8 +48,12 @@ static reshard_status sharded_tensor_take(const reshard_sharded_tensor *tensor, 
                                     .allows_mismatch = given.allow_shape_mismatch != 0 };
     if (!status)
         status = dtype_take(given.dtype, key, &out->shard.dtype, err);
+    if (!status && given.read && (given.data || given.strides))
+        status = error_set(err, RESHARD_ERR_USAGE, "'%.*s': reshard_sharded_tensor.read goes with neither data nor strides", STR_ARG(key));
     if (status)
         return status;
+    out->shard.read = given.read;
+    out->shard.read_context = given.read ? given.context : NULL;
     out->shard.is_flattened = given.is_flattened != 0;
     out->shard.flat_begin = out->shard.is_flattened ? given.flat_begin : 0;
     out->shard.flat_end = out->shard.is_flattened ? given.flat_end : 0;
@@ -88,7 +92,9 @@ static reshard_sharded_tensor tensor_public(const struct sharded_tensor *tensor)
                                      .flat_begin = shard->flat_begin,
                                      .flat_end = shard->flat_end,
                                      .data = shard->data,
-                                     .strides = shard->strides ? shard->strides + tensor->prepended : NULL };
+                                     .strides = shard->strides ? shard->strides + tensor->prepended : NULL,
+                                     .read = shard->read,
+                                     .context = shard->read_context };
 }
 
 /* ---- the list ---- */

@@ -70,9 +70,9 @@ static reshard_status staging_places(const struct saver_request *request, uint64
     for (size_t i = 0; i < saver_request_count(request); i++) {
         const struct shard *shard = saver_request_shard(request, i);
         uint64_t bytes;
-        if (request->sharded && !shard->data)
+        if (request->sharded && !shard_has_values(shard))
             continue;
-        if (!shard->data || !shard_bytes(shard, &bytes))
+        if (!shard_has_values(shard) || !shard_bytes(shard, &bytes))
             return error_set(err, RESHARD_ERR_USAGE, "shard of '%.*s': there are no values, or no whole number of bytes",
                              STR_ARG(shard->key));
         offsets[i] = *end;
@@ -100,9 +100,13 @@ static void copy_strided(const struct shard *shard, uint8_t *to)
 static reshard_status staging_copy(const struct shard *shard, uint8_t *to, saver_copy copy, void *context, reshard_error *err)
 {
     uint64_t bytes;
-    if (!shard->data)
+    if (!shard_has_values(shard))
         return RESHARD_OK;
     shard_bytes(shard, &bytes);
+    if (shard->read)
+        return !bytes || !shard->read(to, 0, bytes, shard->read_context)
+                   ? RESHARD_OK
+                   : error_set(err, RESHARD_ERR_CANCELLED, "'%.*s': reshard_sharded_tensor.read stopped the call", STR_ARG(shard->key));
     if (shard->strides && copy)
         return error_set(err, RESHARD_ERR_USAGE, "shard of '%.*s': reshard_saver_options.copy takes no strides", STR_ARG(shard->key));
     if (copy)

@@ -50,8 +50,11 @@ static reshard_status own_restore(struct sharded_group *group, const struct shar
     if (dict->tensor_count != own->tensor_count)
         return error_set(err, RESHARD_ERR_FORMAT, "rank %" PRIu32 " got another description than it sent", group->rank);
     for (size_t i = 0; i < dict->tensor_count; i++) {
-        dict->tensors[i].shard.data = own->tensors[i].shard.data;
-        dict->tensors[i].shard.is_elsewhere = false;
+        struct shard *shard = &dict->tensors[i].shard;
+        shard->data = own->tensors[i].shard.data;
+        shard->read = own->tensors[i].shard.read;
+        shard->read_context = own->tensors[i].shard.read_context;
+        shard->is_elsewhere = false;
     }
     return RESHARD_OK;
 }

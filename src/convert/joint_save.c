@@ -86,8 +86,10 @@ reshard_status joint_turn_to(struct joint_save *save, const struct shard *shards
 {
     const struct source *source = save->feeding.source->source;
     for (size_t i = 0; i < save->shard_count; i++) {
-        if (shards[i].writer == save->rank)
-            store_region_move(source->store, i, shards[i].data);
+        const struct shard *shard = &shards[i];
+        const struct store_region region = { .memory = shard->data, .give = shard->read, .context = shard->read_context };
+        if (shard->writer == save->rank)
+            store_region_move(source->store, i, &region);
     }
     save->identity = save->target;
     return feeding_turn_to(&save->feeding, target_path, options, engine, out, err);
@@ -131,6 +133,11 @@ static void mixed_crcs_begin(struct joint_save *save)
     }
 }
 
+static reshard_status own_object_read(void *context, uint64_t offset, void *out, size_t size, reshard_error *err)
+{
+    return store_read_at(context, offset, out, size, err);
+}
+
 /* The values of a chunk of the source, as a piece. */
 static reshard_status own_chunk_feed(struct joint_save *save, uint32_t index, reshard_error *err)
 {
@@ -142,6 +149,7 @@ static reshard_status own_chunk_feed(struct joint_save *save, uint32_t index, re
     reshard_status status = store_open_object(source->store, catalog->objects[chunk->object].name.data, &object, err);
     if (status)
         return status;
+    const bool is_given = chunk->bytes && !store_object_map(object);
     const struct feeding_piece piece = {
         .box = { .tensor = chunk->tensor,
                  .start = catalog_vector_at(catalog, chunk->start),
@@ -152,6 +160,8 @@ static reshard_status own_chunk_feed(struct joint_save *save, uint32_t index, re
                  .flat_count = layout && layout->flat_count >= 0 ? layout->flat_count : 0,
                  .out = (void *)(uintptr_t)store_object_map(object),
                  .bytes = chunk->bytes },
+        .read = is_given ? own_object_read : NULL,
+        .context = object,
     };
     status = feeding_put(&save->feeding, &piece, err);
     store_object_close(object);

@@ -56,7 +56,7 @@ static reshard_status live_shard_bytes(const struct shard *shard, uint64_t *out,
 {
     if (!shard_span(shard, out))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a shard is no whole number of bytes", STR_ARG(shard->key));
-    if (*out && !shard->data && !shard->is_elsewhere)
+    if (*out && !shard_has_values(shard) && !shard->is_elsewhere)
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': a shard has no values", STR_ARG(shard->key));
     return RESHARD_OK;
 }
@@ -140,7 +140,8 @@ static reshard_status live_store(const struct live_state *state, struct store **
     struct store_region *regions = calloc(state->shard_count + 1, sizeof(*regions));
     reshard_status status = regions ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < state->shard_count && !status; i++) {
-        regions[i].memory = state->shards[i].data;
+        const struct shard *shard = &state->shards[i];
+        regions[i] = (struct store_region){ .memory = shard->data, .give = shard->read, .context = shard->read_context };
         status = live_shard_bytes(&state->shards[i], &regions[i].bytes, err);
     }
     if (!status)

@@ -42,14 +42,15 @@ struct store_region {
     const void *memory;
     uint64_t bytes;
     reshard_status (*read)(void *context, uint64_t offset, void *out, size_t size, reshard_error *err);
+    int (*give)(void *out, uint64_t offset, size_t size, void *context); /* the same as callers have it; what is not 0 ends the call */
     void *context;
 };
 #define STORE_REGION_NAME_MAX 16
 void store_region_name(uint32_t number, char out[STORE_REGION_NAME_MAX]);
 reshard_status store_new_over(const struct store_region *regions, size_t count, struct store **out, reshard_error *err);
 
-/* The same bytes of a region of such a store lie elsewhere now. No object of it is open. */
-void store_region_move(struct store *store, size_t number, const void *memory);
+/* The same bytes of a region of such a store lie elsewhere now, and are given by its functions. No object of it is open. */
+void store_region_move(struct store *store, size_t number, const struct store_region *region);
 
 /* Adds or replaces an object of a memory store without a transaction. */
 reshard_status store_memory_put(struct store *store, const char *name, const void *bytes, size_t size, reshard_error *err);

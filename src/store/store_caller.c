@@ -88,7 +88,11 @@ static void read_close(struct store_object *object)
 static reshard_status read_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err)
 {
     const struct store_region *region = ((const struct read_object *)(const void *)object)->region;
-    return region->read(region->context, offset, out, size, err);
+    if (region->read)
+        return region->read(region->context, offset, out, size, err);
+    if (!region->give(out, offset, size, region->context))
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_CANCELLED, "the function that gives values failed for %zu bytes at %" PRIu64, size, offset);
 }
 
 static const struct object_ops read_ops = { .close = read_close, .read_at = read_read_at };
@@ -160,11 +164,14 @@ static const struct store_region *region_find(const struct caller_store *store, 
     return strcmp(own, name) == 0 ? &store->regions[number] : NULL;
 }
 
-void store_region_move(struct store *store, size_t number, const void *memory)
+void store_region_move(struct store *store, size_t number, const struct store_region *region)
 {
     struct caller_store *caller = caller_store_of(store);
-    if (number < caller->count)
-        caller->regions[number].memory = memory;
+    if (number >= caller->count)
+        return;
+    const uint64_t bytes = caller->regions[number].bytes;
+    caller->regions[number] = *region;
+    caller->regions[number].bytes = bytes;
 }
 
 static void caller_store_free(struct store *store)
@@ -209,7 +216,7 @@ static reshard_status caller_open(struct store *store, const char *name, unsigne
     (void)access;
     if (!region)
         return store_error_missing(name, err);
-    if (region->read)
+    if (region->read || region->give)
         return read_object_new(region, out, err);
     if (!region->memory && region->bytes)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "values are needed that are not there: they come piece by piece");

@@ -23,7 +23,15 @@ struct shard {
     const int64_t *strides;       /* of the values in memory, in elements, not negative; NULL: row-major. Not of a flat run */
     uint32_t writer;              /* the rank whose it is, where the shards of several are in one list */
     bool is_elsewhere;            /* its values are in another process: described, and never read here */
+    int (*read)(void *out, uint64_t offset, size_t size, void *context); /* gives the values, row-major, where there is no data */
+    void *read_context;
 };
+
+/* Whether this process has its values. */
+static inline bool shard_has_values(const struct shard *shard)
+{
+    return shard->data || shard->read;
+}
 
 /* Proves what all functions on shards rely on: the box lies in the whole, the run in the box, and volumes fit. USAGE names the axis. */
 reshard_status shard_check(const struct shard *shard, reshard_error *err);

@@ -315,7 +315,7 @@ static reshard_status call_value(void *given)
 /* ---- sharded state dicts ---- */
 
 static const reshard_sharded_tensor sharded_init = { sizeof(sharded_init), { "w", 1 }, "F32", 1, 0, four,    four, zero, one,
-                                                     zero,                 1,          1,     1, 0, 3, numbers, NULL };
+                                                     zero,                 1,          1,     1, 0, 3, numbers, NULL, NULL, NULL };
 static const reshard_sharded_object object_init = { sizeof(object_init), { "o", 1 }, 1, one, zero, zero, 1, { "[1]", 3 }, { NULL, 0 } };
 static const reshard_sharded_value common_init = { sizeof(common_init), RESHARD_VALUE_COMMON, { "i", 1 }, { "7", 1 } };
 
