@@ -252,15 +252,55 @@ class Bench:
             return
         for kind in ("tp", "ep"):
             theirs = subprocess.run([self.args.python, gloo, kind, str(megabytes)], capture_output=True, text=True, check=True).stdout
-            for how in ("threads", "processes"):
+            for how in ("threads", "processes", "shared"):
                 line = subprocess.run([program, kind, how, str(megabytes)], capture_output=True, text=True, check=True).stdout
                 found = re.match(r"(.*), \w+: (.*): ([\d.]+)x of memcpy \(([\d.]+) s, memcpy ([\d.]+) s;.*, (\d+) MiB", line)
-                what = f"in-memory reshard, {found[1]}, {how}: {found[2]}"
+                named = "processes, sources in memory of the group" if how == "shared" else how
+                what = f"in-memory reshard, {found[1]}, {named}: {found[2]}"
                 self.row(what + ", against memcpy", found[3] + "x", "0.5x", "0.95x", f"{found[4]} s, memcpy {found[5]} s")
                 self.row("the same against gloo's all_gather and slices", f"{float(theirs) / float(found[4]):.0f}x", "5x", "20x",
                          f"gloo {float(theirs):.2f} s")
-                if how == "processes":  # threads' shards are one process's
+                if how == "processes":  # threads' shards are one process's, and shared ones are each process's that looks at them
                     self.row("scratch of it (resident memory beyond the shards)", f"{found[6]} MiB", "64 MiB a rank", "16 MiB", "")
+
+    def ranks(self, megabytes, where):
+        """Four local ranks save, beside dd, and load another layout into memory that is there, beside pread."""
+        program, folder = self.program("bench_ranks"), self.out + "-ranks"
+        if not os.path.exists(program):
+            return
+        os.makedirs(folder)
+        for line in subprocess.run([program, folder, str(megabytes)], capture_output=True, text=True, check=True).stdout.splitlines():
+            found = re.match(r"(save|load, .*?): (\d+) MB(?: wanted)?: ([\d.]+x) of (?:dd|pread) \((.*?)\)(?:, read amplification (.*))?",
+                             line)
+            if found[1] == "save":
+                self.row(f"save by 4 local ranks {where}, {found[2]} MB, synced, against a dd of each rank, synced", found[3], "0.7x",
+                         "0.95x", found[4])
+                continue
+            what = f"{found[1]} {where}, TP 4 into TP 2 with replicas, {found[2]} MB wanted, warm, against pread of the same"
+            once = "once" in found[1]
+            self.row(what, found[3], "0.7x", "0.95x", found[4])
+            self.row("read amplification of it", found[5], "1.00" if once else "", "", "" if once else "every byte is wanted twice")
+        shutil.rmtree(folder)
+
+    def machines(self, gigabytes):
+        """A conversion by two processes, over MPI and as parts without it, against the same by one."""
+        reshard, source = self.args.reshard, self.make("dcp", gigabytes, 4)
+        convert = lambda program, target, *more: [program, "convert", source, self.out + "/" + target, "--to", "hf", "--quiet", "--no-sync",
+                                                  *more]
+        parts = [" ".join(convert(reshard, "parts", "--part", f"{i}/2")) for i in range(2)]
+        commands = {"one": convert(reshard, "one"),
+                    "`--part` twice side by side": f"{parts[0]} & {parts[1]} && wait && {reshard} commit {self.out}/parts"}
+        launchers = {"": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "-mpich": ["mpirun.mpich"]}
+        for suffix, launcher in launchers.items():
+            if shutil.which(launcher[0]) and os.path.exists(reshard + "-mpi" + suffix):
+                commands[f"`{launcher[0]} -n 2`"] = [*launcher, "-n", "2", *convert(reshard + "-mpi" + suffix, "mpi")]
+                commands["start of " + launcher[0]] = [*launcher, "-n", "2", reshard + "-mpi" + suffix, "verify", "--quiet", source]
+        found = self.side_by_side(commands)
+        for name in [name for name in commands if name[0] == "`"]:
+            start = found.get("start of " + name.strip("`").split()[0])
+            self.row(f"DCP to hf, {gigabytes} GB, {name}, against one process", f"{found['one'][0] / found[name][0]:.2f}x", "1.0x", "",
+                     f"{found[name][0]:.2f} s, one {found['one'][0]:.2f} s" + (f"; MPI's start alone {start[0]:.2f} s" if start else ""))
+        shutil.rmtree(source)
 
     def mapping(self):
         """50 statements over a million keys; Paddle's own engine over a part of them, where PADDLE_PYTHON names a Python that has it."""
@@ -436,6 +476,10 @@ def main():
             bench.background()
         if bench.wants("moving"):
             bench.moving(int(float(args.gigabytes.split(",")[-1]) * 500))
+        if bench.wants("ranks"):
+            bench.ranks(1000, "in memory")
+        if bench.wants("machines"):
+            bench.machines(int(args.gigabytes.split(",")[-1]))
         if bench.wants("mapping"):
             bench.mapping()
         if bench.wants("megatron"):
@@ -448,10 +492,13 @@ def main():
             bench.zarr(int(args.gigabytes.split(",")[0]))
         if bench.wants("small"):
             bench.small()
-        if bench.wants("disk") and disk_folder(args):
+        if bench.wants("disk", "ranks") and disk_folder(args):
             bench.root = on_disk = tempfile.mkdtemp(prefix="reshard-bench-", dir=disk_folder(args))
             bench.out = os.path.join(on_disk, "out")
-            bench.disk(int(args.gigabytes.split(",")[0]))
+            if bench.wants("disk"):
+                bench.disk(int(args.gigabytes.split(",")[0]))
+            if bench.wants("ranks"):
+                bench.ranks(1000, "on a disk")
         if args.before:
             print("\n| command | before, s | now, s | ratio | ratio of CPU time |\n|---|---|---|---|---|")
             for what, was, now, cpu_was, cpu_now in bench.before:
