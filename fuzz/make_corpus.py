@@ -416,6 +416,32 @@ def sharded_states():
     yield "dtype", state([tensor("w", [4], [0], [4], dtype="F99")])
 
 
+def part_records():
+    """What the only part of a target with the tensors w (2, 3) and none (0, 3) says (src/convert/part_record.c), behind the identity."""
+
+    def record(part=0, parts=1, words=b"", crcs=(), fed=(), end=b""):
+        pairs = b"".join(struct.pack("<II", chunk, crc) for chunk, crc in crcs)
+        boxes = b"".join(struct.pack("<I4q", *box) for box in fed)
+        return struct.pack("<III", part, parts, len(words)) + words + struct.pack("<I", len(crcs)) + pairs + boxes + end
+
+    whole = (0, 0, 0, 2, 3)
+    yield "whole", record(crcs=[(0, 0x12345678)], fed=[whole])
+    yield "halves", record(fed=[(0, 0, 0, 1, 3), (0, 1, 0, 1, 3)])
+    yield "twice", record(fed=[whole, (0, 1, 1, 1, 1)])
+    yield "missing", record(fed=[(0, 0, 0, 2, 2)])
+    yield "outside", record(fed=[(0, 1, 0, 2, 3)])
+    yield "tensor", record(fed=[(2, 0, 0, 2, 3)])
+    yield "empty", record(fed=[whole, (1, 0, 0, 0, 3)])
+    yield "cut", record(fed=[whole], end=b"\0\0\0")
+    yield "nothing", record()
+    yield "chunk", record(crcs=[(7, 1)], fed=[whole])
+    yield "parts", record(part=1, parts=3, fed=[whole])
+    yield "no-parts", record(parts=0)
+    yield "words", record(words=b'["--to","torch-dcp"]', fed=[whole])
+    yield "many-words", struct.pack("<III", 0, 1, 1 << 31)
+    yield "many-crcs", struct.pack("<IIII", 0, 1, 0, 1 << 29)
+
+
 def saver_requests():
     """Requests as src/api/saver_request.c writes them: two tensors, one of them flattened, an item; and what is wrong with others."""
     def text(value):
@@ -524,7 +550,7 @@ def candidates(target):
     """(name, bytes) of everything that may become a seed."""
     texts = {"mapping": mappings, "zarr": small_arrays, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers,
              "saver_request": saver_requests, "kept_items": kept_items, "model_shapes": model_configs,
-             "sharded": sharded_states, "sidecar": sidecars}
+             "sharded": sharded_states, "sidecar": sidecars, "part_record": part_records}
     if target in texts:
         yield from texts[target]()
     elif target in PACKED:
