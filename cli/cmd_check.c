@@ -70,6 +70,9 @@ static int verify_latest(const struct options *options)
     reshard_open_options open = options_open(options);
     reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
     char *path = NULL;
+    if (is_view_asked(options))
+        return print_failure(options, RESHARD_ERR_USAGE, "verify the checkpoint that --latest-good prints",
+                             "--latest-good looks at whole checkpoints: it takes no names, globs and renames");
     if (verify_options(options, &open, &verify))
         return reshard_status_exit(RESHARD_ERR_USAGE);
     struct options quiet = *options;

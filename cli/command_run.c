@@ -45,6 +45,11 @@ static void hint_at_the_last_good(const char *path, reshard_status status, resha
         snprintf(err->hint, sizeof(err->hint), "'reshard verify --latest-good %s' prints the newest checkpoint that is whole", parent);
 }
 
+bool is_view_asked(const struct options *options)
+{
+    return options->strip_prefix || options->add_prefix || options->renames.count || options->include.count || options->exclude.count;
+}
+
 /* What the options of names and of selection leave. */
 static reshard_status show_chosen(const struct options *options, reshard_checkpoint *checkpoint, reshard_error *err)
 {
@@ -54,8 +59,7 @@ static reshard_status show_chosen(const struct options *options, reshard_checkpo
     view.add_prefix = options->add_prefix;
     view.include = options->include.values;
     view.exclude = options->exclude.values;
-    bool is_asked = view.strip_prefix || view.add_prefix || options->renames.count || options->include.count || options->exclude.count;
-    return is_asked ? reshard_checkpoint_view(checkpoint, &view, err) : RESHARD_OK;
+    return is_view_asked(options) ? reshard_checkpoint_view(checkpoint, &view, err) : RESHARD_OK;
 }
 
 reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status)

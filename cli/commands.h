@@ -28,6 +28,9 @@ struct mapping_input;
 reshard_convert_options convert_options_make(const struct options *options, const reshard_open_options *open,
                                              const struct mapping_input *mapping);
 
+/* Whether there are options of names or of selection. */
+bool is_view_asked(const struct options *options);
+
 /* Opens paths[index] with the options given, or prints why not: then *exit_status is set and NULL returned. */
 reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status);
 

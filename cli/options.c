@@ -18,7 +18,7 @@
 #define SHAPING (WRITING | BIT(DRAW)) /* what a target looks like */
 #define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP) | BIT(COMMIT)) /* may also stand before the verb */
 
-#define VIEWING (BIT(LS) | BIT(HASH) | BIT(STATS)) /* show what is chosen, under the names that are asked for */
+#define VIEWING (BIT(LS) | BIT(HASH) | BIT(STATS) | BIT(VERIFY)) /* show what is chosen, under the names that are asked for */
 enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT }; /* WORD: one of those in its argument */
 
 #define FIELD(name) offsetof(struct options, name)
@@ -129,8 +129,9 @@ const struct verb_info verb_table[VERB_COUNT] = {
       "  reshard convert step-1000 hf --to hf --part 0/2 & reshard convert step-1000 hf --to hf --part 1/2; wait\n  reshard commit hf\n", 1,
       1 },
     { "plan", "SRC [DST]", "what convert would do; touches nothing", "  reshard plan step-1000 --to hf --dtype bf16\n", 1, 2 },
-    { "verify", "PATH", "check structure, coverage, replicas and stored checksums",
+    { "verify", "PATH [GLOB…]", "check structure, coverage, replicas and stored checksums",
       "  reshard verify step-1000 --deep --fail-on nan,inf\n  reshard verify hf --against config.json\n"
+      "  reshard verify step-1000 --strip-prefix model. --exclude 'optimizer.*' --against hf\n"
       "  reshard verify --latest-good runs/a\n",
       1, 1 },
     { "diff", "A B", "compare two checkpoints of any format and layout",

@@ -112,7 +112,8 @@ typedef struct reshard_view {
 /*
  * Shows no more than the view has, of tensors and items, to all calls that look and read: what they return counts from 0 again. Before any
  * other call on the handle, and once. RESHARD_ERR_USAGE names a glob that matches nothing, or two keys that would become one, and the
- * handle stays as it was. Conversions, plans, verify and diff want the checkpoint whole: for them it is RESHARD_ERR_USAGE.
+ * handle stays as it was. Conversions, plans and diff want the checkpoint whole: for them it is RESHARD_ERR_USAGE. reshard_verify() looks
+ * at the values of what is seen, holds its names against those of the reference that the globs choose, and at the structure of all.
  */
 reshard_status reshard_checkpoint_view(reshard_checkpoint *checkpoint, const reshard_view *view, reshard_error *err);
 

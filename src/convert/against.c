@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "convert/checkpoint_view.h"
 #include "convert/mapped.h"
 #include "encoding/json.h"
 #include "names/model_shapes.h"
@@ -20,6 +21,7 @@ struct expected {
     const struct catalog *losses; /* of the reference as it was opened: names that its warnings tell are expected, too; NULL: none */
     bool knows_shapes, knows_types;
     bool leaves_state;           /* optimizer state is no matter of a model */
+    struct key_filter *filter;   /* of a view of the checkpoint: other names are not asked for; NULL: there is none */
     size_t skipped;              /* characters that the names lack in front: a model saved without its head */
 };
 
@@ -82,7 +84,13 @@ static reshard_status expect_losses(const struct catalog *found, const struct ex
             continue;
         finding_report(findings, FINDING_WARNING, "reference", warning->key, "what is expected is damaged itself: %.*s",
                        STR_ARG(warning->text));
-        bool is_new = warning->key.size && name_map_find(keys, warning->key) == NAME_NONE;
+        bool is_wanted = warning->key.size > 0;
+        reshard_status status = RESHARD_OK;
+        if (is_wanted && expected->filter)
+            status = key_filter_wants(expected->filter, warning->key, &is_wanted, err);
+        if (status)
+            return status;
+        bool is_new = is_wanted && name_map_find(keys, warning->key) == NAME_NONE;
         if (is_new && name_map_intern(keys, warning->key, NULL) == NAME_NONE)
             return error_set_memory(err);
         if (is_new && catalog_find(found, warning->key) == CATALOG_NONE)
@@ -99,7 +107,10 @@ static reshard_status compare_with_expected(const struct catalog *found, const s
     for (uint32_t i = 0; i < expected->catalog->tensor_count && !status; i++) {
         const struct str key = expected_key(expected, i);
         const uint32_t tensor = catalog_find(found, key);
-        if (expected->catalog->tensors[i].flags & TENSOR_HIDDEN)
+        bool is_wanted = !(expected->catalog->tensors[i].flags & TENSOR_HIDDEN);
+        if (is_wanted && expected->filter)
+            status = key_filter_wants(expected->filter, key, &is_wanted, err);
+        if (status || !is_wanted)
             continue;
         if (name_map_intern(&keys, key, NULL) == NAME_NONE)
             status = error_set_memory(err);
@@ -149,6 +160,7 @@ static void report_other_types(const struct catalog *found, const struct expecte
 struct against_subject {
     struct checkpoint *checkpoint; /* NULL: names are those of the model already */
     const struct catalog *catalog;
+    struct key_filter *filter;     /* as in expected */
 };
 
 static reshard_status compare_with_model(const struct catalog *catalog, const struct model_shapes *shapes, struct expected *expected,
@@ -165,7 +177,7 @@ static reshard_status compare_under_names(const struct against_subject *subject,
                                           struct finding_sink *findings, reshard_error *err)
 {
     struct expected expected = { .catalog = shapes->catalog, .is_optional = shapes->is_optional, .ignored = shapes->ignored,
-                                 .ignored_count = shapes->ignored_count, .knows_shapes = true };
+                                 .ignored_count = shapes->ignored_count, .knows_shapes = true, .filter = subject->filter };
     struct checkpoint *related = subject->checkpoint;
     struct mapped mapped = { .catalog = subject->catalog };
     reshard_status status = RESHARD_OK;
@@ -205,11 +217,11 @@ reshard_status against_config(const struct catalog *catalog, struct str config, 
 }
 
 /* {"weight_map": {key: file}}: keys only. */
-static reshard_status against_index(const struct catalog *catalog, const struct value *map, struct finding_sink *findings,
+static reshard_status against_index(const struct against_subject *subject, const struct value *map, struct finding_sink *findings,
                                     reshard_error *err)
 {
     struct catalog *names = catalog_new("index");
-    struct expected expected = { .catalog = names };
+    struct expected expected = { .catalog = names, .filter = subject->filter };
     reshard_status status = names ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; !status && i + 1 < map->list.count; i += 2) {
         uint32_t tensor;
@@ -218,7 +230,7 @@ static reshard_status against_index(const struct catalog *catalog, const struct 
             names->tensors[tensor].flags |= TENSOR_NO_DATA;
     }
     if (!status)
-        status = compare_with_expected(catalog, &expected, findings, err);
+        status = compare_with_expected(subject->catalog, &expected, findings, err);
     catalog_free(names);
     return status;
 }
@@ -231,7 +243,7 @@ static reshard_status against_text(const struct against_subject *subject, struct
     reshard_status status = json_parse(text.data, text.size, limits, &graph, err);
     const struct value *map = !status && graph.root->kind == VALUE_DICT ? value_dict_get(graph.root, "weight_map") : NULL;
     if (!status && map && map->kind == VALUE_DICT)
-        status = against_index(subject->catalog, map, findings, err);
+        status = against_index(subject, map, findings, err);
     else if (!status)
         status = against_model(subject, text, limits, findings, err);
     if (status)
@@ -240,16 +252,54 @@ static reshard_status against_text(const struct against_subject *subject, struct
     return status;
 }
 
+/* The tensors of a view, by its names. */
+static reshard_status catalog_of_view(const struct checkpoint *checkpoint, struct catalog **out, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint->source->catalog;
+    *out = catalog_new("view");
+    reshard_status status = *out ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < checkpoint->listed_count && !status; i++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
+        uint32_t number;
+        status = catalog_add_tensor(*out, checkpoint_tensor_name(checkpoint, i), tensor->dtype, tensor->rank,
+                                    catalog_vector_at(catalog, tensor->shape), &number, err);
+        if (!status)
+            (*out)->tensors[number].flags |= TENSOR_NO_DATA;
+    }
+    return status ? status : catalog_seal(*out, true, err);
+}
+
 static reshard_status against_file(struct checkpoint *checkpoint, struct store *store, const char *name, struct finding_sink *findings,
                                    reshard_error *err)
 {
-    const struct against_subject subject = { .checkpoint = checkpoint, .catalog = checkpoint->source->catalog };
+    struct against_subject subject = { .checkpoint = checkpoint, .catalog = checkpoint->source->catalog };
     const struct limits *limits = &checkpoint->source->limits;
     struct buffer text = { 0 };
+    struct catalog *shown = NULL;
     reshard_status status = store_read_all(store, name, NAMED_LIMIT(limits, json_bytes), &text, err);
+    if (!status && checkpoint->view) {
+        status = catalog_of_view(checkpoint, &shown, err);
+        subject = (struct against_subject){ .catalog = shown, .filter = &checkpoint->view->filter };
+    }
     if (!status)
         status = against_text(&subject, buffer_str(&text), name, limits, findings, err);
     buffer_release(&text);
+    catalog_free(shown);
+    return status;
+}
+
+/* The names that a view shows are those that the reference has, or nobody's: who gives names relates by them. */
+static reshard_status against_viewed(const struct checkpoint *checkpoint, struct checkpoint *reference, struct finding_sink *findings,
+                                     reshard_error *err)
+{
+    const struct catalog *catalog = reference->source->catalog;
+    const struct expected expected = { .catalog = catalog, .losses = catalog, .knows_shapes = true, .knows_types = true,
+                                       .filter = &checkpoint->view->filter };
+    struct catalog *shown = NULL;
+    reshard_status status = catalog_of_view(checkpoint, &shown, err);
+    if (!status)
+        status = compare_with_expected(shown, &expected, findings, err);
+    catalog_free(shown);
     return status;
 }
 
@@ -260,6 +310,12 @@ static reshard_status against_checkpoint(struct checkpoint *checkpoint, const ch
     struct mapped mapped = { 0 };
     reshard_status status = checkpoint_open(reference, options, &other, err);
     related = other;
+    if (checkpoint->view) {
+        if (!status)
+            status = against_viewed(checkpoint, other, findings, err);
+        checkpoint_close(other);
+        return status;
+    }
     if (!status)
         status = checkpoint_relate_both(&checkpoint, &related, err);
     if (!status)

@@ -6,7 +6,6 @@
 struct viewing {
     struct checkpoint *checkpoint;
     struct checkpoint_view *view;
-    struct key_filter filter;
     uint32_t *listed; /* that stay, as checkpoint.listed */
     uint32_t count;
 };
@@ -21,9 +20,10 @@ static reshard_status view_tensors(struct viewing *viewing, reshard_error *err)
         bool is_wanted = false;
         status = naming_apply(&view->naming, NAMING_TENSOR, &key, err);
         if (!status)
-            status = key_filter_wants(&viewing->filter, key, &is_wanted, err);
+            status = key_filter_wants(&view->filter, key, &is_wanted, err);
         if (status || !is_wanted)
             continue;
+        view->is_chosen[checkpoint->listed[i]] = true;
         view->names[viewing->count] = key;
         viewing->listed[viewing->count++] = checkpoint->listed[i];
     }
@@ -42,8 +42,8 @@ static reshard_status view_items(struct viewing *viewing, reshard_error *err)
         if (!catalog_item_is_of_format(item)) {
             status = naming_apply(&view->naming, NAMING_ITEM, &key, err);
             if (!status)
-                status = key_filter_wants(&viewing->filter, key, &is_wanted, err);
-        } else if (viewing->filter.include.count) {
+                status = key_filter_wants(&view->filter, key, &is_wanted, err);
+        } else if (view->filter.include.count) {
             is_wanted = false; /* asked for are keys */
         }
         if (status || !is_wanted)
@@ -72,6 +72,9 @@ void checkpoint_view_free(struct checkpoint_view *view)
     if (!view)
         return;
     naming_end(&view->naming);
+    key_filter_release(&view->filter);
+    free(view->whole);
+    free(view->is_chosen);
     name_map_release(&view->by_name);
     free(view->names);
     free(view->tensors);
@@ -80,7 +83,7 @@ void checkpoint_view_free(struct checkpoint_view *view)
     free(view);
 }
 
-static struct checkpoint_view *view_make(size_t tensors, size_t items)
+static struct checkpoint_view *view_make(size_t tensors, size_t items, size_t catalog_tensors)
 {
     struct checkpoint_view *view = calloc(1, sizeof(*view));
     if (!view)
@@ -89,7 +92,8 @@ static struct checkpoint_view *view_make(size_t tensors, size_t items)
     view->tensors = calloc(tensors + 1, sizeof(*view->tensors));
     view->items = calloc(items + 1, sizeof(*view->items));
     view->item_names = calloc(items + 1, sizeof(*view->item_names));
-    if (view->names && view->tensors && view->items && view->item_names)
+    view->is_chosen = calloc(catalog_tensors + 1, sizeof(*view->is_chosen));
+    if (view->names && view->tensors && view->items && view->item_names && view->is_chosen)
         return view;
     checkpoint_view_free(view);
     return NULL;
@@ -99,12 +103,13 @@ reshard_status checkpoint_select(struct checkpoint *checkpoint, const struct vie
 {
     struct viewing viewing = { .checkpoint = checkpoint };
     viewing.listed = calloc((size_t)checkpoint->listed_count + 1, sizeof(*viewing.listed));
-    viewing.view = view_make(checkpoint->listed_count, checkpoint->source->catalog->item_count);
+    viewing.view =
+        view_make(checkpoint->listed_count, checkpoint->source->catalog->item_count, checkpoint->source->catalog->tensor_count);
     reshard_status status = viewing.listed && viewing.view ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = naming_begin(&viewing.view->naming, &options->naming, err);
     if (!status)
-        status = key_filter_begin(&viewing.filter, options->include, options->exclude, err);
+        status = key_filter_begin(&viewing.view->filter, options->include, options->exclude, err);
     if (!status)
         status = view_tensors(&viewing, err);
     if (!status)
@@ -112,14 +117,14 @@ reshard_status checkpoint_select(struct checkpoint *checkpoint, const struct vie
     if (!status)
         status = view_index(&viewing, err);
     if (!status)
-        status = key_filter_check(&viewing.filter, err);
-    key_filter_release(&viewing.filter);
+        status = key_filter_check(&viewing.view->filter, err);
     if (status) {
         checkpoint_view_free(viewing.view);
         free(viewing.listed);
         return status;
     }
-    free(checkpoint->listed);
+    viewing.view->whole = checkpoint->listed;
+    viewing.view->whole_count = checkpoint->listed_count;
     checkpoint->listed = viewing.listed;
     checkpoint->listed_count = viewing.count;
     checkpoint->view = viewing.view;

@@ -20,10 +20,27 @@ struct checkpoint_view {
     uint32_t *items;          /* that are seen: catalog indices */
     struct str *item_names;
     uint32_t item_count;
+    struct key_filter filter; /* that chose them */
+    uint32_t *whole;          /* checkpoint.listed as it was without the view */
+    uint32_t whole_count;
+    bool *is_chosen;          /* by catalog tensor */
 };
 
 /* Narrows checkpoint.listed and sets checkpoint.view, once. On failure all is as it was; USAGE names a glob that matches nothing. */
 reshard_status checkpoint_select(struct checkpoint *checkpoint, const struct view_options *options, reshard_error *err);
+/* The tensors that were listed before there was a view. */
+static inline const uint32_t *checkpoint_whole_listing(const struct checkpoint *checkpoint, uint32_t *count)
+{
+    *count = checkpoint->view ? checkpoint->view->whole_count : checkpoint->listed_count;
+    return checkpoint->view ? checkpoint->view->whole : checkpoint->listed;
+}
+
+/* Whether a tensor of the catalog is seen; payload of items is what no view leaves out. */
+static inline bool checkpoint_shows(const struct checkpoint *checkpoint, uint32_t tensor)
+{
+    return !checkpoint->view || checkpoint->view->is_chosen[tensor];
+}
+
 /* USAGE if there is a view, where all of a checkpoint is needed. */
 reshard_status checkpoint_is_whole(const struct checkpoint *checkpoint, reshard_error *err);
 void checkpoint_view_free(struct checkpoint_view *view);

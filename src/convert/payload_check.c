@@ -15,6 +15,7 @@
 struct payload_job {
     const struct catalog *catalog;
     struct source *source;
+    const bool *is_chosen; /* by catalog tensor; NULL: all are looked at */
     struct value_stats *stats;
     struct finding_sink *findings;
     const struct engine_options *options;
@@ -315,6 +316,8 @@ static reshard_status make_order(struct payload_job *job, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->chunk_count; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
+        if (job->is_chosen && !job->is_chosen[chunk->tensor])
+            continue;
         if ((chunk->flags & CHUNK_HAS_CRC) || is_tried(job, chunk) || has_values(job, chunk)) {
             job->order[job->count++] = i;
             job->bytes_total += chunk->bytes;
@@ -443,13 +446,14 @@ static reshard_status learnt_share(struct payload_job *job, struct team *team, r
     return status;
 }
 
-reshard_status payload_check(struct source *source, struct value_stats *stats, struct team *team, const struct engine_options *options,
-                             struct finding_sink *findings, reshard_error *err)
+reshard_status payload_check(struct source *source, const bool *is_chosen, struct value_stats *stats, struct team *team,
+                             const struct engine_options *options, struct finding_sink *findings, reshard_error *err)
 {
     struct team_findings kept;
     struct payload_job job = {
         .catalog = source->catalog,
         .source = source,
+        .is_chosen = is_chosen,
         .stats = stats,
         .findings = team_findings_begin(team, &kept, findings),
         .options = options,

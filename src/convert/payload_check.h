@@ -12,9 +12,9 @@
 #include "engine/engine.h"
 #include "formats/driver.h"
 
-/* stats, by catalog tensor, may be NULL: then only checksums are checked. Chunks must be resolved. Of a team each rank
- * reads some, and all get the same. */
-reshard_status payload_check(struct source *source, struct value_stats *stats, struct team *team, const struct engine_options *options,
-                             struct finding_sink *findings, reshard_error *err);
+/* stats, by catalog tensor, may be NULL: then only checksums are checked. is_chosen: by catalog tensor, whether it is looked at; NULL: all.
+ * Chunks must be resolved. Of a team each rank reads some, and all get the same. */
+reshard_status payload_check(struct source *source, const bool *is_chosen, struct value_stats *stats, struct team *team,
+                             const struct engine_options *options, struct finding_sink *findings, reshard_error *err);
 
 #endif

@@ -479,7 +479,7 @@ static reshard_status check_payload(struct salvaging *salvaging, reshard_error *
     struct finding_sink sink = { .receive = take_finding, .context = salvaging };
     reshard_status status = verify_by_driver(salvaging, err);
     if (!status)
-        status = payload_check(source, NULL, NULL, salvaging->engine, &sink, err);
+        status = payload_check(source, NULL, NULL, NULL, salvaging->engine, &sink, err);
     for (uint32_t i = 0; !status && i < source->catalog->tensor_count; i++)
         settle_tensor(salvaging, i);
     return status ? status : sidecar_verify(salvaging->checkpoint, NULL, salvaging->engine, &sink, &salvaging->cover, err);

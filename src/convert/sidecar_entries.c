@@ -2,6 +2,8 @@
 /* The entries of a sidecar: what tensors and items are called in it, and what stands behind the name. */
 #include "convert/sidecar_parts.h"
 
+#include "convert/checkpoint_view.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,10 +55,12 @@ reshard_status sidecar_names_of_tensors(const struct checkpoint *checkpoint, str
     const struct catalog *catalog = checkpoint->source->catalog;
     struct path_part single;
     const struct path_part *parts;
-    *out = (struct sidecar_names){ .indices = calloc((size_t)checkpoint->listed_count + 1, sizeof(uint32_t)) };
+    uint32_t count_listed;
+    const uint32_t *listed = checkpoint_whole_listing(checkpoint, &count_listed);
+    *out = (struct sidecar_names){ .indices = calloc((size_t)count_listed + 1, sizeof(uint32_t)) };
     reshard_status status = out->indices ? RESHARD_OK : error_set_memory(err);
-    for (uint32_t i = 0; i < checkpoint->listed_count && !status; i++) {
-        uint32_t index = checkpoint->listed[i];
+    for (uint32_t i = 0; i < count_listed && !status; i++) {
+        uint32_t index = listed[i];
         const struct catalog_tensor *tensor = &catalog->tensors[index];
         if (!(tensor->flags & TENSOR_AMBIGUOUS)) {
             status = add_name(out, tensor->key, index, err);

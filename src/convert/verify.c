@@ -88,7 +88,7 @@ static reshard_status compare_replicas(struct checkpoint *checkpoint, const uint
     for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
         const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
-        if (!(chunk->flags & CHUNK_REPLICA) || (owners && owners[chunk->tensor] != rank))
+        if (!(chunk->flags & CHUNK_REPLICA) || !checkpoint_shows(checkpoint, chunk->tensor) || (owners && owners[chunk->tensor] != rank))
             continue;
         uint32_t original = original_of(catalog, tensor, i);
         status = work_spend_steps(checkpoint->source->limits.budget, original - tensor->first_chunk + 1, err);
@@ -169,7 +169,7 @@ static void report_stats(struct checkpoint *checkpoint, const struct value_stats
     for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
         uint32_t tensor = checkpoint->listed[i];
         const struct value_stats *found = &stats[tensor];
-        struct str key = catalog->tensors[tensor].key;
+        struct str key = checkpoint_tensor_name(checkpoint, i);
         if (found->nan_count)
             finding_report(findings, fail_on & VERIFY_FAIL_NAN ? FINDING_FAILURE : FINDING_WARNING, "nan", key, "%llu NaN",
                            (unsigned long long)found->nan_count);
@@ -227,11 +227,13 @@ static void count_covered(const struct checkpoint *checkpoint, const struct side
         out.checked_tensors += is_checked;
         out.checked_bytes += is_checked ? bytes : 0;
         if (!is_checked && options->uncovered)
-            options->uncovered(options->context, tensor->key, bytes);
+            options->uncovered(options->context, checkpoint_tensor_name(checkpoint, i), bytes);
     }
     for (uint32_t i = 0; i < catalog->item_count; i++)
         out.checked_items += catalog->items[i].is_checked || (cover->items && cover->items[i]);
     for (uint32_t i = 0; i < catalog->chunk_count; i++) {
+        if (!checkpoint_shows(checkpoint, catalog->chunks[i].tensor))
+            continue;
         out.replicas += (catalog->chunks[i].flags & CHUNK_REPLICA) != 0;
         const bool has_checksum = (catalog->chunks[i].flags & (CHUNK_HAS_CRC | CHUNK_CHECKED)) != 0;
         out.checksums += has_checksum;
@@ -248,7 +250,8 @@ static reshard_status verify_payload(struct checkpoint *checkpoint, struct value
                                      const struct engine_options *engine, struct finding_sink *findings, struct sidecar_cover *cover,
                                      uint64_t *bytes_read, reshard_error *err)
 {
-    reshard_status status = payload_check(checkpoint->source, stats, team, engine, findings, err);
+    const bool *is_chosen = checkpoint->view ? checkpoint->view->is_chosen : NULL;
+    reshard_status status = payload_check(checkpoint->source, is_chosen, stats, team, engine, findings, err);
     if (!status)
         status = share_replicas(checkpoint, team, engine, findings, bytes_read, err);
     return status ? status : sidecar_verify(checkpoint, team, engine, findings, cover, err);
@@ -262,9 +265,7 @@ static reshard_status verify_all(struct checkpoint *checkpoint, const struct ver
     const bool reads_values = options->is_deep || options->fail_on;
     uint64_t failures = findings->failures, bytes_read = 0;
     work_renew(&source->work);
-    reshard_status status = checkpoint_is_whole(checkpoint, err);
-    if (!status)
-        status = source_resolve(source, NULL, 0, err);
+    reshard_status status = source_resolve(source, NULL, 0, err);
     if (!status)
         status = source_verify(source, options->is_deep, err);
     if (status)

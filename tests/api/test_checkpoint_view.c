@@ -104,7 +104,11 @@ TEST(a_view_is_not_converted_or_compared)
     CHECK_FAILS(reshard_estimate(part, NULL, &options, NULL, NULL, &err), RESHARD_ERR_USAGE);
     CHECK_FAILS(reshard_diff(whole, part, NULL, NULL, NULL, NULL, &err), RESHARD_ERR_USAGE);
     CHECK_FAILS(reshard_diff(part, whole, NULL, NULL, NULL, NULL, &err), RESHARD_ERR_USAGE);
-    CHECK_FAILS(reshard_verify(part, NULL, NULL, NULL, NULL, &err), RESHARD_ERR_USAGE);
+    reshard_coverage covered = RESHARD_COVERAGE_INIT;
+    reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
+    verify.coverage = &covered;
+    CHECK_OK(reshard_verify(part, &verify, NULL, NULL, NULL, &err));
+    assert_int_equal(covered.tensors, 1);
     CHECK_FAILS(reshard_checkpoint_view(part, &view, &err), RESHARD_ERR_USAGE);
     reshard_close(part);
     reshard_close(whole);

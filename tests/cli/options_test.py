@@ -205,7 +205,21 @@ def seen(sh, verb, *words):
     return [t["key"] for t in sh.json(verb, model(sh), *words)["tensors"]]
 
 
+def a_prefix_apart(sh):
+    """A model whose names begin with "a.", and the same without."""
+    sh("convert", model(sh), "named", "--to", "safetensors", "--add-prefix", "a.")
+    return "named", "--against", "m.safetensors"
+
+
 def option_include(sh, verb):
+    if verb == "verify":
+        sh("convert", model(sh), "part", "--to", "safetensors", "--exclude", "w")
+        sh("verify", "part", "--against", "m.safetensors", status=1)
+        sh("verify", "part", "--against", "m.safetensors", "n", "--include", "v")
+        assert "include 'vv' matches no key" in sh(verb, model(sh), "vv", status=2).stderr
+        assert "--latest-good looks at whole" in sh(verb, ".", "--latest-good", "--include", "v", status=2).stderr
+        equal(sh.json("verify", "part", "--include", "v", "--deep")["proved"]["tensors"], 1)
+        return
     if verb in ("ls", "hash"):
         equal(sorted(seen(sh, verb, "n", "--include", "{v,x,w}")), ["n", "v", "w"])
         assert "include 'vv' matches no key" in sh(verb, model(sh), "vv", status=2).stderr
@@ -225,6 +239,10 @@ def option_include(sh, verb):
 
 
 def option_exclude(sh, verb):
+    if verb == "verify":
+        sh("convert", model(sh), "part", "--to", "safetensors", "--include", "w")
+        sh("verify", "m.safetensors", "--against", "part", "--exclude", "[nv]")
+        return
     if verb in ("ls", "hash"):
         equal(seen(sh, verb, "--exclude", "[vw]"), ["n"])
         return
@@ -308,6 +326,9 @@ def names_agree(sh, *words):
 
 
 def option_strip_prefix(sh, verb):
+    if verb == "verify":
+        sh("verify", *a_prefix_apart(sh), "--strip-prefix", "a.")
+        return
     if verb == "diff":
         return names_agree(sh, "--strip-prefix", "a.")
     if verb in ("ls", "hash", "stats"):
@@ -323,6 +344,9 @@ def option_strip_prefix(sh, verb):
 
 
 def option_rename(sh, verb):
+    if verb == "verify":
+        sh("verify", *a_prefix_apart(sh), "--rename", "s/^a\\.(.)$/h.$1/", "--rename", "h.* -> *")
+        return
     if verb == "diff":
         return names_agree(sh, "--rename", "a.* -> *")
     if verb in ("ls", "hash", "stats"):
@@ -334,6 +358,10 @@ def option_rename(sh, verb):
 
 
 def option_add_prefix(sh, verb):
+    if verb == "verify":
+        a_prefix_apart(sh)
+        sh("verify", "m.safetensors", "a.w", "--against", "named", "--add-prefix", "a.")
+        return
     if verb == "diff":
         names_agree(sh, "--strip-prefix", "a.")
         sh("diff", model(sh), "named", "--items", "ignore", "--add-prefix", "a.")
