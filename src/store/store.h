@@ -45,7 +45,7 @@ struct store_region {
     int (*give)(void *out, uint64_t offset, size_t size, void *context); /* the same as callers have it; what is not 0 ends the call */
     void *context;
 };
-#define STORE_REGION_NAME_MAX 16
+#define STORE_REGION_NAME_MAX 24
 void store_region_name(uint32_t number, char out[STORE_REGION_NAME_MAX]);
 reshard_status store_new_over(const struct store_region *regions, size_t count, struct store **out, reshard_error *err);
 

@@ -148,16 +148,21 @@ static struct caller_store *caller_store_of(struct store *store)
     return (struct caller_store *)(void *)store;
 }
 
+/* What messages call the memory that a shard has. */
+#define REGION_PREFIX "shard "
+
 void store_region_name(uint32_t number, char out[STORE_REGION_NAME_MAX])
 {
-    snprintf(out, STORE_REGION_NAME_MAX, "%" PRIu32, number);
+    snprintf(out, STORE_REGION_NAME_MAX, REGION_PREFIX "%" PRIu32, number);
 }
 
 /* The region of that name, or NULL. */
 static const struct store_region *region_find(const struct caller_store *store, const char *name)
 {
     char *end, own[STORE_REGION_NAME_MAX];
-    unsigned long number = strtoul(name, &end, 10);
+    if (strncmp(name, REGION_PREFIX, strlen(REGION_PREFIX)) != 0)
+        return NULL;
+    unsigned long number = strtoul(name + strlen(REGION_PREFIX), &end, 10);
     if (*end || number >= store->count)
         return NULL;
     store_region_name((uint32_t)number, own);

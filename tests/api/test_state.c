@@ -320,6 +320,7 @@ TEST(shards_that_are_no_whole_are_refused_by_name)
         assert_int_equal(open_parts(wrong[i], 2, &checkpoint), RESHARD_ERR_FORMAT);
         assert_null(checkpoint);
         assert_non_null(strstr(err.message, "'w'"));
+        assert_true(wrong[i] != overlap || strstr(err.message, "[3:8] in 'shard 1'"));
     }
 }
 
