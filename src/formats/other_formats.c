@@ -4,16 +4,20 @@
 #include "formats/source_probe.h"
 
 #include <fnmatch.h>
+#include <stdio.h>
 #include <string.h>
 
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { DEEPSPEED, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
+enum other { DEEPSPEED, UNIVERSAL, BYTECHECKPOINT, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
     [DEEPSPEED] = { "DeepSpeed",
                     "zero_to_fp32.py, which DeepSpeed puts beside its checkpoints, writes the weights as files that are read" },
+    [UNIVERSAL] = { "DeepSpeed (universal)",
+                    "zero_to_fp32.py, beside the checkpoint that ds_to_universal.py made it of, writes the weights as files that are read" },
+    [BYTECHECKPOINT] = { "ByteCheckpoint as a whole", "its model and its optimizer are read, each as a checkpoint of its own" },
     [ORBAX] = { "Orbax (OCDBT)", "saved with use_ocdbt=False it is a zarr group, which is read" },
     [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
     [TENSORFLOW] = { "TensorFlow", "tf.train.load_checkpoint gives its arrays; safetensors.numpy.save_file writes them" },
@@ -32,6 +36,9 @@ static const struct {
     enum other format;
     const char *beside; /* counts only beside a file of such a name */
 } names[] = {
+    { "latest_universal", UNIVERSAL, NULL },
+    { "zero", UNIVERSAL, "mp_rank_*_model_states.pt" },
+    { "extra_state", BYTECHECKPOINT, "model" },
     { "*mp_rank_*_model_states.pt", DEEPSPEED, NULL },
     { "*zero_pp_rank_*_optim_states.pt", DEEPSPEED, NULL },
     { "layer_*-model_*states.pt", DEEPSPEED, NULL },
@@ -100,6 +107,8 @@ const struct other_format *other_format_of_file(const char *name, const uint8_t 
 struct below {
     struct store *store;
     size_t looked_at, found;
+    const struct other_format *other; /* the first folder's that is of one; NULL: none */
+    char other_name[200];
     reshard_error *err;
 };
 
@@ -149,7 +158,12 @@ static reshard_status look_into(struct below *below, const char *directory, int 
     size_t count;
     reshard_error ignored = { 0 };
     reshard_status status = store_list(below->store, directory, &arena, &entries, &count, &ignored);
-    if (!status)
+    if (!status && !below->other && !has_controls(directory)) {
+        below->other = other_format_of_entries(entries, count, strlen(directory) + 1);
+        if (below->other)
+            snprintf(below->other_name, sizeof(below->other_name), "%s", directory);
+    }
+    if (!status && levels)
         status = look_below(below, entries, count, levels);
     arena_release(&arena);
     return status == RESHARD_ERR_MEMORY ? status : RESHARD_OK;
@@ -167,7 +181,7 @@ static reshard_status look_below(struct below *below, const struct store_entry *
         status = driver_recognise(below->store, entries[i].name.data, &driver, &ignored);
         if (!status && driver)
             hint_checkpoint(below, entries[i].name.data, driver);
-        else if (!status && entries[i].is_directory && levels > 1)
+        else if (!status && entries[i].is_directory && levels)
             status = look_into(below, entries[i].name.data, levels - 1);
     }
     return status == RESHARD_ERR_MEMORY ? status : RESHARD_OK;
@@ -179,5 +193,7 @@ reshard_status hint_checkpoints_below(struct store *store, const struct store_en
     reshard_status status = look_below(&below, entries, count, 2);
     if (!status && below.found > SHOWN_MAX)
         error_hint(err, "and %zu more below", below.found - SHOWN_MAX);
+    if (!status && !below.found && below.other)
+        error_hint(err, "'%s' is %s, which is not read yet: %s", below.other_name, below.other->name, below.other->next_step);
     return status;
 }
