@@ -16,7 +16,8 @@ static const struct other_format others[] = {
     [DEEPSPEED] = { "DeepSpeed",
                     "zero_to_fp32.py, which DeepSpeed puts beside its checkpoints, writes the weights as files that are read" },
     [UNIVERSAL] = { "DeepSpeed (universal)",
-                    "zero_to_fp32.py, beside the checkpoint that ds_to_universal.py made it of, writes the weights as files that are read" },
+                    "zero_to_fp32.py, beside the checkpoint that ds_to_universal.py made it of, writes the weights as files that are "
+                    "read" },
     [BYTECHECKPOINT] = { "ByteCheckpoint as a whole", "its model and its optimizer are read, each as a checkpoint of its own" },
     [ORBAX] = { "Orbax (OCDBT)", "saved with use_ocdbt=False it is a zarr group, which is read" },
     [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
