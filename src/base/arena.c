@@ -101,6 +101,14 @@ void *arena_array(struct arena *arena, size_t count, size_t element_size)
     return arena_alloc(arena, size);
 }
 
+bool arena_fits(struct arena *arena, size_t count, size_t element_size)
+{
+    size_t left = (size_t)(arena->end - arena->next), size;
+    bool fits = !__builtin_mul_overflow(count, element_size, &size) && (size <= left || bytes_fit(arena, size - left));
+    arena->is_full |= !fits;
+    return fits;
+}
+
 char *arena_copy(struct arena *arena, const void *bytes, size_t size)
 {
     if (size == SIZE_MAX)

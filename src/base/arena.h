@@ -39,6 +39,9 @@ char *arena_copy(struct arena *arena, const void *bytes, size_t size);
 bool arena_str(struct arena *arena, struct str s, struct str *out);
 char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Whether count more elements can be within bytes_max: asked before they are made one by one. False: the arena is full. */
+bool arena_fits(struct arena *arena, size_t count, size_t element_size);
+
 /* Counts bytes that lie elsewhere, but live as long, against bytes_max; false if they do not fit. */
 bool arena_charge(struct arena *arena, size_t bytes);
 

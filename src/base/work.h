@@ -39,7 +39,7 @@ void work_add_input(struct work *work, uint64_t stored_bytes);
 /* Full again: before another run over the same input (hash, verify, convert) on the caller's own account. */
 void work_renew(struct work *work);
 
-/* Takes units; false once there are too few, which work_failed tells. */
+/* Takes units; false once there are too few, which work_is_spent tells. */
 static inline bool work_take(struct work *work, uint64_t units)
 {
     int64_t wanted = units > INT64_MAX / 4 ? INT64_MAX / 4 : (int64_t)units;

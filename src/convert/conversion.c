@@ -228,7 +228,7 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
     status = conversion_add_settings(conversion, driver, err);
     if (status)
         return status;
-    status = driver->lay_out(request, &conversion->target, err);
+    status = work_explain(request->limits.budget, driver->lay_out(request, &conversion->target, err), err);
     if (status)
         return status;
     return target_seal(&conversion->target, err);

@@ -215,7 +215,7 @@ reshard_status conversion_run(struct conversion *conversion, const char *target_
     if (!status && conversion->options->part_count)
         return conversion_run_part(conversion, target_path, err);
     if (!status)
-        status = run_write(&run, target_path, err);
+        status = work_explain(conversion->source->source->limits.budget, run_write(&run, target_path, err), err);
     run_close_objects(&run);
     if (!status)
         status = run_check(&run, err);

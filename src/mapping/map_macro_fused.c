@@ -105,6 +105,13 @@ static void map_macro_fused_read_axis(struct fused *fused)
 
 /* ---- names ---- */
 
+/* Each piece is made, and stands once more in the order of a side. */
+static bool pieces_fit(const struct fused *fused, int64_t count, bool *no_memory)
+{
+    *no_memory |= !arena_fits(fused->context->arena, (size_t)count, 2 * sizeof(struct map_name));
+    return !*no_memory;
+}
+
 static bool make_pieces(struct fused *fused, const char *separator, struct str base, const char *kind, int64_t count, bool *no_memory)
 {
     struct map_name *names = arena_array(fused->context->arena, (size_t)count, sizeof(*names));
@@ -261,13 +268,16 @@ static bool make_kinds(struct fused *fused, int64_t source_degree, int64_t targe
 {
     static const struct str qkv = { "fused_qkv_old_tmp", 17 }, ffn = { "fused_ffn_tmp", 13 };
     if (fused->statement->flag == MAP_FLAG_QKV_OLD)
-        return make_pieces(fused, ".", qkv, "Q_", fused->heads, no_memory) &&
-               make_pieces(fused, ".", qkv, "K_", fused->groups, no_memory) && make_pieces(fused, ".", qkv, "V_", fused->groups, no_memory);
+        return pieces_fit(fused, fused->heads + 2 * fused->groups, no_memory) &&
+               make_pieces(fused, ".", qkv, "Q_", fused->heads, no_memory) &&
+               make_pieces(fused, ".", qkv, "K_", fused->groups, no_memory) &&
+               make_pieces(fused, ".", qkv, "V_", fused->groups, no_memory);
     int64_t count = source_degree / greatest_common_divisor(source_degree, target_degree);
     if (__builtin_mul_overflow(count, target_degree, &count) || (uint64_t)count > fused->context->limits->map_names / 4)
         return map_macro_fused_fail(fused, fused->statement->flag_span, "raise the limit map_names",
                                     "the numbers of ranks need too many pieces");
-    return make_pieces(fused, ".", ffn, "GATE_", count, no_memory) && make_pieces(fused, ".", ffn, "UP_", count, no_memory);
+    return pieces_fit(fused, 2 * count, no_memory) && make_pieces(fused, ".", ffn, "GATE_", count, no_memory) &&
+           make_pieces(fused, ".", ffn, "UP_", count, no_memory);
 }
 
 static reshard_status expand_by_rank(struct fused *fused)
@@ -325,6 +335,7 @@ static reshard_status expand_by_group(struct fused *fused)
     }
     struct map_name *names = is_join ? statement->left : statement->right;
     int64_t counts[KINDS_MAX] = { fused->heads, fused->groups, fused->groups };
+    pieces_fit(fused, fused->heads + 2 * fused->groups, &no_memory);
     for (int kind = 0; kind < KINDS_MAX && !no_memory; kind++)
         make_pieces(fused, "", names[kind].text, "", counts[kind], &no_memory);
     if (no_memory)

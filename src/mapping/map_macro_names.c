@@ -53,6 +53,9 @@ static reshard_status append_array(const struct map_macro_context *context, cons
     uint64_t wanted = (uint64_t)(name->end - name->begin);
     if (wanted > context->limits->map_names)
         return error_set_limit(err, "map_names", wanted, context->limits->map_names);
+    /* A name's text has a digit and its end at least; the name is kept once as the list grows, once in the statement. */
+    if (!arena_fits(context->arena, (size_t)wanted, 2 * sizeof(*name) + name->text.size + 2))
+        return error_set_memory(err);
     for (int64_t i = name->begin; i < name->end; i++) {
         struct map_name one = { .span = name->span, .is_quoted = name->is_quoted };
         struct str suffix = name->is_inline || i + 1 == name->end ? name->array_suffix : (struct str){ 0 };

@@ -79,6 +79,25 @@ TEST(the_limit_holds_and_survives_release)
     arena_release(&arena);
 }
 
+TEST(what_is_asked_beforehand_is_told_beforehand)
+{
+    struct arena arena = { .bytes_max = 10000 };
+    assert_true(arena_fits(&arena, 100, 100));
+    assert_false(arena.is_full);
+    assert_false(arena_fits(&arena, 101, 100));
+    assert_true(arena.is_full);
+    arena.is_full = false;
+    assert_false(arena_fits(&arena, SIZE_MAX, 2));
+    assert_true(arena.is_full);
+    assert_int_equal(arena.bytes_used, 0);
+    assert_non_null(arena_alloc(&arena, 9000));
+    assert_true(arena_fits(&arena, 1, 900));
+    assert_false(arena_fits(&arena, 1, 1001));
+    arena_release(&arena);
+    arena.bytes_max = 0;
+    assert_true(arena_fits(&arena, SIZE_MAX / 2, 2));
+}
+
 TEST(an_arena_goes_on_after_a_failed_allocation)
 {
     struct arena arena = { 0 };
@@ -101,6 +120,7 @@ int main(void)
         cmocka_unit_test(small_and_empty_requests),
         cmocka_unit_test(copies_end_in_a_nul),
         cmocka_unit_test(the_limit_holds_and_survives_release),
+        cmocka_unit_test(what_is_asked_beforehand_is_told_beforehand),
         cmocka_unit_test(an_arena_goes_on_after_a_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

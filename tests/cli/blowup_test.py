@@ -3,13 +3,13 @@
 """Small inputs that ask for much: no verb may take more than 5 s of processor time or 1 GiB of memory over them. Prints TAP, a test an
 input.
 
-Each input is opened, shown, hashed, verified, compared, printed, planned and converted to every format, each by a process with RLIMIT_CPU
-and RLIMIT_AS, so that a regression fails and does not hang; peak memory is what the system says that the process had. The exit status and
-the named limit of `hash` are pinned; other verbs end with one of the documented statuses. Sanitizers get five times the time and no limit
-on addresses.
+Each input is opened, shown, hashed, verified, compared, printed, drawn, planned, salvaged and converted to every format, each by a process
+with RLIMIT_CPU and RLIMIT_AS, so that a regression fails and does not hang; peak memory is what the system says that the process had. The
+exit status and the named limit of `hash` are pinned, and for files of shared or repeated parts those of every verb; else verbs end with one
+of the documented statuses. Sanitizers get five times the time and no limit on addresses.
 
-usage: blowup_test.py --bin PATH [--only GLOB] [--formats N] [--seed N]
---formats 3 plans and converts to three formats of each input, which the seed chooses; what is refused as it is opened is alike for all.
+usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--seed N]
+--runs 6 does six of an input's runs, which the seed chooses, where there is no --only; what is refused as it is opened is alike for all.
 """
 import argparse
 import fnmatch
@@ -25,16 +25,17 @@ import tempfile
 import time
 
 import blowup_inputs as inputs
+import small_bombs
 
-FORMATS = "safetensors hf torch torch-dcp torch_dist torch_dcp fsdp_dtensor megatron zarr".split()
+FORMATS = "safetensors hf torch torch-dcp torch_dist torch_dcp fsdp_dtensor megatron zarr fsdp-ranks".split()
 SECONDS, BYTES = 5, 1 << 30
 STATUSES = {0, 1, 2, 4, 5, 6}
 MIB = 1 << 20
 
 
 class Runner:
-    def __init__(self, binary, work, formats=FORMATS):
-        self.binary, self.work, self.formats = binary, work, formats
+    def __init__(self, binary, work, choose=lambda runs: runs):
+        self.binary, self.work, self.choose = binary, work, choose
         libraries = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
         self.is_sanitized = "libasan" in libraries or "libtsan" in libraries
 
@@ -49,7 +50,8 @@ class Runner:
     def run(self, *words):
         """(exit status, peak bytes, first line of the complaint)"""
         shutil.rmtree(self.work / "out", ignore_errors=True)
-        (self.work / "out").unlink(missing_ok=True)
+        for left in ("out", "out.html"):
+            (self.work / left).unlink(missing_ok=True)
         with tempfile.TemporaryFile() as complaint:
             child = subprocess.Popen([self.binary, *map(str, words)], stdout=subprocess.DEVNULL, stderr=complaint, cwd=self.work,
                                      preexec_fn=self.lower_resources)
@@ -73,12 +75,12 @@ def opening_verbs(path):
             ["convert", path, "out", "--to", "torch_dist"]]
 
 
-def verbs(path, key, formats):
-    out = [["inspect", path], ["ls", path], ["ls", "--chunks", "--json", path], ["verify", path], ["verify", "--deep", "--json", path],
-           ["diff", path, path], ["cat", path, key, "--as", "raw"]]
-    for name in formats:
-        out += [["plan", path, "--to", name], ["convert", path, "out", "--to", name]]
-    return out
+def verbs(path, key):
+    return [["inspect", path], ["inspect", "--json", path], ["ls", path], ["ls", "--items", path], ["ls", "--items", "--json", path],
+            ["ls", "--tree", path], ["ls", "--chunks", "--json", path], ["verify", path], ["verify", "--deep", "--json", path],
+            ["verify", path, "--against", path], ["diff", path, path], ["diff", "--stat", path, path], ["stats", path], ["draw", path],
+            ["draw", "--diff", path, path, "out.html"], ["cat", path, key, "--as", "raw"], ["salvage", path, "out"],
+            *(["plan", path, "--to", name] for name in FORMATS), *(["convert", path, "out", "--to", name] for name in FORMATS)]
 
 
 class Checkpoint:
@@ -87,13 +89,32 @@ class Checkpoint:
     def __init__(self, make, status, limit="", key="w"):
         self.make, self.status, self.limit, self.key = make, status, limit, key
 
+    def statuses(self, words):
+        return STATUSES
+
     def problems(self, runner):
         path = self.make(runner.work / "in") or runner.work / "in"
         found = runner.must(["hash", path], {self.status}, self.limit)
         is_refused = self.status != 0 and runner.run("inspect", path)[0] == self.status
-        for words in opening_verbs(path) if is_refused else verbs(path, self.key, runner.formats):
-            found += runner.must(words, {self.status} if is_refused else STATUSES)
+        for words in opening_verbs(path) if is_refused else runner.choose(verbs(path, self.key)):
+            found += runner.must(words, {self.status} if is_refused else self.statuses(words))
         return found
+
+
+class Shared(Checkpoint):
+    """A file of parts that are shared or repeated. It is refused as it is opened, or nowhere but as `others` says: {verb, or format that it
+    is planned for and converted to: status}. A bomb that is no longer refused, or refused too much, is a change that says why."""
+
+    def __init__(self, make, limit="", others=None, key="w"):
+        super().__init__(self.make_within, 6 if limit else 0, limit, key)
+        self.make_file, self.others = make, others or {}
+
+    def make_within(self, folder):
+        folder.mkdir()
+        return self.make_file(folder / "model.pt")
+
+    def statuses(self, words):
+        return {self.others.get(words[words.index("--to") + 1] if "--to" in words else words[0], 0)}
 
 
 class Mapping:
@@ -198,11 +219,33 @@ for size in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virt
     CASES[f"Megatron's {size}"] = sizes(size)
 
 
+FLATTENED = {"torch_dcp": 5, "fsdp_dtensor": 5}  # their items are laid leaf by leaf: nested too deep
+FOREIGN = {"megatron": 5}  # of no Megatron model
+SHARED = {
+    "none_flood": Shared(small_bombs.none_flood, "work"), "deep_lists": Shared(small_bombs.deep_lists, "work"),
+    "equal_keys": Shared(small_bombs.equal_keys, "work"), "long_keys": Shared(small_bombs.long_keys, "work"),
+    "stride_zero": Shared(small_bombs.stride_zero, "tensor_expansion"),
+    "stride_zero_thousand": Shared(small_bombs.stride_zero_thousand, "tensor_expansion"),
+    "wide_state": Shared(small_bombs.wide_state, "work"),
+    "deep_items": Shared(small_bombs.deep_items, others=FLATTENED, key="deep"),
+    "equal_keys_item": Shared(small_bombs.equal_keys_item, others={"torch_dcp": 6, "fsdp_dtensor": 6}, key="k"),
+    "long_keys_item": Shared(small_bombs.long_keys_item, others={"torch_dcp": 6, "fsdp_dtensor": 6, "cat": 6}, key="d"),
+    "doubling": Shared(small_bombs.doubling, others={"torch_dcp": 6, "fsdp_dtensor": 6, "cat": 6}, key="a"),
+    "shared_flat_list": Shared(small_bombs.shared_flat_list, key="a",
+                               others=dict.fromkeys(("torch-dcp", "torch_dist", "torch_dcp", "fsdp_dtensor", "megatron", "fsdp-ranks",
+                                                     "diff"), 6)),
+    "small_items": Shared(small_bombs.small_items, others={"torch-dcp": 6, "torch_dist": 6, "fsdp-ranks": 6, **FOREIGN}, key="many.0"),
+    "same_items": Shared(small_bombs.same_items, key="k0"), "replicas": Shared(small_bombs.replicas, others=FOREIGN),
+    "replica_tensors": Shared(small_bombs.replica_tensors, others=FOREIGN, key="w0"),
+}
+CASES.update(SHARED)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--only", default="*")
-    parser.add_argument("--formats", type=int, default=len(FORMATS))
+    parser.add_argument("--runs", type=int)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     args = parser.parse_args()
     draw = random.Random(args.seed)
@@ -212,8 +255,10 @@ def main():
     failed = 0
     for number, (name, case) in enumerate(cases.items(), 1):
         with tempfile.TemporaryDirectory(prefix="reshard-blowup-") as work:
-            formats = draw.sample(FORMATS, args.formats)
-            found = case.problems(Runner(str(pathlib.Path(args.bin).resolve()), pathlib.Path(work), formats))
+            few = args.runs if args.only == "*" else None
+            runner = Runner(str(pathlib.Path(args.bin).resolve()), pathlib.Path(work),
+                            lambda runs: draw.sample(runs, few) if few and few < len(runs) else runs)
+            found = case.problems(runner)
         failed += bool(found)
         print(f"{'not ok' if found else 'ok'} {number} - {name}")
         print("".join(f"# {line}\n" for problem in found for line in problem.splitlines()), end="", flush=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small checkpoints that ask for much: parts that are shared, repeated or compressed. Pickles are written opcode by opcode.
 
-Each function of BOMBS makes a checkpoint at a path and returns it.
+Functions with a docstring make a checkpoint at a path and return it.
 """
 import io
 import random
@@ -260,12 +260,3 @@ def wide_state(path):
     wide = chunk_at_zero(text("x") + put(1) + NONE + (get(1) + NONE) * 150_000)
     chunks = EMPTY_LIST + MARK + wide + put(0) + get(0) * 99_999 + APPENDS
     return dcp(path, state(("w", tensor_storage(chunks))), EMPTY_DICT + MARK + index("w", integer(0)) + storage_info() + SETITEMS)
-
-
-BOMBS = {
-    "none_flood.pt": none_flood, "deep_lists.pt": deep_lists, "deep_items.pt": deep_items, "equal_keys.pt": equal_keys,
-    "equal_keys_item.pt": equal_keys_item, "long_keys.pt": long_keys, "long_keys_item.pt": long_keys_item, "doubling.pt": doubling,
-    "shared_flat_list.pt": shared_flat_list, "stride_zero.pt": stride_zero, "stride_zero_thousand.pt": stride_zero_thousand,
-    "small_items.pt": small_items, "same_items": same_items, "replicas": replicas, "replica_tensors": replica_tensors,
-    "wide_state": wide_state,
-}

@@ -31,8 +31,9 @@ struct flattening {
     bool shortens;        /* fsdp_dtensor: the optimizer's own optimizer is not on paths to param_groups */
 };
 
-/* Whether torch looks for leaves in the list: it holds a tensor or a mapping, or a list that does. */
-static bool list_is_entered(const struct value *list, int depth, bool *is_too_deep)
+/* Whether torch looks for leaves in the list: it holds a tensor or a mapping, or a list that does. A list that is shared is gone through as
+ * often as it is met: it spends work; false also once that is spent. */
+static bool list_is_entered(const struct value *list, int depth, struct work *work, bool *is_too_deep)
 {
     /* One list after the other, the first child first; a fixed stack, since torch itself recurses here. */
     const struct value *open[DEPTH_MAX];
@@ -40,7 +41,8 @@ static bool list_is_entered(const struct value *list, int depth, bool *is_too_de
     size_t count = 1;
     open[0] = list;
     next[0] = 0;
-    while (count > 0) {
+    work_take_steps(work, list->list.count);
+    while (count > 0 && !work_is_spent(work)) {
         const struct value *top = open[count - 1];
         struct value **pairs;
         size_t pair_count;
@@ -57,6 +59,7 @@ static bool list_is_entered(const struct value *list, int depth, bool *is_too_de
             *is_too_deep = true;
             return false;
         }
+        work_take_steps(work, member->list.count);
         open[count] = member;
         next[count++] = 0;
     }
@@ -97,10 +100,14 @@ static reshard_status add_leaf(struct flattening *flattening, const struct value
     if (parts && is_longer(flattening, count))
         memmove(parts + 1, parts + 2, (--count - 1) * sizeof(*parts));
     bool done = parts && path_join(parts, count, &key) && arena_str(arena, buffer_str(&key), &stored.key);
+    const uint64_t made = key.size + count * sizeof(*parts) + sizeof(stored);
     flattening->key_bytes += key.size;
     buffer_release(&key);
     if (!done)
         return error_set_memory(err);
+    reshard_status status = work_spend(flattening->request->limits.budget, made, err);
+    if (status)
+        return status;
     if (flattening->key_bytes > flattening->request->limits.item_bytes)
         return error_set_limit(err, "item_bytes", flattening->key_bytes, flattening->request->limits.item_bytes);
     stored.parts = parts;
@@ -115,7 +122,10 @@ static reshard_status visit(struct flattening *flattening, const struct value *v
     bool is_too_deep = false;
     level.is_mapping = value_as_mapping(value, &level.items, &level.count);
     if (!level.is_mapping) {
-        bool is_entered = value->kind == VALUE_LIST && list_is_entered(value, (int)flattening->depth, &is_too_deep);
+        struct work *work = flattening->request->limits.budget;
+        bool is_entered = value->kind == VALUE_LIST && list_is_entered(value, (int)flattening->depth, work, &is_too_deep);
+        if (work_is_spent(work))
+            return work_error(work, err);
         if (!is_entered && !is_too_deep)
             return add_leaf(flattening, value, err);
         level.items = value->list.items;
