@@ -344,6 +344,9 @@ static int commit_as(const struct options *options, const char *target, char *wo
     static struct options part;
     struct mapping_input mapping;
     char **argv;
+    if (!size) /* they are no parts of this command */
+        return print_failure(options, RESHARD_ERR_UNSUPPORTED, NULL,
+                             "a program has written the parts, and commits them: reshard_commit or reshard_writer_commit");
     int count = part_words_split(words, size, &argv);
     if (count < 2 || chdir(argv[0])) {
         free(argv);

@@ -131,6 +131,19 @@ def other_runs_are_refused(test):
     test.good("commit", target, "--quiet")
 
 
+def parts_of_a_program_are_told_from_those_of_the_command(test):
+    """They have no words: reshard_writer_put wrote them."""
+    source, target = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4"), test.work / "out"
+    test.good(*test.part(source, target, ["--to", "torch-dcp"], 0, 1))
+    record = test.work / ".out.reshard-partial" / ".part-0-of-1"
+    data = record.read_bytes()
+    words = int.from_bytes(data[24:28], "little")
+    forged = data[:24] + bytes(4) + data[28 + words : -4]
+    record.write_bytes(forged + crc32c(forged).to_bytes(4, "little"))
+    code, _, err = test.run("commit", target)
+    assert code == 5 and "reshard_writer_commit" in err and not target.exists(), f"exit {code}: {err}"
+
+
 def wrong_numbers_are_refused(test):
     source = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4")
     for text in ("2/2", "1", "a/2", "-1/2", "0/0", "0/2x", "0/999999999"):
@@ -213,8 +226,9 @@ def main():
     args = parser.parse_args()
     rng = random.Random(7)
     cases = [(f"{name} {' '.join(words)}", lambda test, case=(name, words): bytes_of_one_run(test, case, rng)) for name, words in FORMATS]
-    cases += [(f.__name__.replace("_", " "), f) for f in (missing_parts_are_named, other_runs_are_refused, wrong_numbers_are_refused,
-                                                          a_running_part_holds_the_commit, relative_paths_count_from_the_parts_folder)]
+    plain = (missing_parts_are_named, other_runs_are_refused, parts_of_a_program_are_told_from_those_of_the_command,
+             wrong_numbers_are_refused, a_running_part_holds_the_commit, relative_paths_count_from_the_parts_folder)
+    cases += [(f.__name__.replace("_", " "), f) for f in plain]
     cases.append(("killed parts run again", lambda test: killed_parts_run_again(test, rng)))
     print(f"1..{len(cases)}")
     failed = 0
