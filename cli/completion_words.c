@@ -258,6 +258,13 @@ static void offer_tensors(struct line *line, const reshard_checkpoint *checkpoin
         offer_key(line, tensor.key, tensor.dtype);
 }
 
+static void offer_families(struct line *line)
+{
+    reshard_str family;
+    for (size_t i = 0; reshard_family_at(i, &family) == RESHARD_OK; i++)
+        offer_key(line, family, "family of models");
+}
+
 static void offer_globs(struct line *line)
 {
     reshard_checkpoint *checkpoint = open_line(line);
@@ -284,6 +291,7 @@ static const struct {
 } kinds[] = {
     { "FORMAT", offer_formats }, { "WORDS", offer_layout },      { "OPTION=VALUE", offer_format_options },
     { "KEY", offer_keys },       { "GLOB", offer_globs },        { "GLOB…", offer_globs },
+    { "FAMILY", offer_families },
     { "VERB", offer_verbs },     { "LIMIT=VALUE", offer_limits }, { "[GLOB=]TYPE", offer_types },
     { "PATH", offer_files },     { "FILE", offer_files },        { "REF", offer_files },
     { "SRC", offer_files },      { "DST", offer_files },         { "SIBLING", offer_files },

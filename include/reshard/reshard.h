@@ -737,6 +737,10 @@ typedef struct reshard_limit {
 size_t reshard_limit_count(void);
 reshard_status reshard_limit_at(size_t index, reshard_limit *out);
 
+/* Model families that reshard_map_options.rules names, one after the other; RESHARD_ERR_USAGE past the last. The text lives as long as
+ * the library. Since 0.3 */
+reshard_status reshard_family_at(size_t index, reshard_str *out);
+
 /* ------------------------------------------------------------------------------------------------ mapping */
 
 /*

@@ -5,6 +5,7 @@
 #include "api/versioned.h"
 #include "base/limits.h"
 #include "formats/driver.h"
+#include "names/mapping_rules.h"
 
 #include <stdlib.h>
 
@@ -154,4 +155,22 @@ API_EXPORT reshard_status reshard_limit_at(size_t index, reshard_limit *out)
     made.name = limits_describe((int)index, &made.help, &made.default_value);
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;
+}
+
+/* ---- families of models ---- */
+
+API_EXPORT reshard_status reshard_family_at(size_t index, reshard_str *out)
+{
+    struct mapping_rules rules = { 0 };
+    struct str name = { 0 };
+    NEEDS(out, NULL);
+    *out = (reshard_str){ 0 };
+    reshard_status status = mapping_rules_load(NULL, &rules, NULL);
+    if (status)
+        return status;
+    bool is_there = mapping_family_at(&rules, index, &name); /* part of a text that is compiled in */
+    mapping_rules_release(&rules);
+    if (is_there)
+        *out = (reshard_str){ name.data, name.size };
+    return is_there ? RESHARD_OK : RESHARD_ERR_USAGE;
 }

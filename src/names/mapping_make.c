@@ -239,16 +239,9 @@ static reshard_status check_family(const struct mapping_rules *rules, struct str
         is_known = mapping_relation_has_family(&rules->relations[i], family);
     if (is_known)
         return RESHARD_OK;
-    for (uint32_t i = 0; i < rules->relation_count; i++) {
-        const struct mapping_relation *relation = &rules->relations[i];
-        for (uint32_t f = 0; f < relation->family_count; f++) {
-            bool is_new = true;
-            for (uint32_t before = 0; before < i && is_new; before++)
-                is_new = !mapping_relation_has_family(&rules->relations[before], relation->families[f]);
-            if (is_new)
-                buffer_printf(&known, "%s%.*s", known.size ? ", " : "", STR_ARG(relation->families[f]));
-        }
-    }
+    struct str name;
+    for (size_t i = 0; mapping_family_at(rules, i, &name); i++)
+        buffer_printf(&known, "%s%.*s", known.size ? ", " : "", STR_ARG(name));
     error_set(err, RESHARD_ERR_USAGE, "reshard_map_options.rules: unknown family '%.*s'", STR_ARG(family));
     error_hint(err, "known: %.*s", STR_ARG(buffer_str(&known)));
     buffer_release(&known);

@@ -476,6 +476,22 @@ bool mapping_relation_has_family(const struct mapping_relation *relation, struct
     return false;
 }
 
+bool mapping_family_at(const struct mapping_rules *rules, size_t index, struct str *out)
+{
+    for (uint32_t i = 0; i < rules->relation_count; i++) {
+        const struct mapping_relation *relation = &rules->relations[i];
+        for (uint32_t f = 0; f < relation->family_count; f++) {
+            bool is_new = true;
+            for (uint32_t before = 0; before < i && is_new; before++)
+                is_new = !mapping_relation_has_family(&rules->relations[before], relation->families[f]);
+            *out = relation->families[f];
+            if (is_new && !index--)
+                return true;
+        }
+    }
+    return false;
+}
+
 bool mapping_node_is_plain(const struct mapping_rules *rules, uint32_t node)
 {
     size_t hyphen;

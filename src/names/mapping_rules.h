@@ -82,6 +82,9 @@ bool mapping_keys_fit(const struct map_space *space, const struct str *lines, ui
 /* What a ratio is in a space; false if its weights are not there, or it is no whole number. */
 bool mapping_ratio_find(const struct mapping_ratio *ratio, const struct map_space *space, int64_t *out);
 
+/* Names of families, each once, in the order of the relations; false past the last. */
+bool mapping_family_at(const struct mapping_rules *rules, size_t index, struct str *out);
+
 bool mapping_relation_has_family(const struct mapping_relation *relation, struct str family);
 
 /* A node that is the whole name space, not a spelling of it. */

@@ -534,6 +534,11 @@ TEST(lists_end_where_their_count_says)
     CHECK_FAILS(reshard_format_at(reshard_format_count(), &format), RESHARD_ERR_USAGE);
     CHECK_OK(reshard_limit_at(reshard_limit_count() - 1, &limit));
     CHECK_FAILS(reshard_limit_at(reshard_limit_count(), &limit), RESHARD_ERR_USAGE);
+    reshard_str family;
+    CHECK_OK(reshard_family_at(0, &family));
+    assert_true(family.size > 0);
+    CHECK_FAILS(reshard_family_at(SIZE_MAX, &family), RESHARD_ERR_USAGE);
+    assert_int_equal(family.size, 0);
     for (size_t i = 0; i < reshard_dtype_count(); i++) {
         CHECK_OK(reshard_dtype_at(i, &dtype));
         CHECK_OK(reshard_dtype_find(dtype.name, &found));

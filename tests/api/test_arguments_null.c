@@ -117,6 +117,7 @@ TEST(null_is_refused_by_lists)
     REFUSED(reshard_dtype_find(NULL, &dtype));
     REFUSED(reshard_dtype_find("bf16", NULL));
     REFUSED(reshard_limit_at(0, NULL));
+    REFUSED(reshard_family_at(0, NULL));
 }
 
 TEST(null_is_refused_by_values)
