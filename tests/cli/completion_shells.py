@@ -49,8 +49,9 @@ CASES = [
 # What stands for values in --help, and what is offered there: words of the answer, or "files"; nothing where only the user knows.
 VALUES = {"FORMAT": ["torch-dcp", "hf"], "WORDS": ["tp=", "ranks="], "OPTION=VALUE": ["padded-vocab="], "LIMIT=VALUE": ["json_depth="],
           "GLOB": ["lm_head.weight"], "[GLOB=]TYPE": ["bf16", "f32"], "PATH": ["\tfiles"], "FILE": ["\tfiles"], "REF": ["\tfiles"],
-          "SIBLING": ["\tfiles"], "FAMILY": ["llama", "qwen3"], **dict.fromkeys(("TEXT", "N", "I/N", "SIZE", "REGEX", "VALUE", "STATEMENT", "NAME=N", "A:B,…",
-                                                  "ABS[,REL]", "s/RE/NEW/", "'GLOB -> GLOB'"), [])}
+          "SIBLING": ["\tfiles"], "FAMILY": ["llama", "qwen3"],
+          **dict.fromkeys(("TEXT", "N", "I/N", "SIZE", "REGEX", "VALUE", "STATEMENT", "NAME=N", "A:B,…", "ABS[,REL]",
+                           "s/RE/NEW/", "'GLOB -> GLOB'"), [])}
 
 BASH = r'''eval "$(reshard completion bash)"
 line=$1; COMP_LINE=$line; COMP_POINT=${#line}; words=${line//=/ = }; COMP_WORDS=($words)
