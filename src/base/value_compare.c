@@ -38,13 +38,24 @@ static bool pending_push(struct comparison *c, const struct value *a, const stru
     return true;
 }
 
+#define DECODED_UNITS 8 /* a byte: decoding is that much slower than comparing */
+
+/* A text may be met as often as there are references to it: each look at it spends what it is long. */
+static bool compare_take_text(struct comparison *c, const struct value *leaf, uint64_t units)
+{
+    const bool has_text = leaf->kind == VALUE_BIGINT || (leaf->kind >= VALUE_STR && leaf->kind <= VALUE_BYTEARRAY);
+    return !has_text || work_take(c->work, leaf->text.size * units) || value_compare_out_of_memory(c);
+}
+
 /* Pickles of protocol 2 have no bytes: they call _codecs.encode() with a text. */
 static bool bytes_equal_call(struct comparison *c, const struct value *leaf, const struct value *call)
 {
     struct value **args;
     size_t count;
     struct buffer bytes = { 0 };
-    if (leaf->kind != VALUE_BYTES || !value_is_plain_call(call, "_codecs", "encode", &args, &count) || !value_is_bytes(call))
+    if (leaf->kind != VALUE_BYTES || !value_is_plain_call(call, "_codecs", "encode", &args, &count) || count == 0 || !args[0])
+        return false;
+    if (!compare_take_text(c, args[0], DECODED_UNITS) || !value_is_bytes(call))
         return false;
     bool is_read = value_as_bytes(call, &bytes);
     bool is_same = is_read && str_equal(buffer_str(&bytes), leaf->text);
@@ -61,7 +72,7 @@ static bool require(struct comparison *c, const struct value *a, const struct va
     if (!a || !b)
         return false;
     if (value_is_leaf(a) && value_is_leaf(b))
-        return value_leaf_equal(a, b);
+        return compare_take_text(c, a, 1) && value_leaf_equal(a, b);
     if (value_is_leaf(a) || value_is_leaf(b))
         return value_is_leaf(a) ? bytes_equal_call(c, a, b) : bytes_equal_call(c, b, a);
     return pending_push(c, a, b);

@@ -117,6 +117,14 @@ class Shared(Checkpoint):
         return {self.others.get(words[words.index("--to") + 1] if "--to" in words else words[0], 0)}
 
 
+class Pair:
+    """Two files that are compared: one has the bytes as they are, the other the call that makes them, so often that the work is refused."""
+
+    def problems(self, runner):
+        made = [small_bombs.long_bytes(runner.work / "bytes.pt"), small_bombs.long_call(runner.work / "call.pt")]
+        return runner.must(["diff", *made], {6}, "work") + runner.must(["diff", *reversed(made)], {6}, "work")
+
+
 class Mapping:
     """A text for all verbs of `map`, and for convert. status and limit: what `map expand` ends with."""
 
@@ -235,6 +243,8 @@ SHARED = {
                                others=dict.fromkeys(("torch-dcp", "torch_dist", "torch_dcp", "fsdp_dtensor", "megatron", "fsdp-ranks",
                                                      "diff"), 6)),
     "small_items": Shared(small_bombs.small_items, others={"torch-dcp": 6, "torch_dist": 6, "fsdp-ranks": 6, **FOREIGN}, key="many.0"),
+    "long_text": Shared(small_bombs.long_text, others={"diff": 6, "cat": 6, **FOREIGN}, key="a"),
+    "long_call": Shared(small_bombs.long_call, others={"cat": 6, **FOREIGN}, key="a"), "long_bytes and long_call": Pair(),
     "same_items": Shared(small_bombs.same_items, key="k0"), "replicas": Shared(small_bombs.replicas, others=FOREIGN),
     "replica_tensors": Shared(small_bombs.replica_tensors, others=FOREIGN, key="w0"),
 }

@@ -142,6 +142,32 @@ def doubling(path):
     return torch_zip(path, content, compression=zipfile.ZIP_STORED)
 
 
+def repeated(made):
+    """What the opcodes leave, 100,000 times in a list, and a tensor."""
+    items = EMPTY_LIST + MARK + get(0) * 100_000 + APPENDS
+    return made + put(0) + b"0" + EMPTY_DICT + MARK + text("a") + items + text("w") + small_tensor() + SETITEMS
+
+
+def letters(count):
+    return "".join(map(chr, random.Random(1).choices(range(97, 123), k=count)))
+
+
+def long_text(path):
+    """A text of 600 KB that a list has 100,000 times."""
+    return torch_zip(path, repeated(text(letters(600_000))), [("0", bytes(16))])
+
+
+def long_bytes(path):
+    """The same of bytes."""
+    return torch_zip(path, repeated(b"B" + struct.pack("<I", 600_000) + letters(600_000).encode()), [("0", bytes(16))])
+
+
+def long_call(path):
+    """The same of bytes, as a pickle of protocol 2 makes them, by a call that takes a text."""
+    call = named("_codecs", "encode") + text(letters(600_000)) + text("latin1") + TUPLE2 + REDUCE
+    return torch_zip(path, repeated(call), [("0", bytes(16))])
+
+
 def expanded(count, bytes_each):
     """Tensors that show one element of one storage over and over, in different shapes, so that none is tied to another."""
     storage = storage_id("0", 1)
