@@ -295,6 +295,35 @@ static reshard_status compare_item(struct diff *diff, uint32_t a_index, uint32_t
     return status;
 }
 
+/* safetensors' __metadata__ that says which framework has the tensors, and nothing else: a checkpoint of another format has none. */
+static reshard_status is_of_format_only(const struct checkpoint *side, const struct checkpoint *other, uint32_t item, bool *out,
+                                        reshard_error *err)
+{
+    struct value **pairs;
+    struct str key;
+    size_t count;
+    *out = false;
+    if (side->source->driver == other->source->driver || !catalog_item_is_of_format(&side->source->catalog->items[item]))
+        return RESHARD_OK;
+    reshard_status status = source_load_item(side->source, item, err);
+    const struct value *value = side->source->catalog->items[item].value;
+    *out = !status && value && value_as_mapping(value, &pairs, &count) && count == 2 && value_as_str(pairs[0], &key) &&
+           str_is(key, "format");
+    return status;
+}
+
+/* An item that one side lacks. */
+static reshard_status note_lone_item(struct diff *diff, bool is_first, uint32_t item, reshard_error *err)
+{
+    const struct checkpoint *side = is_first ? diff->a : diff->b;
+    bool is_of_format;
+    reshard_status status = is_of_format_only(side, is_first ? diff->b : diff->a, item, &is_of_format, err);
+    if (!status && !is_of_format)
+        diff_note_item(diff, side->source->catalog->items[item].key,
+                       is_first ? "item is missing in the second" : "item is only in the second");
+    return status;
+}
+
 static reshard_status diff_compare_items(struct diff *diff, reshard_error *err)
 {
     const struct catalog *a = diff->a->source->catalog, *b = diff->b->source->catalog;
@@ -313,11 +342,11 @@ static reshard_status diff_compare_items(struct diff *diff, reshard_error *err)
         if (other)
             status = compare_item(diff, i, (uint32_t)(other - b->items), err);
         else
-            diff_note_item(diff, a->items[i].key, "item is missing in the second");
+            status = note_lone_item(diff, true, i, err);
     }
     for (uint32_t i = 0; i < b->item_count && !status; i++) {
         if (b->items[i].kind != ITEM_FILE && !find_item(a, &b->items[i], &keys_a, items_a))
-            diff_note_item(diff, b->items[i].key, "item is only in the second");
+            status = note_lone_item(diff, false, i, err);
     }
 
 out:

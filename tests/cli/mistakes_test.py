@@ -324,6 +324,19 @@ def case_items_without_room(work):
         assert "reshard_items" in said and "no.safetensors" in said, said
 
 
+def case_metadata_of_one_side(work):
+    """Which framework has the tensors is nothing that another format lacks; whatever else safetensors' metadata says is."""
+    torch_stub.write_zip(work.folder / "plain.pt", {"w": torch_stub.tensor("FloatStorage", [2], bytes(8))})
+    for pairs, status in ({"format": "pt"}, 0), ({"format": "pt", "step": "7"}, 1), ({"step": "7"}, 1):
+        tensor = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+        header = json.dumps({"__metadata__": pairs, "w": tensor}).encode()
+        (work.folder / "said.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+        work.run("diff", "plain.pt", "said.safetensors", status=status)
+        work.run("diff", "said.safetensors", "plain.pt", status=status)
+    torch_stub.write_zip(work.folder / "own.pt", {"w": torch_stub.tensor("FloatStorage", [2], bytes(8)), "format": "pt"})
+    work.run("diff", "plain.pt", "own.pt", status=1)
+
+
 def case_threads(work):
     """Pairs that are shared out among threads are compared each with its own."""
     tensors = {f"t{i}": matrix(i + 1, 3, work.draw) for i in range(9)}
