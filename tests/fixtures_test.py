@@ -7,8 +7,8 @@ GLOB] Where a Python with torch and safetensors is found (tests/live/live.py say
 written. A case that an earlier root has too is run once.
 
 How a bad case is refused, and what a strict reader does with a case that it may refuse, is pinned: refusals.json has the exit status of
-each. A case that is not in it (others than those of the repository) must be refused in some way. --pin writes the file anew; read the
-difference before you keep it.
+each, and what is said of a bad one. A case that is not in it (others than those of the repository) must be refused in some way. --pin
+writes the file anew; read the difference before you keep it.
 """
 import argparse
 import json
@@ -51,7 +51,7 @@ class Unseen(Exception):
 
 
 class Pins:
-    """Exit statuses of the commands over cases that are, or may be, refused."""
+    """Exit statuses of the commands over cases that are, or may be, refused, and what is said of bad ones."""
 
     def __init__(self, is_kept):
         self.wanted = json.loads(PINS.read_text()) if PINS.exists() else {}
@@ -60,14 +60,15 @@ class Pins:
     def __call__(self, case, **exits):
         self.found.setdefault(case["case"], {}).update(exits)
         wanted = {} if self.is_kept else self.wanted.get(case["case"], {})
-        return [f"{verb} exit {status} instead of {wanted[verb]}, which refusals.json has" for verb,
-                status in exits.items() if wanted.get(verb, status) != status]
+        return [f"{verb}: {found!r} instead of {wanted[verb]!r}, which refusals.json has" for verb,
+                found in exits.items() if wanted.get(verb, found) != found]
 
     def keep(self):
         for name, exits in self.found.items():
             self.wanted.setdefault(name, {}).update(exits)
-        rows = [f'  {json.dumps(name)}: {json.dumps(self.wanted[name], sort_keys=True)}' for name in sorted(self.wanted)]
-        PINS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+        rows = [f'  {json.dumps(name)}: {json.dumps(found, sort_keys=True, ensure_ascii=False)}'
+                for name, found in sorted(self.wanted.items())]
+        PINS.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 
 class Runner:
@@ -176,12 +177,19 @@ def check_items(run, case, cases, live):
     return lines
 
 
+def complaint_of(path, read, verified):
+    """What is said of a bad case, without where it lies: by hash, or by verify where hash finds nothing."""
+    findings = [line for line in verified.stdout.splitlines() if line.startswith("failure")]
+    said = [json.loads(read.stderr)["message"]] if read.returncode in (3, *REFUSALS) else verified.stderr.splitlines() or findings
+    return (said or [""])[0].removeprefix("reshard: ").replace(f"'{path}': ", "").replace(str(path), "…")
+
+
 def check_bad(run, case, cases, live):
     if is_good(case):
         return None
     path = case["folder"] / case["path"]
     read, verified = run("hash", "--json", path), run("verify", path)
-    lines = canaries(run) + run.pins(case, hash=read.returncode, verify=verified.returncode)
+    lines = canaries(run) + run.pins(case, hash=read.returncode, verify=verified.returncode, says=complaint_of(path, read, verified))
     if read.returncode not in (3, 4, 5, 6) and verified.returncode not in (1, 3, 4, 5, 6):
         lines.append(f"accepted (hash {read.returncode}, verify {verified.returncode}): {case['expect']['error']}")
     if min(read.returncode, verified.returncode) < 0 or max(read.returncode, verified.returncode) > 6:

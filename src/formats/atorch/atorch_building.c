@@ -378,7 +378,8 @@ static reshard_status check_pieces(const struct atorch_building *building, const
         last->end < unit->shard || last->shard + 1 >= unit->shards || !shard_is_lost(model, unit, last->expert, last->shard + 1);
     int64_t total;
     if (!checked_mul_i64(unit->shard, unit->shards, &total))
-        return error_set(err, RESHARD_ERR_FORMAT, "unit '%.*s' has more than 2^63 elements", STR_ARG(unit->name));
+        return error_set(err, RESHARD_ERR_FORMAT, FILE_NAME("flat_meta") ": unit '%.*s' has more than 2^63 elements", unit->meta_file,
+                         model->ranks, STR_ARG(unit->name));
     for (uint32_t i = 1; i < count; i++) {
         if (!piece_follows(model, unit, &pieces[i - 1], &pieces[i]))
             return error_set(err, RESHARD_ERR_FORMAT,
@@ -487,8 +488,10 @@ static reshard_status check_overlaps(const struct atorch_model *model, struct at
     for (uint32_t i = 0; i < unit->count; i++) {
         const struct atorch_parameter *parameter = &model->parameters[unit->first + i];
         if (parameter->start < end)
-            return error_set(err, RESHARD_ERR_FORMAT, "parameter '%.*s' begins at element %" PRId64 " of unit '%.*s', inside '%.*s'",
-                             STR_ARG(parameter->name), parameter->start, STR_ARG(unit->name), STR_ARG(parameter[-1].name));
+            return error_set(err, RESHARD_ERR_FORMAT,
+                             FILE_NAME("flat_meta") ": parameter '%.*s' begins at element %" PRId64 " of unit '%.*s', inside '%.*s'",
+                             unit->meta_file, model->ranks, STR_ARG(parameter->name), parameter->start, STR_ARG(unit->name),
+                             STR_ARG(parameter[-1].name));
         end = parameter->start + parameter->numel;
     }
     unit->unpadded = end;
@@ -507,15 +510,18 @@ static bool building_add_lost(struct atorch_model *model, uint32_t unit, int64_t
     return true;
 }
 
-static reshard_status wrong_run(const struct atorch_unit *unit, size_t run, const struct atorch_parameter *parameter, reshard_error *err)
+static reshard_status wrong_run(const struct atorch_model *model, const struct atorch_unit *unit, size_t run,
+                                const struct atorch_parameter *parameter, reshard_error *err)
 {
     if (!parameter)
-        return error_set(err, RESHARD_ERR_FORMAT, "unit '%.*s': run %zu of numels_with_padding is no parameter that flat_meta tells of",
-                         STR_ARG(unit->name), run);
+        return error_set(err, RESHARD_ERR_FORMAT,
+                         FILE_NAME("flat_meta") ": unit '%.*s': run %zu of numels_with_padding is no parameter that a flat_meta tells of",
+                         unit->meta_file, model->ranks, STR_ARG(unit->name), run);
     return error_set(err, RESHARD_ERR_FORMAT,
-                     "param_offsets put parameter '%.*s' at elements %" PRId64 " to %" PRId64
+                     FILE_NAME("flat_meta") ": param_offsets put parameter '%.*s' at elements %" PRId64 " to %" PRId64
                      " of unit '%.*s', numels_with_padding does not",
-                     STR_ARG(parameter->name), parameter->start, parameter->start + parameter->numel, STR_ARG(unit->name));
+                     unit->meta_file, model->ranks, STR_ARG(parameter->name), parameter->start, parameter->start + parameter->numel,
+                     STR_ARG(unit->name));
 }
 
 /* Runs against parameters; those of parameters that no file names are counted, and kept where that tells all of them. */
@@ -531,7 +537,7 @@ static reshard_status check_runs(struct atorch_model *model, uint32_t number, st
         bool may_be_lost = model->is_lost && (!parameter || parameter->start > at);
         if (!unit->said.is_padding[i] && !fits && runs->items[i]) {
             if (!may_be_lost)
-                return wrong_run(unit, i, parameter, err);
+                return wrong_run(model, unit, i, parameter, err);
             nameless->lost++;
         } else if (!unit->said.is_padding[i] && !fits) {
             nameless->empty++;
@@ -546,7 +552,7 @@ static reshard_status check_runs(struct atorch_model *model, uint32_t number, st
                              STR_ARG(unit->name), unit->shards, unit->shard);
     }
     if (next != end)
-        return wrong_run(unit, runs->count, &model->parameters[next], err);
+        return wrong_run(model, unit, runs->count, &model->parameters[next], err);
     if (total - at >= unit->shards && total != at)
         return error_set(err, RESHARD_ERR_FORMAT,
                          "numels_with_padding of unit '%.*s' has %" PRId64 " elements, the %" PRIu32 " shards of %" PRId64

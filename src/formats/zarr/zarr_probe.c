@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/zarr/zarr.h"
 
+#include <ctype.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "formats/zarr/zarr_keys.h"
 
 #define FOLDERS_LOOKED_AT 64
+#define SCORE_OF_CHUNKS 10 /* below all that another format says of a folder */
 
 static bool zarr_probe_has_file(struct store *store, const char *directory, const char *base)
 {
@@ -16,24 +19,57 @@ static bool zarr_probe_has_file(struct store *store, const char *directory, cons
     return size > 0 && (size_t)size < sizeof(name) && store_exists(store, name, &is_directory, &bytes) && !is_directory;
 }
 
-/* Whether one of the first folders in it holds an array. */
-static bool holds_arrays(struct store *store, const char *directory, reshard_error *err)
+/* Whether a file has the name of an array's first chunk: 0, 0.0, 0.0.0 … */
+static bool is_first_chunk(struct str name)
+{
+    for (size_t i = 0; i < name.size; i++)
+        if (name.data[i] != (i % 2 ? '.' : '0'))
+            return false;
+    return name.size % 2 == 1;
+}
+
+/* Whether a folder has an array's chunks and nothing else: what said which array it is was lost. */
+static bool has_chunks_alone(struct store *store, const char *directory, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count;
+    const size_t before = strlen(directory) + 1; /* of each entry's name */
+    bool is_begun = false, is_alone = true;
+    if (store_list(store, directory, &arena, &entries, &count, err))
+        count = 0;
+    for (size_t i = 0; i < count && is_alone; i++) {
+        const struct str name = { entries[i].name.data + before, entries[i].name.size - before };
+        for (size_t k = 0; k < name.size; k++)
+            is_alone = is_alone && (name.data[k] == '.' || isdigit((unsigned char)name.data[k]));
+        is_alone = is_alone && !entries[i].is_directory;
+        is_begun = is_begun || is_first_chunk(name);
+    }
+    arena_release(&arena);
+    return is_begun && is_alone;
+}
+
+/* What the first folders in it hold: arrays, or chunks of arrays that nothing describes. */
+static int score_of_folders(struct store *store, const char *directory, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
     size_t count, looked = 0;
-    bool found = false;
+    int score = 0;
     if (store_list(store, directory, &arena, &entries, &count, err))
         count = 0;
-    for (size_t i = 0; i < count && !found && looked < FOLDERS_LOOKED_AT; i++) {
+    for (size_t i = 0; i < count && score < ZARR_SCORE_OF_ARRAYS && looked < FOLDERS_LOOKED_AT; i++) {
         char *name = entries[i].is_directory ? arena_copy(&arena, entries[i].name.data, entries[i].name.size) : NULL;
         if (entries[i].is_directory && !name)
             error_set_memory(err);
         looked += name != NULL;
-        found = name && (zarr_probe_has_file(store, name, ".zarray") || zarr_probe_has_file(store, name, "zarr.json"));
+        if (name && (zarr_probe_has_file(store, name, ".zarray") || zarr_probe_has_file(store, name, "zarr.json")))
+            score = ZARR_SCORE_OF_ARRAYS;
+        else if (name && !score && has_chunks_alone(store, name, err))
+            score = SCORE_OF_CHUNKS;
     }
     arena_release(&arena);
-    return found;
+    return score;
 }
 
 int zarr_probe(struct store *store, const char *name, reshard_error *err)
@@ -47,5 +83,5 @@ int zarr_probe(struct store *store, const char *name, reshard_error *err)
     if (zarr_probe_has_file(store, name, ".zarray") || zarr_probe_has_file(store, name, ".zgroup") ||
         zarr_probe_has_file(store, name, "zarr.json") || zarr_probe_has_file(store, name, ".zmetadata"))
         return 90;
-    return holds_arrays(store, name, err) ? ZARR_SCORE_OF_ARRAYS : 0;
+    return score_of_folders(store, name, err);
 }

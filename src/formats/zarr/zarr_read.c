@@ -307,7 +307,11 @@ reshard_status zarr_read_begin(struct zarr_reading *reading, reshard_error *err)
 reshard_status zarr_read_end(struct zarr_reading *reading, reshard_error *err)
 {
     if (!reading->array_count && !reading->group_count && !reading->flavour && !reading->source->lenient)
-        return error_set(err, RESHARD_ERR_FORMAT, "no .zarray, .zgroup or zarr.json anywhere");
+        return reading->keys.count
+                   ? error_set(err, RESHARD_ERR_FORMAT,
+                               "no .zarray, .zgroup or zarr.json anywhere: nothing says of which array '%.*s' is a chunk",
+                               STR_ARG(reading->keys.entries[0].name))
+                   : error_set(err, RESHARD_ERR_FORMAT, "no .zarray, .zgroup or zarr.json anywhere");
     warn_of_rest(reading);
     return note_facts(reading, err);
 }
