@@ -496,7 +496,8 @@ static reshard_status check_overlaps(const struct atorch_model *model, struct at
     }
     unit->unpadded = end;
     if (!checked_mul_i64(unit->shard, unit->shards, &total))
-        return error_set(err, RESHARD_ERR_FORMAT, "unit '%.*s' has more than 2^63 elements", STR_ARG(unit->name));
+        return error_set(err, RESHARD_ERR_FORMAT, FILE_NAME("flat_meta") ": unit '%.*s' has more than 2^63 elements", unit->meta_file,
+                         model->ranks, STR_ARG(unit->name));
     return RESHARD_OK;
 }
 
