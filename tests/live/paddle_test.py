@@ -168,7 +168,7 @@ def rank_main(work):
     paddle.distributed.barrier()
 
 
-def start_two(work):
+def start_two(work, *arguments, program=__file__):
     """Whether both processes ended well; gloo sometimes fails to connect on a busy machine."""
     sockets = [socket.socket() for _ in range(3)]
     for each in sockets:
@@ -182,8 +182,8 @@ def start_two(work):
     for rank in (0, 1):
         env = {**os.environ, **together, "PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": ends[rank]}
         with open(work / f"log{rank}", "w") as log:
-            started.append(subprocess.Popen([sys.executable, "-W", "ignore", os.path.abspath(__file__), "--rank", str(work)], env=env,
-                                            stdout=log, stderr=log))
+            command = [sys.executable, "-W", "ignore", os.path.abspath(program), "--rank", str(work), *arguments]
+            started.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
     try:
         return [process.wait(240) for process in started] == [0, 0]
     except subprocess.TimeoutExpired:
@@ -303,4 +303,5 @@ def main():
     return 1 if failed else 0
 
 
-raise SystemExit(main())
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -91,9 +91,10 @@ def arrays(model, s, place, first):
 
 
 def optimizer_state(model, s, place, protocol):
+    """Stage 3 calls what it cuts slice@NAME, but states of a float32 master weight of it NAME_moment1_0: Paddle gives that its parameter's name."""
     names, state, masters = local_names(model, s, place), {}, {}
     if s.stage == "3":
-        names = {key: "slice@" + name for key, name in names.items()}
+        plain, names = names, {key: "slice@" + name for key, name in names.items()}
     for shard, array in arrays(model, s, place, len(names)):
         key, kind = shard.key.rsplit(".", 1)
         if kind == "w_0":
@@ -101,6 +102,8 @@ def optimizer_state(model, s, place, protocol):
         else:
             has_master = next(p for p in model.parameters if p.key == key).dtype == "bfloat16"
             static = f"{names[key]}_fp32_master_0_{kind}" if has_master else f"{names[key]}_{kind}"
+            if has_master and s.stage == "3":
+                static = f"{plain[key]}_{kind}"
             state[static] = OrderedPairs(static, array)
     return {**state, "master_weights": masters, "LR_Scheduler": SCHEDULER}
 

@@ -295,8 +295,10 @@ static reshard_status family_add_tensor(struct family_leaves *leaves, const stru
         return status;
     family->key_list[key].parameter = parameter;
     family->key_list[key].is_scalar = memmem(state.data ? state.data : "", state.size, "pow_acc", 7) != NULL;
+    /* The mark counts for all states of the parameter: those of a master weight lack it, since Paddle calls slices of that as the parameter. */
+    if (state.size && family_is_slice(leaf->parts[leaf->part_count - 1].key))
+        family->key_list[parameter].is_sliced = true;
     struct family_piece piece = { .file = leaves->file, .tensor = leaf->value->tensor - 1, .next = CATALOG_NONE };
-    piece.is_slice = state.size && !family->key_list[key].is_scalar && family_is_slice(leaf->parts[leaf->part_count - 1].key);
     return family_add_piece(family, &piece, key, err);
 }
 

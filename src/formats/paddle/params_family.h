@@ -33,13 +33,13 @@ struct family_piece {
     uint32_t file;   /* in the family */
     uint32_t tensor; /* of that file's archive */
     uint32_t next;   /* of the same key; CATALOG_NONE */
-    bool is_slice;   /* of the flattened parameter, whatever its shape: sharding stage 3 says so */
 };
 
 struct family_key {
     uint32_t first, last; /* pieces, in the order of the files */
     uint32_t parameter;   /* key of the parameter that it is a state of; CATALOG_NONE: it is none */
     bool is_scalar;       /* a state with one number for the whole parameter */
+    bool is_sliced;       /* a parameter whose states are slices of it when flattened, whatever their shapes: sharding stage 3 says so */
 };
 
 struct family {

@@ -223,6 +223,12 @@ static int64_t merge_padding_max(const struct family *family, bool is_slice)
     return is_slice ? 4096 + ranks : 256 * ranks;
 }
 
+static bool merge_is_sliced(const struct merge *merge)
+{
+    const struct family_key *of = &merge->family->key_list[merge->key];
+    return of->parameter != CATALOG_NONE && !of->is_scalar && merge->family->key_list[of->parameter].is_sliced;
+}
+
 /* Runs make sense only beside the weight whose runs they are. */
 static bool merge_knows_weight(const struct merge *merge)
 {
@@ -256,7 +262,7 @@ static reshard_status merge_take_piece(struct merge *merge, uint32_t piece, cons
     if (params_dtype(tensor) != merge->dtype)
         return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it as %s, others as %s", STR_ARG(name),
                           dtype_info(params_dtype(tensor))->name, dtype_info(merge->dtype)->name);
-    if (family->pieces[piece].is_slice || !shape_equal(tensor->rank, tensor->shape, local->rank, local->shape)) {
+    if (merge_is_sliced(merge) || !shape_equal(tensor->rank, tensor->shape, local->rank, local->shape)) {
         if (tensor->rank != 1 || !merge_knows_weight(merge))
             return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it with another shape", STR_ARG(name));
         int64_t left = box_volume(local->rank, local->shape) - *begin, count = tensor->shape[0];
@@ -277,7 +283,7 @@ static reshard_status merge_add_rank(struct merge *merge, uint32_t first, uint32
     reshard_status status = merge_check_pieces(merge, first, end, err);
     for (uint32_t piece = first; piece != end && !status; piece = family->pieces[piece].next)
         status = merge_take_piece(merge, piece, local, &begin, &stored, err);
-    if (!status && stored && (begin < elements || stored - elements >= merge_padding_max(family, family->pieces[first].is_slice)))
+    if (!status && stored && (begin < elements || stored - elements >= merge_padding_max(family, merge_is_sliced(merge))))
         status = merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
                             "the files of its sharding ranks have %" PRId64 " elements, its weight has %" PRId64, stored, elements);
     return status;
