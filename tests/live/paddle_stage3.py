@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that two ranks of Paddle's own sharding stage 3 (GroupShardedStage3) save are one checkpoint with whole states. Prints TAP.
 
-The float32 model is trained for two steps. A CPU lacks the kernels of bfloat16: there Paddle makes master weights and states, and their values
-are made up. Each rank also says what its arrays hold; put together they are what is wanted.
+The float32 model is trained for two steps. A CPU lacks the kernels of bfloat16: there Paddle makes master weights and states, and their
+values are made up. Each rank also says what its arrays hold; put together they are what is wanted.
 
 usage: paddle_stage3.py --bin RESHARD
        paddle_stage3.py --rank WORK TYPE     one of two processes, which the first form starts
@@ -108,7 +108,8 @@ def stage3_is_read(test, dtype):
     failed = test.report(f"states of {dtype}, some of them slices", [len(wanted)] if len(wanted) != count or
                          sum(is_cut for _, _, is_cut in first.values()) < 10 else [])
     failed += test.report(f"files of stage 3, {dtype}", differences(test.tensors(work / "files"), wanted))
-    flex = test.convert(work / "files", work / "flex", "--to", "paddle-flex", "--layout", "sharding=4,stage=3", "-o", f"segment-size={SEGMENT}")
+    words = "--to", "paddle-flex", "--layout", "sharding=4,stage=3", "-o", f"segment-size={SEGMENT}"
+    flex = test.convert(work / "files", work / "flex", *words)
     return failed + test.report(f"and as a Flex Checkpoint of four ranks, {dtype}", differences(test.tensors(flex), wanted))
 
 

@@ -286,6 +286,37 @@ def trainers_files_are_read(test):
     return failed
 
 
+def optimizers(parameters):
+    optimizer = paddle.optimizer
+    options = {"Adam": {"amsgrad": True}, "RMSProp": {"centered": True, "momentum": 0.9}, "ASGD": {"batch_num": 3}}
+    for name in ("SGD", "Momentum", "Adam", "AdamW", "Adamax", "RMSProp", "Adagrad", "Adadelta", "Lamb", "NAdam", "RAdam", "Rprop", "ASGD"):
+        yield name, getattr(optimizer, name)(0.1, parameters=parameters, **options.get(name, {}))
+
+
+def optimizers_are_read(test):
+    """Two steps of each of Paddle's optimizers: every state is one of a weight, under the weight's name."""
+    model = paddle.nn.Sequential(paddle.nn.Linear(6, 5), paddle.nn.LayerNorm(5), paddle.nn.Linear(5, 1))
+    failed = 0
+    for name, optimizer in optimizers(model.parameters()):
+        for _ in range(2):
+            model(paddle.rand([3, 6])).square().sum().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+        weights, state = model.state_dict(), optimizer.state_dict()
+        wanted, count = shown(weights), 0
+        for key, weight in weights.items():
+            own = {word.removeprefix(weight.name + "_"): tensor for word, tensor in state.items() if word.startswith(weight.name + "_")}
+            wanted |= {f"{key}.{word}": value for word, value in shown(own).items()}
+            count += len(own)
+        folder = test.work / name
+        folder.mkdir()
+        paddle.save(weights, str(folder / "model_state.pdparams"))
+        paddle.save(state, str(folder / "optimizer.pdopt"))
+        bad = [] if count == sum(isinstance(value, paddle.Tensor) for value in state.values()) else [f"{count} of {list(state)}"]
+        failed += test.report(f"states of {name}", bad + differences(test.tensors(folder), wanted))
+    return failed
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
@@ -297,7 +328,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
         test = Test(args, pathlib.Path(work))
         parts = (flex_layouts_load, two_processes_load, files_are_paddles, other_frameworks_load, params_load, paddles_files_are_read,
-                 trainers_files_are_read)
+                 trainers_files_are_read, optimizers_are_read)
         failed = sum(part(test) for part in parts)
     print(f"1..{test.number}")
     return 1 if failed else 0

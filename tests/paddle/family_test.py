@@ -9,6 +9,7 @@ of sharding V2 end in padding. What the files hold together is what the generato
 usage: family_test.py --bin PATH
 """
 import argparse
+import hashlib
 import json
 import pathlib
 import pickle
@@ -91,7 +92,7 @@ def arrays(model, s, place, first):
 
 
 def optimizer_state(model, s, place, protocol):
-    """Stage 3 calls what it cuts slice@NAME, but states of a float32 master weight of it NAME_moment1_0: Paddle gives that its parameter's name."""
+    """Stage 3 calls what it cuts slice@NAME, but the states of a master weight of it NAME_moment1_0: that has its parameter's name."""
     names, state, masters = local_names(model, s, place), {}, {}
     if s.stage == "3":
         plain, names = names, {key: "slice@" + name for key, name in names.items()}
@@ -108,7 +109,57 @@ def optimizer_state(model, s, place, protocol):
     return {**state, "master_weights": masters, "LR_Scheduler": SCHEDULER}
 
 
-def write_family(model, s, folder, protocol=4, separator="."):
+def as_one_file(state):
+    return {"optimizer{}.pdopt": state}
+
+
+def with_masters(change):
+    """Files of a state whose master weights stand elsewhere, or are called otherwise."""
+    def make(state):
+        masters = state["master_weights"]
+        return change({key: value for key, value in state.items() if key != "master_weights"}, masters)
+    return make
+
+
+def renamed(masters, before="", after=""):
+    return {before + name + after: value for name, value in masters.items()}
+
+
+MASTER = "_fp32_master_0"
+SPELLINGS = {
+    "behind the states": lambda state, masters: as_one_file({**state, **renamed(masters, after=MASTER)}),
+    "one level up, with their member's name": lambda state, masters: as_one_file({**state, **renamed(masters, before="master_weights.")}),
+    "with both names": lambda state, masters: as_one_file({**state, "master_weights": renamed(masters, after=MASTER)}),
+    "in a file": lambda state, masters: {**as_one_file(state), "master_weights{}.pdparams": masters},
+    "in a file, with the state's name":
+        lambda state, masters: {**as_one_file(state), "master_weights{}.pdparams": renamed(masters, after=MASTER)},
+}
+KEPT = 3    # gradients of each parameter that ASGD keeps
+
+
+def with_kept(state):
+    """States of ASGD: y_0 has the last gradients along an axis before the parameter's, m_0 is how many there are."""
+    more = {}
+    for name, pair in state.items():
+        if name.endswith("_moment1_0"):
+            array, name = pair.pair[1], name.removesuffix("moment1_0")
+            more[name + "y_0"] = OrderedPairs(name + "y_0", S.Array("f4", (KEPT, *array.shape), KEPT * array.value))
+            more[name + "m_0"] = OrderedPairs(name + "m_0", S.Array("f4", (1,), bytes(4)))
+    return as_one_file({**state, **more})
+
+
+def check_kept(command, model, folder):
+    wanted = S.manifest(model)
+    for key, (_, shape, value) in list(S.contents(model).items()):
+        if key.endswith(".moment1_0"):
+            stem = key.removesuffix("moment1_0")
+            wanted[stem + "y_0"] = {"dtype": "F32", "shape": [KEPT, *shape], "sha256": hashlib.sha256(KEPT * value).hexdigest()}
+            wanted[stem + "m_0"] = {"dtype": "F32", "shape": [1], "sha256": hashlib.sha256(bytes(4)).hexdigest()}
+    said, failed = command("hash", "--json", folder)
+    return [failed] if failed else list(digest_problems(said, wanted))
+
+
+def write_family(model, s, folder, protocol=4, separator=".", files_of=as_one_file):
     folder.mkdir(parents=True)
     with S.Pickles():
         for place in S.places(s):
@@ -120,8 +171,8 @@ def write_family(model, s, folder, protocol=4, separator="."):
             if place.sharding == 0:
                 name = f"model_state{infix(s, place, False, separator)}.pdparams"
                 (folder / name).write_bytes(pickle.dumps(weights, protocol))
-            name = f"optimizer{infix(s, place, True, separator)}.pdopt"
-            (folder / name).write_bytes(pickle.dumps(optimizer_state(model, s, place, protocol), protocol))
+            for name, content in files_of(optimizer_state(model, s, place, protocol)).items():
+                (folder / name.format(infix(s, place, True, separator))).write_bytes(pickle.dumps(content, protocol))
 
 
 def check_reading(command, model, folder):
@@ -202,6 +253,13 @@ def main():
             make(folder)
             _, failed = command("hash", folder)
             tap(title, [] if failed and word in failed else [f"'{failed}' does not say '{word}'"])
+        for title, change in SPELLINGS.items():
+            folder = work / title.replace(" ", "-")
+            write_family(model, S.BY_NAME["tp2"], folder, files_of=with_masters(change))
+            tap(f"master weights {title}", check_reading(command, model, folder))
+        for name in ("dp1", "tp2"):
+            write_family(model, S.BY_NAME[name], work / f"kept-{name}", files_of=with_kept)
+            tap(f"states with an axis of their own, {name}", check_kept(command, model, work / f"kept-{name}"))
         tap("a copy of a run that differs", damaged_copy(command, model, work / "damaged"))
     print(f"1..{tap.count}")
     return tap.failed > 0

@@ -20,6 +20,7 @@
 #define MASTER_MARK "fp32_master_0"
 #define MASTER_STATE "w_0"
 #define MASTER_MEMBER "master_weights"
+#define ASGD_COUNT "m_0" /* a state of ASGD: how many gradients it has kept */
 #define SLICE_MARK "slice@" /* before the name of a parameter that stage 3 cuts */
 
 /* ---- the folder ---- */
@@ -220,16 +221,19 @@ static reshard_status family_read_state(struct family *family, const struct fami
 {
     bool is_text = leaf->part_count > 0 && leaf->parts[leaf->part_count - 1].kind == PATH_KEY;
     bool is_member = leaf->part_count == 2 && leaf->parts[0].kind == PATH_KEY && str_is(leaf->parts[0].key, MASTER_MEMBER);
+    struct str name = is_text ? leaf->parts[leaf->part_count - 1].key : STR("");
+    bool is_flat_member = leaf->part_count == 1 && str_starts_with(name, MASTER_MEMBER ".");
     *state = (struct str){ 0 };
-    if (is_text && (is_member || (file->role == FAMILY_MASTER && leaf->part_count == 1))) {
-        struct str name = leaf->parts[leaf->part_count - 1].key;
+    if (is_text && (is_member || is_flat_member || (file->role == FAMILY_MASTER && leaf->part_count == 1))) {
+        if (is_flat_member)
+            name = (struct str){ name.data + sizeof(MASTER_MEMBER), name.size - sizeof(MASTER_MEMBER) };
         *state = STR(MASTER_STATE);
         if (family_append_structured(family, file, name, parameter))
             return RESHARD_OK;
         buffer_clear(parameter);
         if (family_split_static(family, file, name, parameter, state) && str_is(*state, MASTER_STATE))
             return RESHARD_OK;
-    } else if (is_text && leaf->part_count == 1 && family_split_static(family, file, leaf->parts[0].key, parameter, state)) {
+    } else if (is_text && leaf->part_count == 1 && family_split_static(family, file, name, parameter, state)) {
         return RESHARD_OK;
     }
     family->stray_count++;
@@ -294,8 +298,8 @@ static reshard_status family_add_tensor(struct family_leaves *leaves, const stru
     if (status)
         return status;
     family->key_list[key].parameter = parameter;
-    family->key_list[key].is_scalar = memmem(state.data ? state.data : "", state.size, "pow_acc", 7) != NULL;
-    /* The mark counts for all states of the parameter: those of a master weight lack it, since Paddle calls slices of that as the parameter. */
+    family->key_list[key].is_scalar = memmem(state.data ? state.data : "", state.size, "pow_acc", 7) != NULL || str_is(state, ASGD_COUNT);
+    /* The mark counts for all states of the parameter: those of a master weight lack it, since that has the parameter's own name. */
     if (state.size && family_is_slice(leaf->parts[leaf->part_count - 1].key))
         family->key_list[parameter].is_sliced = true;
     struct family_piece piece = { .file = leaves->file, .tensor = leaf->value->tensor - 1, .next = CATALOG_NONE };

@@ -149,17 +149,25 @@ struct merge {
     int64_t start[RANK_MAX]; /* of the current tensor-parallel rank's box */
 };
 
+/* Several tensors of the weight's shape, along an axis before its own: the gradients that ASGD keeps. */
+static bool merge_is_stack(const struct paddle_tensor *tensor, const struct paddle_tensor *weight)
+{
+    return weight->rank > 0 && tensor->rank == weight->rank + 1 &&
+           shape_equal(weight->rank, tensor->shape + 1, weight->rank, weight->shape);
+}
+
 /* What the tensor-parallel rank of a piece has of the tensor: the shape of its weight, or of the piece itself. */
 static const struct paddle_tensor *merge_local(const struct merge *merge, uint32_t piece)
 {
     const struct family *family = merge->family;
+    const struct paddle_tensor *own = family_tensor(family, piece);
     uint32_t parameter = family->key_list[merge->key].parameter;
     if (parameter == CATALOG_NONE || family->key_list[merge->key].is_scalar)
-        return family_tensor(family, piece);
+        return own;
     for (uint32_t weight = family->key_list[parameter].first; weight != CATALOG_NONE; weight = family->pieces[weight].next)
         if (merge_tp(family, weight) == merge_tp(family, piece))
-            return family_tensor(family, weight);
-    return family_tensor(family, piece);
+            return merge_is_stack(own, family_tensor(family, weight)) ? own : family_tensor(family, weight);
+    return own;
 }
 
 /* The first piece of the next tensor-parallel rank; CATALOG_NONE: there is none. */
@@ -194,7 +202,11 @@ static reshard_status merge_shape(struct merge *merge, reshard_error *err)
     struct family *family = merge->family;
     uint32_t first = family->key_list[merge->key].first, ranks = 1;
     const struct paddle_tensor *local = merge_local(merge, first);
+    uint32_t parameter = family->key_list[merge->key].parameter;
     merge->rank = local->rank;
+    if (merge->axis >= 0 && parameter != CATALOG_NONE && family->key_list[parameter].first != CATALOG_NONE &&
+        merge_is_stack(local, family_tensor(family, family->key_list[parameter].first)))
+        merge->axis++;
     if (merge->axis >= merge->rank)
         merge->axis = REPLICATED;
     memcpy(merge->shape, local->shape, (size_t)local->rank * sizeof(*local->shape));
