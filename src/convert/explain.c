@@ -113,6 +113,16 @@ static bool suspect_seams(const struct explanation *explanation, struct suspect 
     return is_found;
 }
 
+reshard_status suspect_tell(struct suspect *suspect, struct buffer *text, reshard_error *err)
+{
+    if (!buffer_append_byte(text, 0)) {
+        buffer_release(text);
+        return error_set_memory(err);
+    }
+    suspect->text = (char *)text->data;
+    return RESHARD_OK;
+}
+
 static reshard_status suspect_try(const struct explanation *explanation, struct suspect *suspect, const struct held_tensor *a,
                                   const struct held_tensor *b, reshard_error *err)
 {
@@ -127,13 +137,11 @@ static reshard_status suspect_try(const struct explanation *explanation, struct 
         status = suspect_order(explanation, suspect, a, b, &is_found, &text, err);
     if (!is_found && is_same_shape && !status)
         is_found = suspect->is_partial = suspect_seams(explanation, suspect, a, b, &text);
-    buffer_append_byte(&text, 0);
     if (text.failed && !status)
         status = error_set_memory(err);
     if (is_found && !status)
-        suspect->text = (char *)text.data;
-    else
-        buffer_release(&text);
+        return suspect_tell(suspect, &text, err);
+    buffer_release(&text);
     return status;
 }
 
@@ -196,13 +204,7 @@ static reshard_status tell_swapped(struct explanation *explanation, struct suspe
         buffer_printf(&text, "it and '%.*s' have changed places", STR_ARG(key));
     else
         buffer_printf(&text, "the first's values are in the second under '%.*s'", STR_ARG(key));
-    buffer_append_byte(&text, 0);
-    if (text.failed) {
-        buffer_release(&text);
-        return error_set_memory(err);
-    }
-    suspect->text = (char *)text.data;
-    return RESHARD_OK;
+    return suspect_tell(suspect, &text, err);
 }
 
 static reshard_status explain_places(struct explanation *explanation, reshard_error *err)

@@ -41,6 +41,9 @@ struct explanation {
     uint32_t explained; /* made */
 };
 
+/* The words become the suspect's cause; they are released if that fails. */
+reshard_status suspect_tell(struct suspect *suspect, struct buffer *text, reshard_error *err);
+
 /* Lists a pair to be explained. */
 reshard_status explain_add(struct explanation *explanation, struct lockstep_pair pair, reshard_error *err);
 

@@ -67,12 +67,9 @@ static reshard_status tell_files(struct explanation *explanation, bool is_a, con
             continue;
         buffer_printf(&text, "all %u tensors of '%.*s' in the %s differ, and others agree: one of the two may be of another step",
                       tallies->files[file].differing, STR_ARG(catalog->objects[file].name), is_a ? "first" : "second");
-        buffer_append_byte(&text, 0);
-        if (text.failed) {
-            buffer_release(&text);
-            return error_set_memory(err);
-        }
-        suspect->text = (char *)text.data;
+        reshard_status status = suspect_tell(suspect, &text, err);
+        if (status)
+            return status;
     }
     return RESHARD_OK;
 }
