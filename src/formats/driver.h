@@ -280,6 +280,10 @@ struct format_driver {
      * bytes only. What goes wrong on the way is left in err: only a lack of memory or a failing disk matters to the caller. */
     int (*probe)(struct store *store, const char *name, reshard_error *err);
 
+    /* Whether a folder holds what is left of such a checkpoint without what describes it. Asked where no format's probe says anything, so
+     * that opening what is whole does not pay for it. NULL: no. */
+    bool (*probe_rest)(struct store *store, const char *name, reshard_error *err);
+
     /* Fills source->catalog (made by the caller, not sealed). */
     reshard_status (*read_catalog)(struct source *source, reshard_error *err);
 

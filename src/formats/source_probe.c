@@ -8,15 +8,35 @@
 #define ENTRIES_SHOWN 6
 #define FIRST_BYTES_SHOWN 8
 
+/* What went wrong while a driver looked, as far as it matters: no memory, or a disk that does not answer. */
+static reshard_status probe_status(struct store *store, const reshard_error *seen, reshard_error *err)
+{
+    if (seen->code != RESHARD_ERR_MEMORY && (seen->code != RESHARD_ERR_IO || store_errno_is_answer(seen->sys_errno)))
+        return store_failure(store, err);
+    if (err)
+        *err = *seen;
+    return seen->code;
+}
+
 reshard_status driver_score(const struct format_driver *driver, struct store *store, const char *name, int *score, reshard_error *err)
 {
     reshard_error seen = { 0 };
     *score = driver->probe ? driver->probe(store, name, &seen) : 0;
-    if (seen.code != RESHARD_ERR_MEMORY && (seen.code != RESHARD_ERR_IO || store_errno_is_answer(seen.sys_errno)))
-        return store_failure(store, err);
-    if (err)
-        *err = seen;
-    return seen.code;
+    return probe_status(store, &seen, err);
+}
+
+/* The format of what is left of a checkpoint that no probe knows; *out stays as it is where there is none. */
+static reshard_status recognise_rest(struct store *store, const char *name, const struct format_driver **out, reshard_error *err)
+{
+    const struct format_driver *driver;
+    reshard_status status = RESHARD_OK;
+    for (int i = 0; !status && !*out && (driver = format_driver_at(i)); i++) {
+        reshard_error seen = { 0 };
+        if (driver->probe_rest && driver->probe_rest(store, name, &seen))
+            *out = driver;
+        status = probe_status(store, &seen, err);
+    }
+    return status;
 }
 
 reshard_status driver_recognise(struct store *store, const char *name, const struct format_driver **out, reshard_error *err)
@@ -34,6 +54,8 @@ reshard_status driver_recognise(struct store *store, const char *name, const str
             best = driver;
         }
     }
+    if (!status)
+        status = recognise_rest(store, name, &best, err);
     store_release_listing(store);
     *out = best;
     return status;

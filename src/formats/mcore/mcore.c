@@ -97,6 +97,7 @@ const struct format_driver format_zarr = {
     .folder_entries = zarr_entries,
     .part_marks = zarr_part_marks,
     .probe = mcore_zarr_probe,
+    .probe_rest = zarr_probe_rest,
     .read_catalog = mcore_zarr_read,
     .view_by_parameter = mcore_view_by_parameter,
     .load_item = dcp_load_item,

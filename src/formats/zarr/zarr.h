@@ -22,5 +22,6 @@
 /* How sure it is that name is a zarr store. A folder without a document, with arrays in folders of it, is one by this much: */
 #define ZARR_SCORE_OF_ARRAYS 70
 int zarr_probe(struct store *store, const char *name, reshard_error *err);
+bool zarr_probe_rest(struct store *store, const char *name, reshard_error *err);
 
 #endif

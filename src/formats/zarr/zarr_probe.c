@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "formats/source_probe.h"
 #include "formats/zarr/zarr_keys.h"
 
 #define FOLDERS_LOOKED_AT 64
-#define SCORE_OF_CHUNKS 10 /* below all that another format says of a folder */
 
 static bool zarr_probe_has_file(struct store *store, const char *directory, const char *base)
 {
@@ -49,27 +49,31 @@ static bool has_chunks_alone(struct store *store, const char *directory, reshard
     return is_begun && is_alone;
 }
 
-/* What the first folders in it hold: arrays, or chunks of arrays that nothing describes. */
-static int score_of_folders(struct store *store, const char *directory, reshard_error *err)
+static bool is_array(struct store *store, const char *directory, reshard_error *err)
+{
+    (void)err;
+    return zarr_probe_has_file(store, directory, ".zarray") || zarr_probe_has_file(store, directory, "zarr.json");
+}
+
+/* Whether one of the first folders in it is so. */
+static bool has_folder(struct store *store, const char *directory, bool (*is_so)(struct store *store, const char *name, reshard_error *err),
+                       reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
     size_t count, looked = 0;
-    int score = 0;
+    bool found = false;
     if (store_list(store, directory, &arena, &entries, &count, err))
         count = 0;
-    for (size_t i = 0; i < count && score < ZARR_SCORE_OF_ARRAYS && looked < FOLDERS_LOOKED_AT; i++) {
+    for (size_t i = 0; i < count && !found && looked < FOLDERS_LOOKED_AT; i++) {
         char *name = entries[i].is_directory ? arena_copy(&arena, entries[i].name.data, entries[i].name.size) : NULL;
         if (entries[i].is_directory && !name)
             error_set_memory(err);
         looked += name != NULL;
-        if (name && (zarr_probe_has_file(store, name, ".zarray") || zarr_probe_has_file(store, name, "zarr.json")))
-            score = ZARR_SCORE_OF_ARRAYS;
-        else if (name && !score && has_chunks_alone(store, name, err))
-            score = SCORE_OF_CHUNKS;
+        found = name && is_so(store, name, err);
     }
     arena_release(&arena);
-    return score;
+    return found;
 }
 
 int zarr_probe(struct store *store, const char *name, reshard_error *err)
@@ -83,5 +87,10 @@ int zarr_probe(struct store *store, const char *name, reshard_error *err)
     if (zarr_probe_has_file(store, name, ".zarray") || zarr_probe_has_file(store, name, ".zgroup") ||
         zarr_probe_has_file(store, name, "zarr.json") || zarr_probe_has_file(store, name, ".zmetadata"))
         return 90;
-    return score_of_folders(store, name, err);
+    return has_folder(store, name, is_array, err) ? ZARR_SCORE_OF_ARRAYS : 0;
+}
+
+bool zarr_probe_rest(struct store *store, const char *name, reshard_error *err)
+{
+    return store_is_directory(store, name) && has_folder(store, name, has_chunks_alone, err);
 }
