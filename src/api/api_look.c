@@ -84,13 +84,13 @@ API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint,
     places_hold(checkpoint);
     const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + index];
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    bool encoded = catalog_chunk_is_coded(catalog, chunk);
+    const struct catalog_span span = catalog_chunk_span(catalog, chunk);
     const reshard_chunk made = {
         .start = catalog_vector_at(catalog, chunk->start),
         .extent = catalog_vector_at(catalog, chunk->extent),
         .file = public_str(catalog->objects[chunk->object].name),
-        .offset = encoded ? layout->coded_offset : chunk->offset,
-        .bytes = encoded ? layout->coded_bytes : chunk->bytes,
+        .offset = span.offset,
+        .bytes = span.bytes,
         .is_replica = (chunk->flags & CHUNK_REPLICA) != 0,
         .is_resolved = !(chunk->flags & CHUNK_UNRESOLVED),
         .flat_begin = layout ? layout->flat_begin : 0,

@@ -312,6 +312,19 @@ static inline bool catalog_chunk_is_coded(const struct catalog *catalog, const s
     return layout && (layout->codec != CODEC_NONE || layout->chain);
 }
 
+/* Where a chunk's bytes lie as they are stored: a coded one's before they are decoded. */
+struct catalog_span {
+    uint32_t object;
+    uint64_t offset, bytes;
+};
+
+static inline struct catalog_span catalog_chunk_span(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    return catalog_chunk_is_coded(catalog, chunk) ? (struct catalog_span){ chunk->object, layout->coded_offset, layout->coded_bytes }
+                                                  : (struct catalog_span){ chunk->object, chunk->offset, chunk->bytes };
+}
+
 /* Whether a chunk has strides of its own, row-major though they may be. */
 static inline bool catalog_chunk_is_strided(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {

@@ -17,12 +17,6 @@ struct layout_files {
     const char *const *globs;
 };
 
-/* Where the stored bytes of a chunk lie, also when it is lost. */
-struct chunk_span {
-    uint32_t object;
-    uint64_t offset, bytes;
-};
-
 /* What is known of the checkpoint while it is looked through. */
 struct salvaging {
     const struct salvage_options *options;
@@ -30,7 +24,7 @@ struct salvaging {
     struct finding_sink *findings;
     struct checkpoint *checkpoint;
     uint8_t *lost_tensors, *lost_items; /* by number */
-    struct chunk_span *spans;           /* by chunk */
+    struct catalog_span *spans;         /* by chunk, also when it is lost */
     struct bad_chunks bad;
     struct sidecar_cover cover;
     struct salvage_counts *counts;
@@ -210,21 +204,12 @@ static void lose_tensor(struct salvaging *salvaging, uint32_t tensor, const char
         finding_report(salvaging->findings, FINDING_FAILURE, "lost", entry->key, "%s", why);
 }
 
-static struct chunk_span stored_span_of(const struct catalog *catalog, uint32_t index)
-{
-    const struct catalog_chunk *chunk = &catalog->chunks[index];
-    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    bool is_coded = catalog_chunk_is_coded(catalog, chunk);
-    return (struct chunk_span){ chunk->object, is_coded ? layout->coded_offset : chunk->offset,
-                                is_coded ? layout->coded_bytes : chunk->bytes };
-}
-
 static void note_spans(struct salvaging *salvaging, uint32_t tensor)
 {
     const struct catalog *catalog = salvaging->checkpoint->source->catalog;
     const struct catalog_tensor *entry = &catalog->tensors[tensor];
     for (uint32_t i = entry->first_chunk; i < entry->first_chunk + entry->chunk_count; i++)
-        salvaging->spans[i] = stored_span_of(catalog, i);
+        salvaging->spans[i] = catalog_chunk_span(catalog, &catalog->chunks[i]);
 }
 
 /* Whether a chunk lies in its file. */
@@ -232,7 +217,7 @@ static bool lies_in_file(struct salvaging *salvaging, const struct catalog_chunk
 {
     struct source *source = salvaging->checkpoint->source;
     const struct catalog *catalog = source->catalog;
-    const struct chunk_span *span = &salvaging->spans[chunk - catalog->chunks];
+    const struct catalog_span *span = &salvaging->spans[chunk - catalog->chunks];
     uint64_t begin = span->offset, bytes = span->bytes, found = 0;
     bool is_directory = false;
     struct str name = catalog->objects[chunk->object].name;
@@ -388,7 +373,7 @@ static bool is_quoted(struct str text, struct str name)
     return found;
 }
 
-static bool span_meets(const struct chunk_span *span, const struct catalog_warning *warning)
+static bool span_meets(const struct catalog_span *span, const struct catalog_warning *warning)
 {
     return warning->bytes && span->object == warning->object && span->offset < warning->offset + warning->bytes &&
            warning->offset < span->offset + span->bytes;
@@ -397,7 +382,8 @@ static bool span_meets(const struct chunk_span *span, const struct catalog_warni
 /* Whether damage is where the chunk's bytes lie, or lay before another copy stood in. */
 static bool lies_at(const struct salvaging *salvaging, const struct catalog_warning *warning, uint32_t chunk)
 {
-    const struct chunk_span now = stored_span_of(salvaging->checkpoint->source->catalog, chunk);
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    const struct catalog_span now = catalog_chunk_span(catalog, &catalog->chunks[chunk]);
     return span_meets(&salvaging->spans[chunk], warning) || span_meets(&now, warning);
 }
 

@@ -84,12 +84,6 @@ static struct str dcp_place_base_name(const struct source *like, uint32_t object
     return prefix < name.size ? (struct str){ name.data + prefix, name.size - prefix } : name;
 }
 
-static uint64_t like_offset(const struct catalog *catalog, const struct catalog_chunk *chunk)
-{
-    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    return layout && layout->codec != CODEC_NONE ? layout->coded_offset : chunk->offset;
-}
-
 /* Whether the reference has the tensor, in chunks that can be written here. */
 static const struct catalog_tensor *like_tensor(const struct dcp_placing *placing, uint32_t wanted_index)
 {
@@ -207,7 +201,7 @@ static reshard_status place_like_tensor(struct dcp_placing *placing, uint32_t in
         reshard_status status = named_file(placing, dcp_place_base_name(reference, chunk->object), &file, err);
         if (!status)
             status = add_tensor_piece(placing, index, catalog_vector_at(catalog, chunk->start), catalog_vector_at(catalog, chunk->extent),
-                                      file, like_offset(catalog, chunk), err);
+                                      file, catalog_chunk_span(catalog, chunk).offset, err);
         if (status)
             return status;
     }

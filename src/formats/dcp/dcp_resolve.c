@@ -39,12 +39,6 @@ static int compare_u64(uint64_t a, uint64_t b)
     return a < b ? -1 : a > b;
 }
 
-static uint64_t blob_offset(const struct catalog *catalog, const struct catalog_chunk *chunk)
-{
-    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    return layout && layout->codec != CODEC_NONE ? layout->coded_offset : chunk->offset;
-}
-
 static int dcp_resolve_by_place(const void *a, const void *b, void *context)
 {
     const struct catalog *catalog = context;
@@ -52,7 +46,7 @@ static int dcp_resolve_by_place(const void *a, const void *b, void *context)
     const struct catalog_chunk *x = &catalog->chunks[i], *y = &catalog->chunks[j];
     if (x->object != y->object)
         return compare_u64(x->object, y->object);
-    int order = compare_u64(blob_offset(catalog, x), blob_offset(catalog, y));
+    int order = compare_u64(catalog_chunk_span(catalog, x).offset, catalog_chunk_span(catalog, y).offset);
     return order ? order : compare_u64(i, j);
 }
 
@@ -279,7 +273,7 @@ static reshard_status find_blob(struct resolving *resolving, uint32_t index, str
         return status;
     status = layout && layout->codec != CODEC_NONE ? find_coded(resolving, layout, out, err) : find_plain(resolving, index, out, err);
     if (status)
-        error_shift(err, blob_offset(resolving->catalog, chunk));
+        error_shift(err, catalog_chunk_span(resolving->catalog, chunk).offset);
     return status;
 }
 
@@ -287,7 +281,7 @@ static reshard_status name_error(const struct resolving *resolving, uint32_t ind
 {
     const struct catalog_chunk *chunk = &resolving->catalog->chunks[resolving->order[index]];
     struct str file = resolving->catalog->objects[chunk->object].name;
-    error_prefix(err, "'%.*s': blob at %" PRIu64 ": tensor '%.*s'", STR_ARG(file), blob_offset(resolving->catalog, chunk),
+    error_prefix(err, "'%.*s': blob at %" PRIu64 ": tensor '%.*s'", STR_ARG(file), catalog_chunk_span(resolving->catalog, chunk).offset,
                  STR_ARG(resolving->catalog->tensors[chunk->tensor].key));
     error_object(err, "%.*s", STR_ARG(file));
     return status;

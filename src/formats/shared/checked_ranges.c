@@ -42,7 +42,7 @@ static uint64_t stored_offset(const struct catalog *catalog, const struct catalo
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     if (layout && layout->outer_codec != CODEC_NONE)
         return layout->outer_offset;
-    return layout && catalog_chunk_is_coded(catalog, chunk) ? layout->coded_offset : chunk->offset;
+    return catalog_chunk_span(catalog, chunk).offset;
 }
 
 void checked_ranges_mark(struct checked_ranges *ranges, struct catalog *catalog)
