@@ -174,6 +174,9 @@ bool flex_dtype_fits(enum dtype dtype, enum dtype stored);
  * cannot be read has no names, and is an error where its tensors are read. */
 reshard_status flex_called(const struct source *source, struct static_names *out, reshard_error *err);
 
+/* Of what a wanted tensor comes from; { 0 }: it has no name, or comes from nothing. */
+struct str flex_called_source(const struct static_names *names, const struct layout_request *request, uint32_t wanted);
+
 /* ---- flex_resolve.c, flex_verify.c ---- */
 
 /* Finds the array of a chunk in its file, checks it against the metadata, and gives the chunk its place. An array in slices becomes

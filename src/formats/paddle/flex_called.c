@@ -31,6 +31,12 @@ static reshard_status called_file(const struct source *source, uint32_t object, 
     return status;
 }
 
+struct str flex_called_source(const struct static_names *names, const struct layout_request *request, uint32_t wanted)
+{
+    uint32_t source = request->wanted_source[wanted];
+    return source == CATALOG_NONE ? (struct str){ 0 } : static_names_find(names, request->source_catalog->tensors[source].key);
+}
+
 reshard_status flex_called(const struct source *source, struct static_names *out, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;

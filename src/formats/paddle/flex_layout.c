@@ -212,12 +212,7 @@ static reshard_status keep_names(const struct layout_request *request, struct ta
     if (!status && names.keys.count && !flex_layout_has_names(request, state))
         status = error_set_memory(err);
     for (uint32_t t = 0; names.keys.count && t < request->wanted->tensor_count && !status; t++) {
-        uint32_t source = request->wanted_source[t];
-        struct str name = { 0 };
-        if (!is_source)
-            name = static_names_find(&names, request->wanted->tensors[t].key);
-        else if (source != CATALOG_NONE)
-            name = static_names_find(&names, request->source_catalog->tensors[source].key);
+        struct str name = is_source ? flex_called_source(&names, request, t) : static_names_find(&names, request->wanted->tensors[t].key);
         if (name.size && !state->names[t].size && !arena_str(&target->catalog->arena, name, &state->names[t]))
             status = error_set_memory(err);
     }

@@ -171,10 +171,7 @@ static reshard_status params_target_keep_names(const struct layout_request *requ
     struct static_names names = { 0 };
     reshard_status status = flex_called(request->source, &names, err);
     for (uint32_t t = 0; names.keys.count && t < request->wanted->tensor_count && !status; t++) {
-        uint32_t source = request->wanted_source[t];
-        struct str key = request->wanted->tensors[t].key, name = { 0 };
-        if (source != CATALOG_NONE)
-            name = static_names_find(&names, request->source_catalog->tensors[source].key);
+        struct str key = request->wanted->tensors[t].key, name = flex_called_source(&names, request, t);
         if (name.size && name_map_find(&state->name_index, key) == NAME_NONE)
             status = arena_str(&target->catalog->arena, name, &name) ? params_target_note_name(state, key, name, err)
                                                                      : error_set_memory(err);

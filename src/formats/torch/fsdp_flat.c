@@ -69,6 +69,22 @@ static bool add_state(struct fsdp_flat *flat, uint32_t tensor, uint32_t number)
     return true;
 }
 
+/* Room for all the tensors of a catalog as parameters. */
+static bool flat_make_parameters(struct fsdp_flat *flat, struct arena *arena, const struct catalog *catalog)
+{
+    flat->parameters = arena_array(arena, (size_t)catalog->tensor_count + 1, sizeof(*flat->parameters));
+    flat->tensors = arena_array(arena, (size_t)catalog->tensor_count + 1, sizeof(*flat->tensors));
+    return flat->parameters && flat->tensors;
+}
+
+static void flat_add_parameter(struct fsdp_flat *flat, const struct catalog *catalog, uint32_t index)
+{
+    const struct catalog_tensor *tensor = &catalog->tensors[index];
+    flat->parameters[flat->parameter_count] =
+        (struct wrap_parameter){ tensor->key, box_volume(tensor->rank, catalog_vector_at(catalog, tensor->shape)) };
+    flat->tensors[flat->parameter_count++] = index;
+}
+
 /* ---- what the files hold ---- */
 
 /* The numbers of all groups: 0, 1, 2, … as torch deals them out. */
@@ -240,19 +256,16 @@ static reshard_status take_parameters(struct joining *joining, bool *is_known, r
 {
     struct catalog *catalog = joining->source->catalog;
     struct fsdp_flat *flat = joining->flat;
-    flat->parameters = arena_array(&catalog->arena, (size_t)catalog->tensor_count + 1, sizeof(*flat->parameters));
-    flat->tensors = arena_array(&catalog->arena, (size_t)catalog->tensor_count + 1, sizeof(*flat->tensors));
+    bool has_room = flat_make_parameters(flat, &catalog->arena, catalog);
     joining->is_twin = calloc((size_t)catalog->tensor_count + 1, sizeof(*joining->is_twin));
     joining->has_number = calloc((size_t)catalog->tensor_count + 1, sizeof(*joining->has_number));
-    if (!flat->parameters || !flat->tensors || !joining->is_twin || !joining->has_number)
+    if (!has_room || !joining->is_twin || !joining->has_number)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[i];
         if (tensor->flags & TENSOR_HIDDEN || !fsdp_shard_of(joining->source, i))
             continue;
-        flat->parameters[flat->parameter_count] =
-            (struct wrap_parameter){ tensor->key, box_volume(tensor->rank, catalog_vector_at(catalog, tensor->shape)) };
-        flat->tensors[flat->parameter_count++] = i;
+        flat_add_parameter(flat, catalog, i);
     }
     struct torch_shard_layout layout;
     reshard_error seen = { 0 };
@@ -358,9 +371,7 @@ static void take_all_parameters(const struct source *source, struct fsdp_flat *f
         bool is_float = dtype_info(tensor->dtype)->class_ == DTYPE_CLASS_FLOAT;
         if (tensor->flags & TENSOR_HIDDEN || !(fsdp_shard_of(source, i) || (is_one_file && is_float)))
             continue;
-        flat->parameters[flat->parameter_count] =
-            (struct wrap_parameter){ tensor->key, box_volume(tensor->rank, catalog_vector_at(catalog, tensor->shape)) };
-        flat->tensors[flat->parameter_count++] = i;
+        flat_add_parameter(flat, catalog, i);
     }
 }
 
@@ -386,7 +397,7 @@ static reshard_status take_wholes(const struct catalog *catalog, struct fsdp_fla
 reshard_status fsdp_flat_of_wholes(const struct source *source, const struct value *optimizer, struct arena *arena, struct fsdp_flat **out,
                                    reshard_error *err)
 {
-    uint32_t numbers, tensors = source->catalog->tensor_count;
+    uint32_t numbers;
     bool is_related = false, is_one = false;
     struct fsdp_flat *flat = arena_zalloc(arena, sizeof(*flat));
     *out = NULL;
@@ -395,10 +406,8 @@ reshard_status fsdp_flat_of_wholes(const struct source *source, const struct val
     int64_t *totals = arena_array(arena, (size_t)numbers + 1, sizeof(*totals));
     if (!flat || !totals)
         return error_set_memory(err);
-    flat->parameters = arena_array(arena, (size_t)tensors + 1, sizeof(*flat->parameters));
-    flat->tensors = arena_array(arena, (size_t)tensors + 1, sizeof(*flat->tensors));
     flat->parameter_of = arena_array(arena, (size_t)numbers + 1, sizeof(*flat->parameter_of));
-    if (!flat->parameters || !flat->tensors || !flat->parameter_of)
+    if (!flat_make_parameters(flat, arena, source->catalog) || !flat->parameter_of)
         return error_set_memory(err);
     flat->is_original = true;
     flat->number_count = numbers;
