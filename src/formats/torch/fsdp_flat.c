@@ -70,14 +70,14 @@ static bool add_state(struct fsdp_flat *flat, uint32_t tensor, uint32_t number)
 }
 
 /* Room for all the tensors of a catalog as parameters. */
-static bool flat_make_parameters(struct fsdp_flat *flat, struct arena *arena, const struct catalog *catalog)
+static bool fsdp_flat_room(struct fsdp_flat *flat, struct arena *arena, const struct catalog *catalog)
 {
     flat->parameters = arena_array(arena, (size_t)catalog->tensor_count + 1, sizeof(*flat->parameters));
     flat->tensors = arena_array(arena, (size_t)catalog->tensor_count + 1, sizeof(*flat->tensors));
     return flat->parameters && flat->tensors;
 }
 
-static void flat_add_parameter(struct fsdp_flat *flat, const struct catalog *catalog, uint32_t index)
+static void fsdp_flat_add(struct fsdp_flat *flat, const struct catalog *catalog, uint32_t index)
 {
     const struct catalog_tensor *tensor = &catalog->tensors[index];
     flat->parameters[flat->parameter_count] =
@@ -256,7 +256,7 @@ static reshard_status take_parameters(struct joining *joining, bool *is_known, r
 {
     struct catalog *catalog = joining->source->catalog;
     struct fsdp_flat *flat = joining->flat;
-    bool has_room = flat_make_parameters(flat, &catalog->arena, catalog);
+    bool has_room = fsdp_flat_room(flat, &catalog->arena, catalog);
     joining->is_twin = calloc((size_t)catalog->tensor_count + 1, sizeof(*joining->is_twin));
     joining->has_number = calloc((size_t)catalog->tensor_count + 1, sizeof(*joining->has_number));
     if (!has_room || !joining->is_twin || !joining->has_number)
@@ -265,7 +265,7 @@ static reshard_status take_parameters(struct joining *joining, bool *is_known, r
         const struct catalog_tensor *tensor = &catalog->tensors[i];
         if (tensor->flags & TENSOR_HIDDEN || !fsdp_shard_of(joining->source, i))
             continue;
-        flat_add_parameter(flat, catalog, i);
+        fsdp_flat_add(flat, catalog, i);
     }
     struct torch_shard_layout layout;
     reshard_error seen = { 0 };
@@ -371,7 +371,7 @@ static void take_all_parameters(const struct source *source, struct fsdp_flat *f
         bool is_float = dtype_info(tensor->dtype)->class_ == DTYPE_CLASS_FLOAT;
         if (tensor->flags & TENSOR_HIDDEN || !(fsdp_shard_of(source, i) || (is_one_file && is_float)))
             continue;
-        flat_add_parameter(flat, catalog, i);
+        fsdp_flat_add(flat, catalog, i);
     }
 }
 
@@ -407,7 +407,7 @@ reshard_status fsdp_flat_of_wholes(const struct source *source, const struct val
     if (!flat || !totals)
         return error_set_memory(err);
     flat->parameter_of = arena_array(arena, (size_t)numbers + 1, sizeof(*flat->parameter_of));
-    if (!flat_make_parameters(flat, arena, source->catalog) || !flat->parameter_of)
+    if (!fsdp_flat_room(flat, arena, source->catalog) || !flat->parameter_of)
         return error_set_memory(err);
     flat->is_original = true;
     flat->number_count = numbers;
