@@ -21,6 +21,9 @@ struct str {
 /* For printf: "%.*s", STR_ARG(name). error_* escape what they print; others must escape first. */
 #define STR_ARG(s) (int)((s).size > 2000 ? 2000 : (s).size), ((s).data ? (s).data : "")
 
+/* The same for a value that may be long beyond sense and must not push the rest out of the message: "%.*s%s". */
+#define STR_ARG_BRIEF(s) (int)((s).size > 40 ? 40 : (s).size), ((s).data ? (s).data : ""), ((s).size > 40 ? "..." : "")
+
 static inline struct str str_of(const char *text)
 {
     return (struct str){ text, strlen(text) };

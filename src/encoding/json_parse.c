@@ -31,7 +31,7 @@ struct builder {
 
 static reshard_status out_of_range(uint64_t offset, struct str text, reshard_error *err)
 {
-    return error_set_at(err, RESHARD_ERR_FORMAT, offset, "JSON: number %.*s is out of range", STR_ARG(text));
+    return error_set_at(err, RESHARD_ERR_FORMAT, offset, "JSON: number %.*s%s is out of range", STR_ARG_BRIEF(text));
 }
 
 /* value = value * 10 + digit, little-endian. */

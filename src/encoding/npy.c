@@ -47,7 +47,7 @@ static reshard_status parse_type(struct str text, struct npy_header *out, reshar
         out->is_big_endian = text.data[0] == '>' && dtype_info(out->dtype)->swap_bytes > 1;
         return RESHARD_OK;
     }
-    return error_set(err, RESHARD_ERR_UNSUPPORTED, "npy: type '%.*s' is not one of b1 i1-8 u1-8 f2-8 c8 c16", STR_ARG(text));
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "npy: type '%.*s%s' is not one of b1 i1-8 u1-8 f2-8 c8 c16", STR_ARG_BRIEF(text));
 }
 
 /* ---- the header's dict ---- */

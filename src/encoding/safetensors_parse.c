@@ -105,8 +105,8 @@ static reshard_status parse_dimension(struct st_parse *p, struct str name, struc
 {
     uint64_t dimension;
     if (!json_number_is_u64(text, &dimension))
-        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %.*s is not an unsigned 64-bit integer",
-                                         STR_ARG(name), STR_ARG(text));
+        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %.*s%s is not an unsigned 64-bit integer",
+                                         STR_ARG(name), STR_ARG_BRIEF(text));
     if (dimension > INT64_MAX)
         return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %" PRIu64 " is beyond 63 bits", STR_ARG(name),
                                          dimension);
@@ -146,8 +146,8 @@ static reshard_status parse_offset(struct st_parse *p, struct str name, uint64_t
     if (status)
         return status;
     if (!json_number_is_u64(text, out))
-        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': offset %.*s is not an unsigned 64-bit integer",
-                                         STR_ARG(name), STR_ARG(text));
+        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': offset %.*s%s is not an unsigned 64-bit integer",
+                                         STR_ARG(name), STR_ARG_BRIEF(text));
     return RESHARD_OK;
 }
 
