@@ -5,6 +5,7 @@
 #include "api/saver_request.h"
 #include "reshard/async.h"
 #include "reshard/comm.h"
+#include "test_folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,7 +19,6 @@
 #include <unistd.h>
 
 static reshard_error err = RESHARD_ERROR_INIT;
-static char folder[] = "/tmp/reshard-async-XXXXXX";
 
 #define NAME(text) ((reshard_str){ (text), sizeof(text) - 1 })
 
@@ -105,7 +105,7 @@ static void check_saved(const char *path, float from)
 static const char *path_of(const char *name)
 {
     static char path[256];
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    snprintf(path, sizeof(path), "%s/%s", test_folder, name);
     return path;
 }
 
@@ -226,7 +226,7 @@ TEST(options_go_along)
         reshard_saver *saver = saver_of(kind, 0);
         char before[256];
         assert_non_null(getcwd(before, sizeof(before)));
-        assert_int_equal(chdir(folder), 0);
+        assert_int_equal(chdir(test_folder), 0);
         save_of(&save, &model, "options");
         save.options.to = "safetensors";
         save.options.exclude = excluded;
@@ -344,7 +344,7 @@ static void *rank_save(void *context)
     options.kind = state->kind;
     options.comm = state->comm;
     options.depth = 2;
-    snprintf(path, sizeof(path), "%s/ranks", folder);
+    snprintf(path, sizeof(path), "%s/ranks", test_folder);
     reshard_status status = reshard_saver_open(&options, &saver, &state->err);
     status = status ? status : reshard_sharded_new(&sharded, &state->err);
     status = status ? status : rank_describe(state, sharded);
@@ -523,7 +523,7 @@ static void check_large(const char *path, float value)
 /* Files in the folder beside what is saved: a save is under way. */
 static bool is_being_written(void)
 {
-    DIR *files = opendir(folder);
+    DIR *files = opendir(test_folder);
     const struct dirent *entry;
     bool found = false;
     while ((entry = readdir(files)))
@@ -701,20 +701,6 @@ TEST(damaged_requests_are_refused)
     reshard_shards_free(model.shards);
 }
 
-static int folder_make(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int folder_remove(void **state)
-{
-    char command[256];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    return system(command);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -732,5 +718,5 @@ int main(void)
         cmocka_unit_test(a_thousand_saves_take_no_more_memory),
         cmocka_unit_test(damaged_requests_are_refused),
     };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -7,6 +7,7 @@
 #include "check.h"
 
 #include "reshard/async.h"
+#include "test_folder.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -42,7 +43,6 @@ struct outcome {
 
 static struct outcome (*outcomes)[FAULTS][RANKS];
 static reshard_error err;
-static char folder[] = "/tmp/test_fault_list.XXXXXX";
 
 struct place {
     enum call call;
@@ -225,7 +225,7 @@ static bool has_callback(enum call call)
 static struct place place_of(int call, int fault, int64_t rank)
 {
     struct place place = { .call = (enum call)call, .fault = (enum fault)fault, .rank = rank };
-    snprintf(place.path, sizeof(place.path), "%s/%d-%d", folder, call, fault);
+    snprintf(place.path, sizeof(place.path), "%s/%d-%d", test_folder, call, fault);
     return place;
 }
 
@@ -368,28 +368,19 @@ TEST(each_fault_of_a_rank_is_told_to_the_others)
             old_save(&place); /* the next save works, and takes away what is left */
         }
     }
-    assert_int_equal(entries_count(folder, "."), 0);
-    assert_int_equal(entries_count(folder, ""), CALLS * FAULTS);
+    assert_int_equal(entries_count(test_folder, "."), 0);
+    assert_int_equal(entries_count(test_folder, ""), CALLS * FAULTS);
     assert_int_equal(entries_count("/dev/shm", shared), 0);
 }
 
 static int made(void **state)
 {
-    (void)state;
     outcomes = mmap(NULL, sizeof(*outcomes) * CALLS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    return outcomes != MAP_FAILED && mkdtemp(folder) ? 0 : -1;
-}
-
-static int removed(void **state)
-{
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    return system(command);
+    return outcomes != MAP_FAILED && !test_folder_make(state) ? 0 : -1;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(each_fault_of_a_rank_is_told_to_the_others) };
-    return cmocka_run_group_tests_name("fault list", tests, made, removed);
+    return cmocka_run_group_tests_name("fault list", tests, made, test_folder_remove);
 }

@@ -5,6 +5,7 @@
 #include "fail_malloc.h"
 
 #include "reshard/reshard.h"
+#include "test_folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -163,22 +164,6 @@ static reshard_status diff_mapped(reshard_error *err)
     return status;
 }
 
-static void remove_tree(const char *path)
-{
-    DIR *directory = opendir(path);
-    struct dirent *entry;
-    while (directory && (entry = readdir(directory)) != NULL) {
-        char child[4600];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(child, sizeof(child), "%s/%s", path, entry->d_name);
-        remove_tree(child);
-    }
-    if (directory)
-        closedir(directory);
-    remove(path);
-}
-
 /*
  * A run that succeeded leaves the whole target, one that failed none: or, if only the last sync failed, after the rename, the whole.
  */
@@ -189,7 +174,7 @@ static void check_target(reshard_status status, const char *message, const char 
     unsigned sum = 0;
     bool exists = stat(path, &info) == 0;
     reshard_status read = exists ? hash_of(path, &sum, &err) : RESHARD_OK;
-    remove_tree(path);
+    test_tree_remove(path);
     if (!exists && !status)
         fail_msg("success, and no target");
     if (exists && (read || sum != expected))
@@ -281,7 +266,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    remove_tree(work_path);
+    test_tree_remove(work_path);
     return 0;
 }
 

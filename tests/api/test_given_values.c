@@ -8,6 +8,7 @@
 #include "comm/ranks.h"
 
 #include "reshard/async.h"
+#include "test_folder.h"
 
 #include <stdbool.h>
 #include <unistd.h>
@@ -16,7 +17,6 @@
 #define ROW 5
 
 static reshard_error err;
-static char work[64];
 
 /* Of a row: element i is number * 100 + i. */
 struct giver {
@@ -100,7 +100,7 @@ static void rank_saves(struct test_rank *rank)
         givers[i] = (struct giver){ (float)(10 * i + rank->rank), saves->fails && i == 2 && rank->rank == 1 };
         char path[128];
         reshard_sharded *sharded;
-        snprintf(path, sizeof(path), "%s/save-%d", work, i);
+        snprintf(path, sizeof(path), "%s/save-%d", test_folder, i);
         rank->status = reshard_sharded_new(&sharded, &rank->err);
         if (!rank->status)
             rank->status = row_add(sharded, rank->rank, &givers[i], &rank->err);
@@ -126,10 +126,10 @@ TEST(ranks_save_what_functions_give)
             assert_int_equal(saves.uses[r], saves.keeps ? 2 : 0);
         }
         for (int i = 0; i < 3; i++) {
-            snprintf(path, sizeof(path), "%s/save-%d", work, i);
+            snprintf(path, sizeof(path), "%s/save-%d", test_folder, i);
             assert_true(rows_are(path, (float)(10 * i)));
         }
-        snprintf(command, sizeof(command), "rm -r %s/save-*", work);
+        snprintf(command, sizeof(command), "rm -r %s/save-*", test_folder);
         assert_int_equal(system(command), 0);
     }
 }
@@ -146,9 +146,9 @@ TEST(a_function_that_fails_ends_the_save_of_all)
             assert_non_null(strstr(ranks[r].err.message, "rank 1: "));
             assert_non_null(strstr(ranks[r].err.message, "function that gives values"));
         }
-        snprintf(path, sizeof(path), "%s/save-2", work);
+        snprintf(path, sizeof(path), "%s/save-2", test_folder);
         assert_int_not_equal(access(path, F_OK), 0);
-        snprintf(command, sizeof(command), "rm -r %s/save-*", work);
+        snprintf(command, sizeof(command), "rm -r %s/save-*", test_folder);
         assert_int_equal(system(command), 0);
     }
 }
@@ -172,7 +172,7 @@ TEST(savers_ask_before_they_return)
             givers[r] = (struct giver){ (float)(40 + r), false };
             CHECK_OK(row_add(sharded, r, &givers[r], &err));
         }
-        snprintf(path, sizeof(path), "%s/background-%d", work, (int)kind);
+        snprintf(path, sizeof(path), "%s/background-%d", test_folder, (int)kind);
         convert.to = "torch-dcp";
         request.sharded = sharded;
         request.path = path;
@@ -234,7 +234,7 @@ TEST(what_functions_give_is_neither_loaded_nor_narrowed)
     assert_true(tensor.read == row_give && tensor.context == &giver && !tensor.data);
     reshard_sharded_free(sharded);
     test_ranks(RANKS, 20, &saves, rank_saves, ranks);
-    snprintf(path, sizeof(path), "%s/save-0", work);
+    snprintf(path, sizeof(path), "%s/save-0", test_folder);
     test_ranks(RANKS, 20, path, rank_loads, ranks);
     for (int r = 0; r < RANKS; r++) {
         assert_int_equal(ranks[r].status, RESHARD_ERR_USAGE);
@@ -242,30 +242,13 @@ TEST(what_functions_give_is_neither_loaded_nor_narrowed)
     }
 }
 
-static int work_make(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/reshard-given-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
-static int work_remove(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", work);
-    return system(command);
-}
-
-#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, work_make, work_remove)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_WORK(ranks_save_what_functions_give),
-        IN_WORK(a_function_that_fails_ends_the_save_of_all),
-        IN_WORK(savers_ask_before_they_return),
-        IN_WORK(what_functions_give_is_neither_loaded_nor_narrowed),
+        TEST_IN_FOLDER(ranks_save_what_functions_give),
+        TEST_IN_FOLDER(a_function_that_fails_ends_the_save_of_all),
+        TEST_IN_FOLDER(savers_ask_before_they_return),
+        TEST_IN_FOLDER(what_functions_give_is_neither_loaded_nor_narrowed),
     };
     return cmocka_run_group_tests_name("given_values", tests, NULL, NULL);
 }

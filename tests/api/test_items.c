@@ -3,24 +3,9 @@
 #include "check.h"
 
 #include "reshard/writer.h"
+#include "test_folder.h"
 
 static reshard_error err;
-static char work[64];
-
-static int work_make(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/reshard-items-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
-static int work_remove(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", work);
-    return system(command);
-}
 
 static reshard_value_info info_of(int64_t kind, int64_t integer, double real, const char *text)
 {
@@ -106,8 +91,8 @@ TEST(items_are_values)
     reshard_items *list = items_make(), *copied;
     reshard_checkpoint *opened;
     reshard_value_info object = info_of(RESHARD_VALUE_OBJECT, 0, 0, NULL), broken = info_of(RESHARD_VALUE_TEXT, 0, 0, "\377");
-    snprintf(path, sizeof(path), "%s/items.pt", work);
-    snprintf(copy, sizeof(copy), "%s/copy.pt", work);
+    snprintf(path, sizeof(path), "%s/items.pt", test_folder);
+    snprintf(copy, sizeof(copy), "%s/copy.pt", test_folder);
     assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "x", 1 }, &object, NULL, &err), RESHARD_ERR_USAGE);
     assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "x", 1 }, &broken, NULL, &err), RESHARD_ERR_USAGE);
     assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "done", 4 }, &object, NULL, &err), RESHARD_ERR_USAGE);
@@ -129,6 +114,6 @@ TEST(items_are_values)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test_setup_teardown(items_are_values, work_make, work_remove) };
+    const struct CMUnitTest tests[] = { TEST_IN_FOLDER(items_are_values) };
     return cmocka_run_group_tests_name("items", tests, NULL, NULL);
 }

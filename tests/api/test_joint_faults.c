@@ -9,6 +9,7 @@
 #include "api/held.h"
 #include "comm/comm.h"
 #include "store/store.h"
+#include "test_folder.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -23,7 +24,6 @@
 #define LATE_TIMEOUT 0.5
 
 static reshard_error err;
-static char folder[] = "/tmp/test_joint_faults.XXXXXX";
 static char target[64];
 
 /* ---- a moment at which something happens to this process ---- */
@@ -173,7 +173,7 @@ static bool target_is(float more, bool beside)
     struct held *held = held_new(0, 1);
     reshard_sharded *tensors;
     reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
-    DIR *stream = opendir(folder);
+    DIR *stream = opendir(test_folder);
     bool is_clean = true;
     assert_non_null(stream);
     for (struct dirent *entry; (entry = readdir(stream));)
@@ -206,9 +206,7 @@ static void must_save(const char *format, float more)
 
 static void target_clear(void)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf %s", target);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_tree_remove(target), 0);
 }
 
 /* ---- killed at every moment ---- */
@@ -317,19 +315,10 @@ TEST(a_rank_that_was_given_up_harms_no_later_save)
 
 static int made(void **state)
 {
-    (void)state;
-    if (!mkdtemp(folder))
+    if (test_folder_make(state))
         return -1;
-    snprintf(target, sizeof(target), "%s/target", folder);
+    snprintf(target, sizeof(target), "%s/target", test_folder);
     return 0;
-}
-
-static int removed(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    return system(command);
 }
 
 int main(void)
@@ -339,5 +328,5 @@ int main(void)
         cmocka_unit_test(a_rank_killed_in_a_load_is_named),
         cmocka_unit_test(a_rank_that_was_given_up_harms_no_later_save),
     };
-    return cmocka_run_group_tests_name("joint_faults", tests, made, removed);
+    return cmocka_run_group_tests_name("joint_faults", tests, made, test_folder_remove);
 }

@@ -9,6 +9,7 @@
 #include "comm/ranks.h"
 #include "encoding/json.h"
 #include "reshard/sharded.h"
+#include "test_folder.h"
 
 #include <unistd.h>
 
@@ -16,7 +17,6 @@
 #define AXES_MAX 8
 
 static reshard_error err;
-static char folder[] = "/tmp/test_joint_fixtures.XXXXXX";
 
 static const struct fixture {
     const char *name;
@@ -304,7 +304,7 @@ static void fixture_check(const struct fixture *fixture)
     CHECK_OK(json_parse(text, size, &limits_default, &manifest, &err));
     const struct value *tensors = value_dict_get(manifest.root, "tensors");
     snprintf(job.path, sizeof(job.path), "%s/%s/ckpt", test_fixtures(), fixture->name);
-    snprintf(job.saved, sizeof(job.saved), "%s/saved", folder);
+    snprintf(job.saved, sizeof(job.saved), "%s/saved", test_folder);
     CHECK_OK(reshard_open(job.path, NULL, &job.checkpoint, &err));
     tensors_list(&job);
     assert_int_equal(job.count * 2, tensors->list.count);
@@ -334,22 +334,8 @@ TEST(ranks_load_what_frameworks_saved_and_save_it_again)
         fixture_check(&fixtures[i]);
 }
 
-static int folder_make(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int folder_remove(void **state)
-{
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    return system(command);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(ranks_load_what_frameworks_saved_and_save_it_again) };
-    return cmocka_run_group_tests_name("joint fixtures", tests, folder_make, folder_remove);
+    return cmocka_run_group_tests_name("joint fixtures", tests, test_folder_make, test_folder_remove);
 }

@@ -7,6 +7,7 @@
 
 #include "api/held.h"
 #include "comm/ranks.h"
+#include "test_folder.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -14,7 +15,6 @@
 #define RANKS_MAX 4
 #define LEFT (-7.0f)
 
-static char folder[] = "/tmp/test_load_mapped.XXXXXX";
 
 static const char text[] = "a^T -> a_t\n"
                            "b -> b0, b1, axis=0\n"
@@ -210,7 +210,7 @@ static char path[100], without_f[sizeof(text)];
 static struct load_case case_of(const char *format, int64_t saves)
 {
     struct load_case given = { .path = path, .format = format, .text = text, .saves = saves, .other_text = -1 };
-    snprintf(path, sizeof(path), "%s/%s-%d", folder, format, (int)saves);
+    snprintf(path, sizeof(path), "%s/%s-%d", test_folder, format, (int)saves);
     snprintf(without_f, sizeof(without_f), "%s", text);
     char *line = strstr(without_f, "f -> f");
     memmove(line, strstr(line, "_ ->"), strlen(strstr(line, "_ ->")) + 1);
@@ -419,7 +419,7 @@ TEST(names_that_are_recognised_become_those_that_are_asked_for)
     reshard_load_options loading = RESHARD_LOAD_OPTIONS_INIT;
     const reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
     char bare[100];
-    snprintf(bare, sizeof(bare), "%s/bare", folder);
+    snprintf(bare, sizeof(bare), "%s/bare", test_folder);
     for (int i = 0; i < GPT_COUNT * 8; i++)
         from[i / 8][i % 8] = (float)i;
     reshard_sharded *held = gpt_new("", from), *asked = gpt_new("transformer.", to);
@@ -437,20 +437,6 @@ TEST(names_that_are_recognised_become_those_that_are_asked_for)
     reshard_sharded_free(asked);
 }
 
-static int folder_make(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : 1;
-}
-
-static int folder_remove(void **state)
-{
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    return system(command);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -460,5 +446,5 @@ int main(void)
         cmocka_unit_test(shards_of_a_list_are_what_the_text_makes_of_a_checkpoint),
         cmocka_unit_test(names_that_are_recognised_become_those_that_are_asked_for),
     };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

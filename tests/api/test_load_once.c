@@ -4,6 +4,7 @@
 
 #include "comm/ranks.h"
 #include "reshard/sharded.h"
+#include "test_folder.h"
 
 #include <stdatomic.h>
 #include <unistd.h>
@@ -14,7 +15,6 @@
 #define TENSOR_BYTES (ROWS * COLUMNS * (long)sizeof(float))
 
 static reshard_error err;
-static char folder[] = "/tmp/test_load_once.XXXXXX";
 static char path[100];
 static atomic_long bytes_read;
 
@@ -100,7 +100,7 @@ TEST(bytes_that_several_ranks_ask_for_are_read_once)
     static const char *const formats[] = { "torch-dcp", "hf", "paddle-flex" };
     for (int f = 0; f < 3; f++) {
         convert.to = formats[f];
-        snprintf(path, sizeof(path), "%s/%s", folder, formats[f]);
+        snprintf(path, sizeof(path), "%s/%s", test_folder, formats[f]);
         CHECK_OK(reshard_save(NULL, path, sharded, &options, NULL, &err));
         assert_int_equal(times_read(&(struct asked){ 0, 0 }), 1);
         assert_int_equal(times_read(&(struct asked){ 1, 0 }), 1);
@@ -110,22 +110,8 @@ TEST(bytes_that_several_ranks_ask_for_are_read_once)
     free(values);
 }
 
-static int folder_make(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int folder_remove(void **state)
-{
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    return system(command);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(bytes_that_several_ranks_ask_for_are_read_once) };
-    return cmocka_run_group_tests_name("load once", tests, folder_make, folder_remove);
+    return cmocka_run_group_tests_name("load once", tests, test_folder_make, test_folder_remove);
 }

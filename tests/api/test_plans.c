@@ -4,20 +4,13 @@
 
 #include "reshard/plan.h"
 #include "reshard/state.h"
+#include "test_folder.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
 #include <unistd.h>
 
 static reshard_error err;
-static char work[64];
-
-static int work_make(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/reshard-plans-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
 
 static void shell(const char *command)
 {
@@ -31,13 +24,6 @@ static void shell(const char *command)
         snprintf(command, sizeof(command), __VA_ARGS__); \
         shell(command);                                  \
     } while (0)
-
-static int work_remove(void **state)
-{
-    (void)state;
-    SHELL("rm -r %s", work);
-    return 0;
-}
 
 static reshard_checkpoint *open_sample(void)
 {
@@ -54,8 +40,8 @@ static char *path_in(const char *folder)
     static char paths[4][256];
     static int next;
     char *path = paths[next++ % 4];
-    snprintf(path, 256, "%s/%s/target", work, folder);
-    SHELL("mkdir -p %s/%s", work, folder);
+    snprintf(path, 256, "%s/%s/target", test_folder, folder);
+    SHELL("mkdir -p %s/%s", test_folder, folder);
     return path;
 }
 
@@ -208,7 +194,7 @@ TEST(steps_can_be_looked_at_and_printed)
         count++;
     assert_int_equal(count, reshard_plan_step_count(plan));
     char path[256];
-    snprintf(path, sizeof(path), "%s/plan.json", work);
+    snprintf(path, sizeof(path), "%s/plan.json", test_folder);
     FILE *file = fopen(path, "w");
     assert_int_equal(fwrite(json.bytes, 1, json.size, file), json.size);
     fclose(file);
@@ -278,17 +264,15 @@ TEST(null_and_what_cannot_be_is_refused)
     reshard_close(source);
 }
 
-#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, work_make, work_remove)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_WORK(a_plan_writes_what_a_conversion_writes_again_and_again),
-        IN_WORK(parts_of_a_plan_make_the_whole),
-        IN_WORK(hashes_tell_plans_apart),
-        IN_WORK(steps_can_be_looked_at_and_printed),
-        IN_WORK(values_may_change_between_runs),
-        IN_WORK(null_and_what_cannot_be_is_refused),
+        TEST_IN_FOLDER(a_plan_writes_what_a_conversion_writes_again_and_again),
+        TEST_IN_FOLDER(parts_of_a_plan_make_the_whole),
+        TEST_IN_FOLDER(hashes_tell_plans_apart),
+        TEST_IN_FOLDER(steps_can_be_looked_at_and_printed),
+        TEST_IN_FOLDER(values_may_change_between_runs),
+        TEST_IN_FOLDER(null_and_what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests_name("plans", tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * split and the parts run in any order; objects are published in reverse; commit comes last.
  */
 #include "convert/conversion.h"
+#include "test_folder.h"
 
 #include "check.h"
 
@@ -17,7 +18,6 @@
 #define OBJECTS_MAX 512
 
 static reshard_error err;
-static char work[] = "/tmp/reshard-publish-XXXXXX";
 
 static const struct format_case {
     const char *format, *fixture, *layout, *option;
@@ -50,17 +50,6 @@ static const struct format_case {
 };
 
 /* ---- folders ---- */
-
-static int entry_remove(const char *path, const struct stat *info, int kind, struct FTW *at)
-{
-    (void)info, (void)kind, (void)at;
-    return remove(path);
-}
-
-static void tree_remove(const char *path)
-{
-    nftw(path, entry_remove, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 static void file_read(const char *folder, const char *name, struct buffer *out)
 {
@@ -208,30 +197,30 @@ static void case_check(const struct format_case *one)
     struct checkpoint *source;
     struct conversion conversion;
     snprintf(fixture, sizeof(fixture), "%s/%s/ckpt", getenv("RESHARD_FIXTURES"), one->fixture);
-    snprintf(whole, sizeof(whole), "%s/whole", work);
-    snprintf(parts, sizeof(parts), "%s/parts", work);
+    snprintf(whole, sizeof(whole), "%s/whole", test_folder);
+    snprintf(parts, sizeof(parts), "%s/parts", test_folder);
     CHECK_OK(checkpoint_open(fixture, &open, &source, &err));
     CHECK_OK(conversion_prepare(source, whole, &options, &engine, CONVERSION_TO_RUN, &conversion, &err));
     CHECK_OK(conversion_run(&conversion, whole, &err));
     for (uint32_t count = 2; count <= 5; count++) {
         run_in_parts(&conversion, parts, count, work_here);
         targets_compare(&conversion, whole, parts, "in parts");
-        tree_remove(parts);
+        test_tree_remove(parts);
     }
     run_in_parts(&conversion, parts, 3, work_in_processes);
     targets_compare(&conversion, whole, parts, "by processes");
-    tree_remove(parts);
-    tree_remove(whole);
+    test_tree_remove(parts);
+    test_tree_remove(whole);
     conversion_release(&conversion);
     checkpoint_close(source);
 }
 
 TEST(parts_and_processes_make_the_bytes_of_one_run)
 {
-    assert_non_null(mkdtemp(work));
+    assert_int_equal(test_folder_make(state), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         case_check(&cases[i]);
-    tree_remove(work);
+    test_folder_remove(state);
 }
 
 TEST(no_writable_format_is_left_out)

@@ -5,13 +5,13 @@
 
 #include "reshard/sharded.h"
 #include "store/store.h"
+#include "test_folder.h"
 
 #include <dirent.h>
 #include <stdbool.h>
 #include <unistd.h>
 
 static reshard_error err;
-static char folder[] = "/tmp/test_remove.XXXXXX";
 static char path[100];
 
 static void take_copy(const char *fixture)
@@ -241,19 +241,10 @@ TEST(only_files_of_data_are_removed)
 
 static int folder_make(void **state)
 {
-    (void)state;
-    if (!mkdtemp(folder))
+    if (test_folder_make(state))
         return -1;
-    snprintf(path, sizeof(path), "%s/ckpt", folder);
+    snprintf(path, sizeof(path), "%s/ckpt", test_folder);
     return 0;
-}
-
-static int folder_remove(void **state)
-{
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    return system(command);
 }
 
 int main(void)
@@ -267,5 +258,5 @@ int main(void)
         cmocka_unit_test(removing_survives_every_failed_allocation),
         cmocka_unit_test(only_files_of_data_are_removed),
     };
-    return cmocka_run_group_tests_name("remove", tests, folder_make, folder_remove);
+    return cmocka_run_group_tests_name("remove", tests, folder_make, test_folder_remove);
 }

@@ -10,6 +10,7 @@
 #include "reshard/sharded.h"
 #include "reshard/store.h"
 #include "reshard/writer.h"
+#include "test_folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +22,6 @@
 #include <unistd.h>
 
 static reshard_error err;
-static char work[64];
 
 /* How the store misbehaves. */
 static struct {
@@ -56,7 +56,7 @@ struct object {
 
 static void full_path(const char *path, char out[512])
 {
-    snprintf(out, 512, "%s/store/%s", work, path);
+    snprintf(out, 512, "%s/store/%s", test_folder, path);
 }
 
 static void make_parents(const char *full)
@@ -237,28 +237,18 @@ static reshard_store store_make(void)
 static int work_make(void **state)
 {
     char store[128];
-    (void)state;
     behave();
-    strcpy(work, "/tmp/reshard-calls-XXXXXX");
-    if (!mkdtemp(work))
+    if (test_folder_make(state))
         return -1;
-    snprintf(store, sizeof(store), "%s/store", work);
+    snprintf(store, sizeof(store), "%s/store", test_folder);
     return mkdir(store, 0777);
-}
-
-static int work_remove(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", work);
-    return system(command);
 }
 
 /* Whether nothing is in the store, or in a folder of it; folders of parents stay. */
 static bool is_empty(const char *folder)
 {
     char command[512];
-    snprintf(command, sizeof(command), "test -z \"$(find %s/store/%s -mindepth 1 ! -name deep)\"", work, folder);
+    snprintf(command, sizeof(command), "test -z \"$(find %s/store/%s -mindepth 1 ! -name deep)\"", test_folder, folder);
     return system(command) == 0;
 }
 
@@ -664,7 +654,7 @@ TEST(what_cannot_be_is_refused)
     reshard_close(sample);
 }
 
-#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, work_make, work_remove)
+#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, work_make, test_folder_remove)
 
 int main(void)
 {

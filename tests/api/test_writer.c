@@ -7,6 +7,7 @@
 
 #include "base/crc32.h"
 #include "reshard/writer.h"
+#include "test_folder.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -315,22 +316,10 @@ static reshard_status convert_whole(const char *path, const reshard_convert_opti
     return status;
 }
 
-static char work[] = "/tmp/reshard-writer-XXXXXX";
-
-static int work_make(void **state)
-{
-    (void)state;
-    strcpy(work, "/tmp/reshard-writer-XXXXXX");
-    return mkdtemp(work) ? 0 : -1;
-}
-
 static int work_remove(void **state)
 {
-    char command[64];
-    (void)state;
     wholes_free();
-    snprintf(command, sizeof(command), "rm -r %s", work);
-    return system(command);
+    return test_folder_remove(state);
 }
 
 static bool same_files(const char *a, const char *b)
@@ -350,7 +339,7 @@ static size_t entries_in_work(void)
 {
     char command[64];
     unsigned long count = 0;
-    snprintf(command, sizeof(command), "ls -A %s | wc -l", work);
+    snprintf(command, sizeof(command), "ls -A %s | wc -l", test_folder);
     FILE *pipe = popen(command, "r");
     assert_non_null(pipe);
     assert_int_equal(fscanf(pipe, "%lu", &count), 1);
@@ -370,8 +359,8 @@ static void target_check(const struct target *target, int depth)
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     char expected[128], written[128];
     reshard_writer *writer;
-    snprintf(expected, sizeof(expected), "%s/expected", work);
-    snprintf(written, sizeof(written), "%s/written", work);
+    snprintf(expected, sizeof(expected), "%s/expected", test_folder);
+    snprintf(written, sizeof(written), "%s/written", test_folder);
     options.to = target->format;
     options.layout = target->layout;
     options.format_options = target->option ? format_options : NULL;
@@ -467,8 +456,8 @@ static void parts_check(const char *format, const char *layout)
 {
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     char expected[128], written[128], command[256];
-    snprintf(expected, sizeof(expected), "%s/expected", work);
-    snprintf(written, sizeof(written), "%s/written", work);
+    snprintf(expected, sizeof(expected), "%s/expected", test_folder);
+    snprintf(written, sizeof(written), "%s/written", test_folder);
     options.to = format;
     options.layout = layout;
     options.no_sync = 1;
@@ -526,7 +515,7 @@ TEST(what_no_part_has_written_is_named)
     char path[128], record[256];
     seed = 22;
     wholes_make();
-    snprintf(path, sizeof(path), "%s/target", work);
+    snprintf(path, sizeof(path), "%s/target", test_folder);
     options.to = "torch-dcp";
     options.no_sync = 1;
     struct pieces *pieces = pieces_new(1);
@@ -538,7 +527,7 @@ TEST(what_no_part_has_written_is_named)
     assert_non_null(strstr(err.message, key_of(tensor).data));
     assert_non_null(strstr(err.message, "was not written"));
     for (int part = 0; part < PARTS; part++) {
-        snprintf(record, sizeof(record), "%s/.target.reshard-partial/.part-%d-of-3", work, part);
+        snprintf(record, sizeof(record), "%s/.target.reshard-partial/.part-%d-of-3", test_folder, part);
         record_forge(record);
         assert_int_equal(writer_commit(path, &options), RESHARD_DIFFERS);
         assert_non_null(strstr(err.message, "names elements that there are not"));
@@ -560,7 +549,7 @@ static reshard_writer *simple_open(char *path, size_t size)
 {
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_writer *writer;
-    snprintf(path, size, "%s/target", work);
+    snprintf(path, size, "%s/target", test_folder);
     options.to = "torch-dcp";
     options.no_sync = 1;
     wholes_make();
@@ -716,7 +705,7 @@ TEST(names_change_and_what_is_left_out_is_not_missed)
     reshard_writer *writer;
     reshard_checkpoint *opened;
     char path[128];
-    snprintf(path, sizeof(path), "%s/target.safetensors", work);
+    snprintf(path, sizeof(path), "%s/target.safetensors", test_folder);
     options.to = "safetensors";
     options.exclude = exclude;
     options.strip_prefix = "model.";
@@ -767,8 +756,8 @@ TEST(what_only_the_reference_has_is_filled)
     char like[128], path[128];
     reshard_checkpoint *opened;
     float found[8];
-    snprintf(like, sizeof(like), "%s/like.pt", work);
-    snprintf(path, sizeof(path), "%s/target.pt", work);
+    snprintf(like, sizeof(like), "%s/like.pt", test_folder);
+    snprintf(path, sizeof(path), "%s/target.pt", test_folder);
     vectors_write(keys, 2, NULL, like);
     vectors_write(keys, 1, like, path);
     CHECK_OK(reshard_open(path, NULL, &opened, &err));
@@ -815,7 +804,7 @@ TEST(memory_does_not_grow_with_the_tensors)
     reshard_writer *writer;
     char path[128];
     int64_t before = resident_most();
-    snprintf(path, sizeof(path), "%s/target.pt", work);
+    snprintf(path, sizeof(path), "%s/target.pt", test_folder);
     options.to = "torch";
     options.no_sync = 1;
     input.tensors = tensors;
@@ -848,7 +837,7 @@ TEST(null_and_what_cannot_be_is_refused)
     const reshard_writer_tensor twice[] = { { { "w", 1 }, "F32", 0, NULL }, { { "w", 1 }, "F32", 0, NULL } };
     reshard_writer *writer;
     char path[128];
-    snprintf(path, sizeof(path), "%s/target", work);
+    snprintf(path, sizeof(path), "%s/target", test_folder);
     options.to = "torch-dcp";
     assert_int_equal(reshard_writer_open(NULL, path, &options, NULL, NULL, &writer, &err), RESHARD_ERR_USAGE);
     assert_int_equal(reshard_writer_open(&input, NULL, &options, NULL, NULL, &writer, &err), RESHARD_ERR_USAGE);
@@ -869,7 +858,7 @@ TEST(null_and_what_cannot_be_is_refused)
     assert_int_equal(entries_in_work(), 0);
 }
 
-#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, work_make, work_remove)
+#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, test_folder_make, work_remove)
 
 int main(int argc, char **argv)
 {

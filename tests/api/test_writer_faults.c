@@ -5,36 +5,27 @@
 #include "fail_malloc.h"
 #include "reshard/plan.h"
 #include "reshard/writer.h"
+#include "test_folder.h"
 
 #include <unistd.h>
 
 static reshard_error err;
-static char work[64], path[128];
+static char path[128];
 static const int64_t shape[] = { 12, 5 };
 static float values[60];
 
 static int work_make(void **state)
 {
-    (void)state;
-    strcpy(work, "/tmp/reshard-memory-XXXXXX");
-    if (!mkdtemp(work))
+    if (test_folder_make(state))
         return -1;
-    snprintf(path, sizeof(path), "%s/target", work);
+    snprintf(path, sizeof(path), "%s/target", test_folder);
     return 0;
-}
-
-static int work_remove(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof(command), "rm -r %s", work);
-    return system(command);
 }
 
 static void target_remove(void)
 {
     char command[256];
-    snprintf(command, sizeof(command), "rm -rf %s %s/.target.reshard-partial", path, work);
+    snprintf(command, sizeof(command), "rm -rf %s %s/.target.reshard-partial", path, test_folder);
     assert_int_equal(system(command), 0);
 }
 
@@ -168,7 +159,7 @@ TEST(plans_without_memory_write_nothing)
     try_all(run_plan, "torch", 0);
 }
 
-#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, work_make, work_remove)
+#define IN_WORK(test) cmocka_unit_test_setup_teardown(test, work_make, test_folder_remove)
 
 int main(void)
 {

@@ -6,6 +6,7 @@
 #include "fail_malloc.h"
 
 #include "reshard/reshard.h"
+#include "test_folder.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -63,22 +64,6 @@ static reshard_status use(const char *source, const char *like, const char *layo
     return status;
 }
 
-static void remove_tree(const char *path)
-{
-    DIR *directory = opendir(path);
-    struct dirent *entry;
-    while (directory && (entry = readdir(directory)) != NULL) {
-        char child[4600];
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(child, sizeof(child), "%s/%s", path, entry->d_name);
-        remove_tree(child);
-    }
-    if (directory)
-        closedir(directory);
-    remove(path);
-}
-
 static void fail_each(const char *name, const char *source, const char *like, const char *layout, const char *target)
 {
     unsigned long nth = 0;
@@ -91,7 +76,7 @@ static void fail_each(const char *name, const char *source, const char *like, co
         if (status && status != RESHARD_ERR_MEMORY && status != RESHARD_ERR_IO)
             fail_msg("%s, allocation %lu: status %d: %s", name, nth, status, err.message);
         if (target)
-            remove_tree(target);
+            test_tree_remove(target);
     } while (hit && nth < NTH_MAX);
     print_message("# %s: up to %lu allocations\n", name, nth - 1);
 }
@@ -125,7 +110,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    remove_tree(work_path);
+    test_tree_remove(work_path);
     return 0;
 }
 

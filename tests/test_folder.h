@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A folder of a test's own, as setup and teardown of a test or a group, and how trees are removed. Included by one file a program. */
+#ifndef TESTS_TEST_FOLDER_H
+#define TESTS_TEST_FOLDER_H
+
+#include "check.h"
+
+#include <ftw.h>
+#include <unistd.h>
+
+static inline int test_entry_remove(const char *path, const struct stat *info, int type, struct FTW *where)
+{
+    (void)info, (void)type, (void)where;
+    return remove(path);
+}
+
+/* A file, or a folder and all in it; links are not followed. Nothing there is no failure. */
+static inline int test_tree_remove(const char *path)
+{
+    return access(path, F_OK) == 0 ? nftw(path, test_entry_remove, 16, FTW_DEPTH | FTW_PHYS) : 0;
+}
+
+static char test_folder[32]; /* short: paths in it fit small buffers */
+
+static inline int test_folder_make(void **state)
+{
+    (void)state;
+    strcpy(test_folder, "/tmp/reshard-test-XXXXXX");
+    return mkdtemp(test_folder) ? 0 : -1;
+}
+
+static inline int test_folder_remove(void **state)
+{
+    (void)state;
+    return test_tree_remove(test_folder);
+}
+
+/* A test with a folder that is new for it. */
+#define TEST_IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, test_folder_make, test_folder_remove)
+
+#endif
