@@ -207,6 +207,13 @@ reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_it
     return RESHARD_OK;
 }
 
+reshard_status catalog_add_file(struct catalog *catalog, struct str key, struct str object, uint64_t bytes, reshard_error *err)
+{
+    struct catalog_item item = { .key = key, .kind = ITEM_FILE, .bytes = bytes };
+    reshard_status status = catalog_add_object(catalog, object, bytes, &item.object, err);
+    return status ? status : catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+}
+
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph)
 {
     struct value_graph *kept = malloc(sizeof(*kept));

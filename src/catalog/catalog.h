@@ -221,6 +221,9 @@ static inline const struct chunk_layout *catalog_layout_of(const struct catalog 
 reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count,
                                 uint32_t *out, reshard_error *err);
 
+/* A file beside the tensors that travels with them, as an item: its key is what it is called in the checkpoint's folder. */
+reshard_status catalog_add_file(struct catalog *catalog, struct str key, struct str object, uint64_t bytes, reshard_error *err);
+
 /* Takes tensors and their chunks out again, by tensor index; those that stay keep their order. No item or tree may refer to a tensor by
  * number. */
 reshard_status catalog_remove_tensors(struct catalog *catalog, const uint8_t *is_removed, reshard_error *err);

@@ -69,12 +69,8 @@ static reshard_status items_add_files(struct source *source, const struct atorch
     for (uint32_t i = 0; i < folder->beside_count && !status; i++) {
         const struct store_entry *entry = folder->beside[i];
         struct str base = { entry->name.data + skip, entry->name.size - skip };
-        if (entry->leads_out || str_is(base, SIDECAR_NAME))
-            continue;
-        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
-        status = catalog_add_object(source->catalog, entry->name, entry->bytes, &item.object, err);
-        if (!status)
-            status = catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+        if (!entry->leads_out && !str_is(base, SIDECAR_NAME))
+            status = catalog_add_file(source->catalog, base, entry->name, entry->bytes, err);
     }
     return status;
 }

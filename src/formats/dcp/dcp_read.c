@@ -38,12 +38,9 @@ reshard_status dcp_add_side_files(struct source *source, const char *sub_directo
     status = store_list(source->store, plain, &arena, &entries, &count, err);
     for (size_t i = 0; i < count && !status; i++) {
         struct str base = { entries[i].name.data + prefix, entries[i].name.size - prefix };
-        struct catalog_item item = { .key = base, .path = CATALOG_NONE, .kind = ITEM_FILE, .bytes = entries[i].bytes };
         if (entries[i].is_directory || entries[i].leads_out || (!sub_directory[0] && is_own_file(base, own_files)))
             continue;
-        status = catalog_add_object(source->catalog, entries[i].name, entries[i].bytes, &item.object, err);
-        if (!status)
-            status = catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+        status = catalog_add_file(source->catalog, base, entries[i].name, entries[i].bytes, err);
     }
 
 out:

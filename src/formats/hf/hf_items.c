@@ -124,12 +124,8 @@ static reshard_status hf_items_add_side_files(const struct hf_read *read, reshar
         struct str base = hf_base_name(&read->folder, entry->name);
         if (!entry->is_directory && !entry->leads_out && str_is(base, KEPT_ITEMS_NAME))
             status = read_kept_items(read, entry, err);
-        if (entry->is_directory || entry->leads_out || !st_name_is_side_file(base) || str_is(base, KEPT_ITEMS_NAME))
-            continue;
-        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
-        status = catalog_add_object(catalog, entry->name, entry->bytes, &item.object, err);
-        if (!status)
-            status = catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+        else if (!entry->is_directory && !entry->leads_out && st_name_is_side_file(base))
+            status = catalog_add_file(catalog, base, entry->name, entry->bytes, err);
     }
     return status;
 }

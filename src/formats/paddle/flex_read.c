@@ -333,12 +333,8 @@ static reshard_status read_side_files(struct flex_opening *opening, const struct
     for (size_t i = 0; i < listing->count && !status; i++) {
         const struct flex_file *file = &listing->files[i];
         struct str base = { file->name.data + opening->directory.size, file->name.size - opening->directory.size };
-        struct catalog_item item = { .key = base, .path = CATALOG_NONE, .kind = ITEM_FILE, .bytes = file->bytes };
-        if (file->kind != FLEX_OTHER_FILE || !uc_is_side_file(base))
-            continue;
-        status = catalog_add_object(catalog, file->name, file->bytes, &item.object, err);
-        if (!status)
-            status = catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+        if (file->kind == FLEX_OTHER_FILE && uc_is_side_file(base))
+            status = catalog_add_file(catalog, base, file->name, file->bytes, err);
     }
     return status;
 }

@@ -60,7 +60,6 @@ static int family_compare(const void *a, const void *b)
 
 static reshard_status family_add_side_file(struct family *family, const struct store_entry *entry, struct str base, reshard_error *err)
 {
-    struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
     uint32_t file;
     if (params_is_name(base)) {
         reshard_status status = params_open_file(family->source, entry->name.data, &file, err);
@@ -68,8 +67,7 @@ static reshard_status family_add_side_file(struct family *family, const struct s
     }
     if (!uc_is_side_file(base) || entry->leads_out)
         return RESHARD_OK;
-    reshard_status status = catalog_add_object(family->source->catalog, entry->name, entry->bytes, &item.object, err);
-    return status ? status : catalog_add_item(family->source->catalog, &item, NULL, 0, NULL, err);
+    return catalog_add_file(family->source->catalog, base, entry->name, entry->bytes, err);
 }
 
 static reshard_status family_list(struct family *family, const struct store_entry *entries, size_t count, reshard_error *err)

@@ -220,12 +220,8 @@ static reshard_status unified_read_add_side_files(struct uc_read *read, reshard_
         if (!entry->is_directory && !entry->leads_out && str_ends_with(base, ".safetensors") &&
             name_map_find(&catalog->object_names, entry->name) == NAME_NONE)
             catalog_warn(catalog, false, "'%.*s' is no part of the checkpoint", STR_ARG(entry->name));
-        if (entry->is_directory || entry->leads_out || !uc_is_side_file(base))
-            continue;
-        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
-        status = catalog_add_object(catalog, entry->name, entry->bytes, &item.object, err);
-        if (!status)
-            status = catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+        if (!entry->is_directory && !entry->leads_out && uc_is_side_file(base))
+            status = catalog_add_file(catalog, base, entry->name, entry->bytes, err);
     }
     return status;
 }

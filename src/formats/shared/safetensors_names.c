@@ -62,5 +62,5 @@ bool st_name_is_side_file(struct str base)
         if (str_ends_with(base, suffixes[i]))
             return true;
     }
-    return str_starts_with(base, "tokenizer") || str_starts_with(base, "LICENSE");
+    return str_starts_with(base, "tokenizer") || str_starts_with(base, "vocab") || str_starts_with(base, "LICENSE");
 }

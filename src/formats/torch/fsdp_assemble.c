@@ -373,10 +373,7 @@ static reshard_status add_huggingface(struct source *source, reshard_error *err)
         bool is_weights = str_ends_with(base, ".safetensors") || str_ends_with(base, ".bin") || str_ends_with(base, ".index.json");
         if (entries[i].is_directory || entries[i].leads_out || is_weights || base.data[0] == '.')
             continue;
-        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entries[i].bytes };
-        status = catalog_add_object(source->catalog, name, entries[i].bytes, &item.object, err);
-        if (!status)
-            status = catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+        status = catalog_add_file(source->catalog, base, name, entries[i].bytes, err);
     }
     arena_release(&arena);
     return status;

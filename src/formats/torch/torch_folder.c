@@ -2,6 +2,7 @@
 #include "formats/torch/torch_folder.h"
 
 #include "encoding/json.h"
+#include "formats/shared/safetensors_names.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -132,26 +133,6 @@ static reshard_status check_all_found(const struct index_reading *index, reshard
     return RESHARD_OK;
 }
 
-/* Configuration and tokenizer travel with the weights. */
-static bool is_side_file(struct str name)
-{
-    static const char *const patterns[] = { "config.json",
-                                            "generation_config.json",
-                                            "tokenizer*",
-                                            "special_tokens_map.json",
-                                            "added_tokens.json",
-                                            "vocab*",
-                                            "merges.txt",
-                                            "*.model",
-                                            "chat_template*",
-                                            "preprocessor_config.json",
-                                            "*.py" };
-    for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
-        if (str_matches_glob(name, str_of(patterns[i])))
-            return true;
-    return false;
-}
-
 static reshard_status torch_folder_add_side_files(struct source *source, reshard_error *err)
 {
     struct arena arena = { 0 };
@@ -160,12 +141,9 @@ static reshard_status torch_folder_add_side_files(struct source *source, reshard
     reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
     for (size_t i = 0; !status && i < count; i++) {
         struct str name = entries[i].name, base = { name.data + skip, name.size - skip };
-        if (entries[i].is_directory || entries[i].leads_out || !is_side_file(base) || entries[i].bytes > SIDE_FILE_BYTES_MAX)
+        if (entries[i].is_directory || entries[i].leads_out || !st_name_is_side_file(base) || entries[i].bytes > SIDE_FILE_BYTES_MAX)
             continue;
-        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entries[i].bytes };
-        status = catalog_add_object(source->catalog, name, entries[i].bytes, &item.object, err);
-        if (!status)
-            status = catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+        status = catalog_add_file(source->catalog, base, name, entries[i].bytes, err);
     }
     arena_release(&arena);
     return status;
