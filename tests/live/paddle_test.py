@@ -214,16 +214,6 @@ def two_processes_load(test):
     return failed
 
 
-def other_frameworks_load(test):
-    failed = 0
-    for name in ("torch-dcp/dcp-small", "safetensors/safetensors-hf-sharded"):
-        source = next(p for p in sorted((test.root / name).iterdir()) if p.name != "manifest.json")
-        wanted = {key: value for key, value in test.tensors(source).items() if value[0] in TYPES and 0 not in value[1]}
-        folder = test.convert(source, test.work / name.split("/")[1], "--to", "paddle-flex", "--layout", "ranks=2")
-        failed += test.report(f"{name} as Flex Checkpoint", differences(loaded(folder, wanted), wanted))
-    return failed
-
-
 def params_load(test):
     source, wanted = test.manifest(MODEL)
     failed = 0
@@ -327,7 +317,7 @@ def main():
         return rank_main(args.rank)
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
         test = Test(args, pathlib.Path(work))
-        parts = (flex_layouts_load, two_processes_load, files_are_paddles, other_frameworks_load, params_load, paddles_files_are_read,
+        parts = (flex_layouts_load, two_processes_load, files_are_paddles, params_load, paddles_files_are_read,
                  trainers_files_are_read, optimizers_are_read)
         failed = sum(part(test) for part in parts)
     print(f"1..{test.number}")

@@ -26,7 +26,7 @@ environment() {
     printf '%s\n' "$wanted" >"$place/requirements"
 }
 environment .venv "$here/requirements.txt" "$here/requirements-alone.txt"
-environment .venv-paddle "$here/requirements-paddle.txt"
+environment .venv-paddle "$here/requirements-paddle.txt" "$here/requirements-paddle-alone.txt"
 environment .venv-atorch "$here/requirements-atorch.txt" "$here/requirements-atorch-alone.txt" "$here/requirements-atorch0.txt"
 environment .venv-browser "$here/requirements-browser.txt"
 # Its browser is Debian's.
