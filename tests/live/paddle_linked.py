@@ -10,7 +10,7 @@ a pair. Files that are byte by byte those of an earlier pair are not loaded agai
 Flex Checkpoints: one process loads every tensor whole, then two load rows of it. Paddle 3.3.1 cannot load some of what it wrote itself:
 metadata of 2.6 to 3.2, and flat ranges that it merges wrongly. What it gets wrong in its own files is known by loading those first; such
 tensors are put together here, from the arrays that paddle.load gives and the format's definition. Unified checkpoints: PaddleFormers'
-own look at the index, and its load_state_dict of every file. Others: paddle.load.
+own look at the index, and its load_state_dict of every file. Others: paddle.load. Folders: pieces lie where the reference has them.
 """
 import argparse
 import collections
@@ -25,6 +25,7 @@ import os
 import pathlib
 import pickle
 import shutil
+import subprocess
 import sys
 import tempfile
 import types
@@ -283,6 +284,12 @@ def content(path):
     return hashlib.sha256(repr([(str(p.relative_to(path)), hashlib.sha256(p.read_bytes()).digest()) for p in files]).encode()).digest()
 
 
+def chunks(test, path):
+    """Where each piece lies: file, box, run of the box's elements, and whether it is a copy."""
+    listed = json.loads(subprocess.run([test.bin, "ls", "--chunks", "--json", path], capture_output=True, text=True, check=True).stdout)
+    return sorted((t["key"], c["file"], c["start"], c["extent"], c.get("flat", []), c["replica"]) for t in listed["tensors"] for c in t["chunks"])
+
+
 def pair(test, source, like, judged):
     """Complaints about what `source` becomes, written like another; None if those files have been judged before."""
     path = like["folder"] / like["path"]
@@ -296,6 +303,8 @@ def pair(test, source, like, judged):
         bad = unified_complaints(target, like["wanted"])
     else:
         bad = files_complaints(target, like["wanted"])
+    if name not in judged and target.is_dir():
+        bad += [] if chunks(test, target) == chunks(test, path) else ["pieces lie elsewhere"]
     is_needed = name not in judged
     judged[name] = bad
     if not is_needed:
