@@ -10,7 +10,7 @@ a pair. Files that are byte by byte those of an earlier pair are not loaded agai
 Flex Checkpoints: one process loads every tensor whole, then two load rows of it. Paddle 3.3.1 cannot load some of what it wrote itself:
 metadata of 2.6 to 3.2, and flat ranges that it merges wrongly. What it gets wrong in its own files is known by loading those first; such
 tensors are put together here, from the arrays that paddle.load gives and the format's definition. Unified checkpoints: PaddleFormers'
-own look at the index, and its load_state_dict of every file. Others: paddle.load. Folders: pieces lie where the reference has them.
+own look at the index, and its load_state_dict of every file. Others: paddle.load. In folders, pieces lie where the reference has them.
 """
 import argparse
 import collections
