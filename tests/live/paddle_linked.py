@@ -287,7 +287,8 @@ def content(path):
 def chunks(test, path):
     """Where each piece lies: file, box, run of the box's elements, and whether it is a copy."""
     listed = json.loads(subprocess.run([test.bin, "ls", "--chunks", "--json", path], capture_output=True, text=True, check=True).stdout)
-    return sorted((t["key"], c["file"], c["start"], c["extent"], c.get("flat", []), c["replica"]) for t in listed["tensors"] for c in t["chunks"])
+    return sorted((t["key"], c["file"], c["start"], c["extent"], c.get("flat", []), c["replica"])
+                  for t in listed["tensors"] for c in t["chunks"])
 
 
 def pair(test, source, like, judged):
