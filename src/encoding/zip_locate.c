@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define WINDOW_BYTES ((size_t)64 << 10)
+#define NEAR_BYTES ((size_t)16 << 10) /* headers that lie closer share a read, with the payload between them */
 #define EXTRA_BYTES_GUESS 256 /* what is read behind a name when no other header is near */
 #define LOCAL_BYTES_MAX (ZIP_LOCAL_BYTES + 2 * 65535)
 
@@ -171,12 +172,25 @@ static bool sort_members(struct zip_archive *archive, struct zip_member ***order
     return true;
 }
 
-/* How much to read at a header: as much as is worth it when the next header lies near, else little more than the header. */
-static size_t window_for(const struct zip_member *member, const struct zip_member *next)
+static struct zip_member *zip_member_at(struct zip_archive *archive, struct zip_member **order, uint32_t i)
 {
-    if (next && next->header_offset - member->header_offset < WINDOW_BYTES / 4)
-        return WINDOW_BYTES;
-    return ZIP_LOCAL_BYTES + member->name.size + EXTRA_BYTES_GUESS;
+    return order ? order[i] : &archive->members[i];
+}
+
+/* How much to read at the i-th header: up to the last of those behind it that each lie near the one before, and little more than that. */
+static size_t window_for(const struct window *window, struct zip_archive *archive, struct zip_member **order, uint32_t i)
+{
+    const struct zip_member *first = zip_member_at(archive, order, i), *last = first;
+    if (range_fits(first->header_offset - window->offset, ZIP_LOCAL_BYTES, window->size))
+        return 0; /* it has been read with one before */
+    for (uint32_t j = i + 1; j < archive->member_count; j++) {
+        const struct zip_member *next = zip_member_at(archive, order, j);
+        if (next->header_offset - last->header_offset >= NEAR_BYTES || next->header_offset - first->header_offset >= WINDOW_BYTES)
+            break;
+        last = next;
+    }
+    size_t most = (size_t)(last->header_offset - first->header_offset) + ZIP_LOCAL_BYTES + last->name.size + EXTRA_BYTES_GUESS;
+    return most < WINDOW_BYTES ? most : WINDOW_BYTES;
 }
 
 static reshard_status locate_in_order(struct window *window, struct zip_archive *archive, struct zip_member **order, uint64_t *members_end,
@@ -185,8 +199,7 @@ static reshard_status locate_in_order(struct window *window, struct zip_archive 
     uint64_t end = 0;
     const struct zip_member *before = NULL;
     for (uint32_t i = 0; i < archive->member_count; i++) {
-        struct zip_member *member = order ? order[i] : &archive->members[i];
-        const struct zip_member *next = i + 1 == archive->member_count ? NULL : order ? order[i + 1] : &archive->members[i + 1];
+        struct zip_member *member = zip_member_at(archive, order, i);
         reshard_status status;
         if (!before && member->header_offset)
             status = error_set(err, RESHARD_ERR_FORMAT, "%" PRIu64 " bytes before the first member are not in the directory",
@@ -194,7 +207,7 @@ static reshard_status locate_in_order(struct window *window, struct zip_archive 
         else if (before && member->header_offset < end)
             status = error_set(err, RESHARD_ERR_FORMAT, "overlaps '%.*s', which ends at byte %" PRIu64, STR_ARG(before->name), end);
         else
-            status = locate(window, member, window_for(member, next), err);
+            status = locate(window, member, window_for(window, archive, order, i), err);
         if (status) {
             error_prefix(err, "zip member '%.*s': local header", STR_ARG(member->name));
             if (err && err->offset < 0)

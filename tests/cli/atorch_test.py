@@ -236,25 +236,38 @@ def a_part_of_the_experts(root):
 
 
 def one_tensor(root, spy):
-    """A tensor by name costs its bytes and the metadata."""
+    """A tensor by name costs its bytes and the metadata: of flat parameters, of FSDP1 in DCP and in a torch file, of files of ranks."""
+    forms = {"atorch": ["--wrap", "h.*"], "torch-dcp": [], "torch": [], "fsdp-ranks": []}
+
     def test(shell):
-        big = {f"h.{i}.w": [512, 1024] for i in range(8)}
-        header_, at = {}, 0
-        for key, shape in big.items():
-            header_[key] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + (1 << 21)]}
-            at += 1 << 21
-        text = json.dumps(header_).encode()
-        (shell.work / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + os.urandom(at))
-        shell("convert", "m.safetensors", "flat", "--to", "atorch", "--wrap", "h.*", "--layout", "ranks=4", "--quiet")
-        metadata = sum(p.stat().st_size for p in (shell.work / "flat").iterdir() if "param." not in p.name)
-        raw = ("cat", "flat", "h.3.w", "--as", "raw")
-        for words, payload in (raw, 1 << 21), ((*raw, "--slice", "0:1,:"), 4096):
+        ranks, states, bytes_ = 4, ("", ".exp_avg", ".exp_avg_sq"), 1 << 21
+        keys = [f"optim.state.h.{i}.w{state}" if state else f"h.{i}.w" for i in range(8) for state in states]
+        one = lambda i: {"dtype": "F32", "shape": [512, 1024], "data_offsets": [i * bytes_, (i + 1) * bytes_]}
+        text = json.dumps({key: one(i) for i, key in enumerate(keys)}).encode()
+        (shell.work / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + os.urandom(len(keys) * bytes_))
+
+        def read(form, key, *words):
             report = shell.work / "spy.txt"
-            done = subprocess.run([shell.binary, *words], cwd=shell.work, capture_output=True,
+            done = subprocess.run([shell.binary, "cat", form, key, "--as", "raw", *words], cwd=shell.work, capture_output=True,
                                   env=os.environ | {"LD_PRELOAD": str(spy), "SPY_OUTPUT": str(report)})
-            assert done.returncode == 0 and len(done.stdout) == payload
+            assert done.returncode == 0, (form, key, done.stderr)
             counts = dict(line.split() for line in report.read_text().splitlines())
-            assert payload <= int(counts["read_bytes"]) <= payload + 2 * metadata + 65536, (counts, payload, metadata)
+            return done.stdout, int(counts["read_bytes"])
+
+        for form, words in forms.items():
+            cut = ["--layout", f"ranks={ranks}"] if form != "torch" else []
+            shell("convert", "m.safetensors", form, "--to", form, *cut, *words, "--quiet")
+            place = shell.work / form
+            files = [p for p in place.rglob("*") if p.is_file()] if place.is_dir() else [place]
+            metadata = sum(p.stat().st_size for p in files) - len(keys) * bytes_
+            most = 2 * metadata + 4096 * (len(files) + 4)  # the end of a file is read by the page, and to recognise the format
+            listed = [tensor["key"] for tensor in json.loads(shell("ls", "--json", form))["tensors"]]
+            assert len(listed) == len(keys), (form, len(listed))
+            for key in ("h.3.w", next(key for key in listed if "h.5.w" in key and "exp_avg_sq" in key)):
+                whole, counted = read(form, key)
+                assert len(whole) == bytes_ <= counted <= bytes_ + most, (form, key, counted - bytes_, metadata)
+                row, counted = read(form, key, "--slice", "130:131,:")
+                assert row == whole[130 * 4096:131 * 4096] and counted <= 4096 + most, (form, key, counted, metadata)
     return test
 
 

@@ -2,6 +2,8 @@
 #include "formats/torch/fsdp_flat.h"
 
 #include "base/array.h"
+#include "base/hash.h"
+#include "base/sort.h"
 #include "parallel/flat_unit.h"
 
 #include <inttypes.h>
@@ -208,47 +210,76 @@ static reshard_status compare_rest(struct joining *joining, bool *same, reshard_
 
 /* ---- parameters ---- */
 
-/* A parameter whose pieces have the CRC-32s of an earlier one's of that shape may be tied to it: FSDP1 flattens such once. Those that have
- * a number are none. */
-static reshard_status find_twins(struct joining *joining, reshard_error *err)
+/* What twins have alike: the CRC-32s of all pieces, and the shape. */
+static int64_t twin_key(const struct catalog *catalog, uint32_t tensor, uint64_t sum, uint64_t seed)
 {
-    const struct catalog *catalog = joining->source->catalog;
-    const struct fsdp_flat *flat = joining->flat;
-    uint64_t *sums = calloc((size_t)catalog->tensor_count + 1, sizeof(*sums)); /* 0: some piece has no CRC */
-    bool *is_unknown = calloc((size_t)catalog->tensor_count + 1, sizeof(*is_unknown));
-    for (uint32_t i = 0; sums && is_unknown && i < catalog->chunk_count; i++) {
+    uint32_t rank = catalog->tensors[tensor].rank;
+    const int64_t *shape = catalog_vector_at(catalog, catalog->tensors[tensor].shape);
+    return (int64_t)hash64(shape, rank * sizeof(*shape), seed ^ sum);
+}
+
+/* The sums of tensors' pieces; *is_unknown where one has no CRC. */
+static void sum_pieces(const struct catalog *catalog, uint64_t *sums, bool *is_unknown)
+{
+    for (uint32_t i = 0; i < catalog->chunk_count; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
         const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
         is_unknown[chunk->tensor] |= !layout || !(chunk->flags & CHUNK_HAS_CRC);
         sums[chunk->tensor] = sums[chunk->tensor] * 0x9E3779B97F4A7C15u + (layout ? layout->crc32 : 0) + 1;
     }
-    for (uint32_t i = 1; sums && is_unknown && i < flat->parameter_count; i++) {
-        const struct catalog_tensor *tensor = &catalog->tensors[flat->tensors[i]];
-        bool may_be = tensor->rank > 1 && !joining->has_number[i] && !is_unknown[flat->tensors[i]];
-        for (uint32_t j = 0; may_be && !joining->is_twin[i] && j < i; j++)
-            joining->is_twin[i] = sums[flat->tensors[i]] == sums[flat->tensors[j]] && !is_unknown[flat->tensors[j]] &&
-                                  catalog_same_shape(catalog, tensor, catalog, &catalog->tensors[flat->tensors[j]]);
+}
+
+/* A parameter whose pieces have the CRC-32s of an earlier one's of that shape may be tied to it: FSDP1 flattens such once. Those that have
+ * a number are none. Sorted by what they have alike, each is compared with the first of its kind. */
+static reshard_status find_twins(struct joining *joining, reshard_error *err)
+{
+    const struct catalog *catalog = joining->source->catalog;
+    const struct fsdp_flat *flat = joining->flat;
+    uint64_t *sums = calloc((size_t)catalog->tensor_count + 1, sizeof(*sums)), seed = hash_random_seed();
+    bool *is_unknown = calloc((size_t)catalog->tensor_count + 1, sizeof(*is_unknown));
+    struct sort_entry *entries = malloc(((size_t)flat->parameter_count + 1) * 2 * sizeof(*entries));
+    bool good = sums && is_unknown && entries;
+    size_t count = 0, first = 0;
+    if (good)
+        sum_pieces(catalog, sums, is_unknown);
+    for (uint32_t i = 0; good && i < flat->parameter_count; i++) {
+        uint32_t tensor = flat->tensors[i];
+        if (!is_unknown[tensor])
+            entries[count++] = (struct sort_entry){ twin_key(catalog, tensor, sums[tensor], seed), i };
     }
-    bool good = sums && is_unknown;
+    if (good)
+        entries_sort(entries, entries + count, count);
+    for (size_t i = 0; i < count; i++) {
+        first = entries[i].key == entries[first].key ? first : i;
+        uint32_t own = entries[i].value, other = entries[first].value;
+        const struct catalog_tensor *a = &catalog->tensors[flat->tensors[own]], *b = &catalog->tensors[flat->tensors[other]];
+        joining->is_twin[own] = i > first && a->rank > 1 && !joining->has_number[own] &&
+                                sums[flat->tensors[own]] == sums[flat->tensors[other]] && catalog_same_shape(catalog, a, catalog, b);
+    }
     free(sums);
     free(is_unknown);
+    free(entries);
     return good ? RESHARD_OK : error_set_memory(err);
 }
 
-static void drop_twins(struct joining *joining)
+static reshard_status drop_twins(struct joining *joining, reshard_error *err)
 {
     struct fsdp_flat *flat = joining->flat;
-    uint32_t kept = 0;
+    uint32_t kept = 0, *kept_as = malloc(((size_t)flat->parameter_count + 1) * sizeof(*kept_as));
+    if (!kept_as)
+        return error_set_memory(err);
     for (uint32_t i = 0; i < flat->parameter_count; i++) {
+        kept_as[i] = kept;
         if (joining->is_twin[i])
             continue;
-        for (uint32_t j = 0; j < flat->number_count; j++)
-            if (flat->parameter_of[j] == i)
-                flat->parameter_of[j] = kept;
         flat->parameters[kept] = flat->parameters[i];
         flat->tensors[kept++] = flat->tensors[i];
     }
+    for (uint32_t i = 0; i < flat->number_count; i++)
+        flat->parameter_of[i] = kept_as[flat->parameter_of[i]];
     flat->parameter_count = kept;
+    free(kept_as);
+    return RESHARD_OK;
 }
 
 /* The model's tensors that are cut, and how. *is_known false: not as FSDP1 cuts. */
@@ -508,7 +539,7 @@ static reshard_status find_meaning(struct joining *joining, enum wrap_fit *found
     uint32_t before = flat->parameter_count;
     status = find_twins(joining, err);
     if (!status)
-        drop_twins(joining);
+        status = drop_twins(joining, err);
     if (!status && is_related)
         return fsdp_flat_fit(joining->source->catalog, flat, flat->parameters, NULL, found, &flat->units, err);
     return !status && flat->parameter_count < before ? fit_sizes(joining, found, err) : status;
