@@ -86,6 +86,15 @@ def other_wrappings(root):
             must_be_same(folder(root, f"atorch-{case}"), shell.work / case, without=["optim_meta"])
             a, b = (json.loads(shell("ls", "--chunks", "--json", p))["tensors"] for p in (folder(root, f"atorch-{case}"), case))
             assert [t for t in a if t["key"] != "none"] == [t for t in b if t["key"] != "none"]
+        for case in "w1", "w2", "w4", "mp-bf16", "rewrap", "hsdp":                                       # whatever the units
+            words = ["--to", "atorch", "--layout", "ranks=3", "-o", "compute=f32", "--overwrite", "--wrap"]
+            assert b"tells" not in shell("convert", folder(root, f"atorch-{case}"), "anew", *words, "root", "--verbose")
+            must_be_same(folder(root, "atorch-rootonly"), shell.work / "anew")
+            shell("convert", folder(root, f"atorch-{case}"), "anew", *words, "h.*|h.*.attn|tiny", "--quiet")
+            must_be_same(folder(root, "atorch-w3"), shell.work / "anew", without=["ckpt_meta"])
+        words = ["--to", "atorch", "--wrap", "root", "--verbose"]                                        # groups of units tell no order
+        said = shell("convert", folder(root, "atorch-noorig-w2"), "told", *words).decode()
+        assert "changed: tiny: nothing in the source tells whether the model has it behind 'h'" in said, said
         shell("convert", source, "root", "--to", "atorch", "--wrap", "root", "--quiet")
         assert list(header(shell.work / "root" / "flat_param.00000-00002")[0]) == [""]
         shell("convert", source, "dcp", "--to", "torch-dcp", "--quiet")                              # through a format without units

@@ -36,13 +36,12 @@ def read(folder, manifest, is_rewrapped):
 
 
 def runs_of(case):
-    """Options of each conversion. Experts keep their number of ranks; a unit of one type takes no parameters of another; and what was
-    wrapped in units within units does not tell the order of the model's parameters (atorch-rewrap), which one unit would need."""
+    """Options of each conversion. Experts keep their number of ranks, and a unit of one type takes no parameters of another."""
     yield ["--like", case["folder"] / case["path"]]
     if case["case"] == "atorch-moe":
         return
     yield from (["--to", "atorch", "--layout", f"ranks={ranks}"] for ranks in (2, 5) if ranks != case["world"]["ranks"])
-    if case["case"] not in ("atorch-dtypes", "atorch-rewrap"):
+    if case["case"] != "atorch-dtypes":
         yield ["--to", "atorch", "--layout", "ranks=3", "--wrap", "root"]
 
 

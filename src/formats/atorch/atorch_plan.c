@@ -6,6 +6,7 @@
 #include "formats/atorch/atorch_plan.h"
 
 #include "base/array.h"
+#include "formats/atorch/atorch_order.h"
 #include "formats/shared/flat_keys.h"
 #include "parallel/wrap_rule.h"
 
@@ -480,15 +481,51 @@ static reshard_status plan_take_unit(struct planning *planning, const struct ato
 
 /* ---- by a rule ---- */
 
-/* Parameters by unit, in the order of what is wanted; units in the order of their first parameter, the root first. */
+static int plan_number_order(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The names as the model has them: those that the source's units and groups tell the order of stand in it, in their own places. */
+static reshard_status plan_order_names(struct planning *planning, uint32_t *names)
+{
+    const struct atorch_source *own = atorch_known(planning->request->source);
+    struct atorch_order order = { 0 };
+    for (uint32_t i = 0; i < planning->plan->names.count; i++)
+        names[i] = i;
+    reshard_status status = own ? atorch_order_find(planning->request->source, &planning->plan->arena, &order, planning->err) : RESHARD_OK;
+    uint32_t *told = status ? NULL : arena_array(&planning->plan->arena, 2 * (size_t)order.count + 1, sizeof(*told)), count = 0;
+    if (!told)
+        return status ? status : error_set_memory(planning->err);
+    for (uint32_t i = 0; i < order.count; i++) {
+        uint32_t tensor = own->model.parameters[order.parameters[i]].tensor;
+        if (tensor != CATALOG_NONE && planning->by_source[tensor] != NAME_NONE)
+            told[count++] = planning->by_source[tensor];
+    }
+    memcpy(told + count, told, count * sizeof(*told));
+    qsort(told + count, count, sizeof(*told), plan_number_order);
+    for (uint32_t i = 0; i < count; i++)
+        names[told[count + i]] = told[i];
+    if (!order.before.size)
+        return RESHARD_OK;
+    return target_note_changed(planning->target, NOTE_REFERENCE, order.after, planning->err,
+                               "nothing in the source tells whether the model has it behind '%.*s', where it is put; a reference "
+                               "does, which loading by flat shards may need",
+                               STR_ARG(order.before));
+}
+
+/* Parameters by unit, in the order of the model; units in the order of their first parameter, the root first. */
 static reshard_status plan_wrap(struct planning *planning, const struct wrap_rule *rule)
 {
     struct atorch_model *model = &planning->plan->model;
     uint32_t count = planning->plan->names.count, unit;
     uint32_t *of = arena_array(&planning->plan->arena, (size_t)count + 1, sizeof(*of));
-    reshard_status status = of ? RESHARD_OK : error_set_memory(planning->err);
+    uint32_t *names = arena_array(&planning->plan->arena, (size_t)count + 1, sizeof(*names));
+    reshard_status status = of && names ? plan_order_names(planning, names) : error_set_memory(planning->err);
     for (int pass = 0; pass < 2 && !status; pass++) { /* the root's first */
-        for (uint32_t i = 0; i < count && !status; i++) {
+        for (uint32_t place = 0; place < count && !status; place++) {
+            uint32_t i = names[place];
             struct str module = { 0 }, name = name_map_at(&planning->plan->names, i);
             if (planning->known[i].role != PLAN_PARAMETER || planning->known[i].parameter != CATALOG_NONE)
                 continue;
@@ -504,7 +541,8 @@ static reshard_status plan_wrap(struct planning *planning, const struct wrap_rul
         struct str module = model->units[unit].name;
         size_t skip = module.size ? module.size + 1 : 0;
         model->units[unit].first = model->parameter_count;
-        for (uint32_t i = 0; i < count && !status; i++) {
+        for (uint32_t place = 0; place < count && !status; place++) {
+            uint32_t i = names[place];
             struct str name = name_map_at(&planning->plan->names, i);
             if (planning->known[i].role != PLAN_PARAMETER || of[i] != unit)
                 continue;
