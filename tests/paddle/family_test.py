@@ -22,7 +22,7 @@ from matrix_test import Command, Tap, digest_problems
 
 SLICED = {s.name: s for s in S.MET}     # stage 3
 NAMES = (*SLICED, "dp1", "dp2", "tp2", "tp4", "pp2", "pp4", "vpp", "sharding2-v1", "sharding4-v1", "sharding2-v2", "sharding4-v2",
-         "tp2pp2", "tp2sd2-v2", "dp2ep2")
+         "tp2pp2", "tp2sd2-v2", "dp2ep2", "sd2ep2", "sd2ep2-v2", "tp2ep2sd2")
 SCHEDULER = {"last_epoch": 7, "last_lr": 0.125}
 TABLE = "StructuredToParameterName@@"
 
@@ -37,15 +37,18 @@ class OrderedPairs:
 
 
 def infix(s, place, with_shard, separator):
-    parts = [f"tp{place.tp:02d}"] * (s.tp > 1) + [f"pp{place.pp:02d}"] * (s.pp > 1) + [f"moe{place.ep:02d}"] * (s.ep > 1)
+    """Beside sharding the names of the states do not say whose experts they are of."""
+    is_beside = s.sharding > 1
+    parts = [f"tp{place.tp:02d}"] * (s.tp > 1) + [f"pp{place.pp:02d}"] * (s.pp > 1)
+    parts += [f"moe{'_sharding' * is_beside}{place.ep:02d}"] * (s.ep > 1 and not (is_beside and with_shard))
     parts += [f"shard{place.sharding:02d}"] * (s.sharding > 1 and with_shard)
     return separator + "_".join(parts) if parts else ""
 
 
-def local_key(s, model, key):
-    """Expert-parallel ranks number their own experts."""
+def local_key(s, model, key, has_places=False):
+    """Expert-parallel ranks number their own experts, or leave the places of others' empty."""
     each = model.experts // s.ep
-    return re.sub(r"experts\.(\d+)", lambda m: f"experts.{int(m.group(1)) % each}", key) if s.ep > 1 else key
+    return key if has_places else re.sub(r"experts\.(\d+)", lambda m: f"experts.{int(m.group(1)) % each}", key) if s.ep > 1 else key
 
 
 def local_names(model, s, place):
@@ -159,17 +162,17 @@ def check_kept(command, model, folder):
     return [failed] if failed else list(digest_problems(said, wanted))
 
 
-def write_family(model, s, folder, protocol=4, separator=".", files_of=as_one_file):
+def write_family(model, s, folder, protocol=4, separator=".", files_of=as_one_file, has_places=False):
     folder.mkdir(parents=True)
     with S.Pickles():
         for place in S.places(s):
             if place.dp and s.ep == 1:
                 continue
             names = local_names(model, s, place)
-            weights = {local_key(s, model, w.key): S.array_of(model, w) for _, w in S.held_weights(model, s, place)}
-            weights[TABLE] = {local_key(s, model, key): name for key, name in names.items()}
-            if place.sharding == 0:
-                name = f"model_state{infix(s, place, False, separator)}.pdparams"
+            weights = {local_key(s, model, w.key, has_places): S.array_of(model, w) for _, w in S.held_weights(model, s, place)}
+            weights[TABLE] = {local_key(s, model, key, has_places): name for key, name in names.items()}
+            name = f"model_state{infix(s, place, False, separator)}.pdparams"
+            if not (folder / name).exists():
                 (folder / name).write_bytes(pickle.dumps(weights, protocol))
             for name, content in files_of(optimizer_state(model, s, place, protocol)).items():
                 (folder / name.format(infix(s, place, True, separator))).write_bytes(pickle.dumps(content, protocol))
@@ -185,6 +188,23 @@ def check_reading(command, model, folder):
     problems += [] if items.get("LR_Scheduler.last_epoch") == 7 else [f"items: {failed or sorted(items)[:5]}"]
     failed = command("verify", folder)[1]
     return problems + ([failed] if failed else [])
+
+
+def check_border(command, folder):
+    """Sharding V2 gives a parameter of 64 numbers 128 in its buffer, of which each of two ranks may have half."""
+    model = S.Model([S.Parameter("norm.weight", (64,))], 0, 0)
+    S.number_names(model.parameters)
+    s = S.BY_NAME["sharding2-v1"]
+    write_family(model, s, folder)
+    owner = next(p for p in S.places(s) if any(".moment1_0" in shard.key for shard in S.shards_of(model, s, p)))
+    paths = [folder / f"optimizer.shard{number:02d}.pdopt" for number in (0, 1)]
+    data = paths[owner.sharding].read_bytes()
+    state = {**pickle.loads(data), "LR_Scheduler": SCHEDULER}
+    paths[0].write_bytes(data)
+    with S.Pickles():
+        padding = {name: OrderedPairs(name, S.Array("f4", (64,), bytes(256))) for name in state if "moment" in name}
+        paths[1].write_bytes(pickle.dumps({**padding, "master_weights": {}, "LR_Scheduler": SCHEDULER}, 4))
+    return check_reading(command, model, folder)
 
 
 def damaged_copy(command, model, folder):
@@ -248,6 +268,10 @@ def main():
                              separator="_" if name == "pp2" else ".")
                 tap(f"rank files of {name}, {'tied' if is_tied else 'untied'}", check_reading(command, model, folder))
         model = S.language_model()
+        for name in ("dp2ep2", "sd2ep2"):
+            write_family(model, S.BY_NAME[name], work / f"places-{name}", has_places=True)
+            tap(f"experts with the model's numbers, {name}", check_reading(command, model, work / f"places-{name}"))
+        tap("the padding of a vector that is as long as it", check_border(command, work / "border"))
         for title, make, word in refusals(model, work):
             folder = work / title.replace(" ", "-")
             make(folder)

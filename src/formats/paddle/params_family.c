@@ -70,6 +70,35 @@ static reshard_status family_add_side_file(struct family *family, const struct s
     return catalog_add_file(family->source->catalog, base, entry->name, entry->bytes, err);
 }
 
+/* How many ranks of expert parallelism files of weights name; with `of`, those of its tensor-parallel rank and stage. */
+static int32_t family_expert_ranks(const struct family *family, const struct family_ranks *of)
+{
+    int32_t count = 0;
+    for (uint32_t i = 0; i < family->file_count && family->files[i].role == FAMILY_MODEL; i++) {
+        const struct family_ranks *ranks = &family->files[i].ranks;
+        if (of && ranks->ep >= 0 && ranks->tp == of->tp && ranks->pp == of->pp)
+            count++;
+        else if (!of && ranks->ep >= count)
+            count = ranks->ep + 1;
+    }
+    return count;
+}
+
+/* Beside sharding the trainer's files of weights say whose experts they have, those of states do not: sharding ranks take the places of
+ * expert parallelism in turn, and of each the tensor-parallel ones if these share them. */
+static void family_find_expert_ranks(struct family *family)
+{
+    int32_t places = family_expert_ranks(family, NULL);
+    for (uint32_t i = 0; i < family->file_count && places > 0; i++) {
+        struct family_ranks *ranks = &family->files[i].ranks;
+        if (family->files[i].role == FAMILY_MODEL || ranks->ep >= 0 || ranks->shard < 0)
+            continue;
+        bool is_shared = family_expert_ranks(family, ranks) < places;
+        int64_t number = is_shared ? (int64_t)ranks->shard * family->tp + (ranks->tp < 0 ? 0 : ranks->tp) : ranks->shard;
+        ranks->ep = (int32_t)(number % places);
+    }
+}
+
 static reshard_status family_list(struct family *family, const struct store_entry *entries, size_t count, reshard_error *err)
 {
     size_t skip = family->source->name[0] ? strlen(family->source->name) + 1 : 0;
@@ -91,6 +120,7 @@ static reshard_status family_list(struct family *family, const struct store_entr
     for (uint32_t i = 0; i < family->file_count; i++)
         if (family->files[i].ranks.tp >= (int32_t)family->tp)
             family->tp = (uint32_t)family->files[i].ranks.tp + 1;
+    family_find_expert_ranks(family);
     return status;
 }
 
@@ -116,7 +146,7 @@ static reshard_status family_note_static(const struct paddle_archive *archive, s
     return RESHARD_OK;
 }
 
-/* Where ranks number their own experts: how many this one has. */
+/* Where ranks have experts of their own: which numbers this one gives them. */
 static reshard_status family_note_expert(struct family_file *file, struct str key, reshard_error *err)
 {
     size_t begin, end;
@@ -127,8 +157,11 @@ static reshard_status family_note_expert(struct family_file *file, struct str ke
     uint32_t module = name_map_intern(&file->modules, (struct str){ key.data, begin }, &was_new);
     if (module == NAME_NONE)
         return error_set_memory(err);
-    if (was_new || file->experts_of[module] <= number)
-        file->experts_of[module] = number + 1;
+    struct family_experts *experts = &file->experts_of[module];
+    if (was_new || experts->first > number)
+        experts->first = number;
+    if (was_new || experts->end <= number)
+        experts->end = number + 1;
     return RESHARD_OK;
 }
 
@@ -154,10 +187,11 @@ static bool family_append_key(const struct family_file *file, struct str key, st
     uint32_t module = NAME_NONE;
     if (file->ranks.ep >= 0 && expert_number_find(key, &begin, &end, &number))
         module = name_map_find(&file->modules, (struct str){ key.data, begin });
-    if (module == NAME_NONE)
+    /* PaddleFormers leaves the places of other ranks' experts empty: where the numbers do not begin at 0, they are the model's. */
+    if (module == NAME_NONE || file->experts_of[module].first > 0)
         return buffer_append_str(out, key);
     return buffer_append_str(out, (struct str){ key.data, begin }) &&
-           buffer_printf(out, "%" PRIu64, number + (uint64_t)file->ranks.ep * file->experts_of[module]) &&
+           buffer_printf(out, "%" PRIu64, number + (uint64_t)file->ranks.ep * file->experts_of[module].end) &&
            buffer_append_str(out, (struct str){ key.data + end, key.size - end });
 }
 
@@ -300,6 +334,7 @@ static reshard_status family_add_tensor(struct family_leaves *leaves, const stru
     /* The mark counts for all states of the parameter: those of a master weight lack it, since that has the parameter's own name. */
     if (state.size && family_is_slice(leaf->parts[leaf->part_count - 1].key))
         family->key_list[parameter].is_sliced = true;
+    family->has_slices |= state.size && family_is_slice(leaf->parts[leaf->part_count - 1].key);
     struct family_piece piece = { .file = leaves->file, .tensor = leaf->value->tensor - 1, .next = CATALOG_NONE };
     return family_add_piece(family, &piece, key, err);
 }

@@ -16,6 +16,11 @@ struct family_ranks {
 /* Whether a file of this name belongs to a family. */
 bool family_read_name(struct str base, enum family_role *role, struct family_ranks *ranks);
 
+/* Numbers of the experts that a rank has in a module. */
+struct family_experts {
+    uint64_t first, end;
+};
+
 struct family_file {
     struct str name;           /* relative to the store's root, NUL-terminated */
     enum family_role role;
@@ -23,8 +28,8 @@ struct family_file {
     uint32_t file;             /* of the source */
     struct name_map statics;   /* FAMILY_MODEL: the framework's names */
     uint32_t *entry_of;        /* by number in statics: the archive's entry */
-    struct name_map modules;   /* of experts, where the ranks number their own: the key up to the number */
-    uint64_t *experts_of;      /* by number in modules: experts of this rank */
+    struct name_map modules;   /* of experts, where a file has one rank's: the key up to the number */
+    struct family_experts *experts_of; /* by number in modules */
     bool has_own_items;        /* other values than an earlier file has: they stand under this one's name */
 };
 
@@ -48,6 +53,7 @@ struct family {
     struct family_file *files; /* by role, then ranks */
     uint32_t file_count;
     uint32_t tp;               /* ranks */
+    bool has_slices;           /* sharding stage 3 has cut some parameter */
     struct name_map keys;
     struct family_key *key_list;
     struct family_piece *pieces;

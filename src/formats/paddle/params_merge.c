@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define REPLICATED (-1)
 
@@ -261,6 +262,48 @@ static reshard_status merge_check_pieces(const struct merge *merge, uint32_t fir
                       STR_ARG(merge_file(family, first)->name), STR_ARG(merge_file(family, next)->name));
 }
 
+/* Whether all bytes of a piece are 0. Only what is short is asked for. */
+static reshard_status merge_is_zero(const struct family *family, uint32_t piece, bool *is_zero, reshard_error *err)
+{
+    const struct paddle_tensor *tensor = family_tensor(family, piece);
+    struct store_object *object = NULL;
+    *is_zero = false;
+    if (tensor->part_count != 1 || !tensor->parts[0].stored_bytes)
+        return RESHARD_OK;
+    size_t size = (size_t)tensor->parts[0].stored_bytes;
+    uint8_t *bytes = malloc(size);
+    reshard_status status = bytes ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        status = store_open_object(family->source->store, merge_file(family, piece)->name.data, &object, err);
+    if (!status)
+        status = store_read_at(object, tensor->parts[0].offset, bytes, size, err);
+    *is_zero = !status && bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0;
+    store_object_close(object);
+    free(bytes);
+    return status;
+}
+
+/* Whether the state of a vector ends at a rank's border of sharding V2, and the padding that the next rank has is as long as the state: no
+ * copy of it then, as stage 3 has of what it does not cut, but a run of zeros. */
+static reshard_status merge_is_padding(const struct merge *merge, uint32_t first, uint32_t piece, const struct paddle_tensor *local,
+                                       bool *is_padding, reshard_error *err)
+{
+    const struct family *family = merge->family;
+    const struct paddle_tensor *tensor = family_tensor(family, piece);
+    bool is_first_zero = false;
+    *is_padding = false;
+    if (piece == first || local->rank != 1 || !shape_equal(tensor->rank, tensor->shape, local->rank, local->shape) ||
+        family->key_list[merge->key].is_scalar || !merge_knows_weight(merge) || family->has_slices ||
+        merge_file(family, piece)->ranks.shard == merge_file(family, first)->ranks.shard ||
+        local->shape[0] >= merge_padding_max(family, false))
+        return RESHARD_OK;
+    reshard_status status = merge_is_zero(family, piece, is_padding, err);
+    if (!status && *is_padding)
+        status = merge_is_zero(family, first, &is_first_zero, err);
+    *is_padding = *is_padding && !is_first_zero;
+    return status;
+}
+
 /* One piece: all that the rank has, or a run that goes on at element *begin. */
 static reshard_status merge_take_piece(struct merge *merge, uint32_t piece, const struct paddle_tensor *local, int64_t *begin,
                                       int64_t *stored, reshard_error *err)
@@ -293,8 +336,12 @@ static reshard_status merge_add_rank(struct merge *merge, uint32_t first, uint32
     struct family *family = merge->family;
     int64_t elements = box_volume(local->rank, local->shape), begin = 0, stored = 0;
     reshard_status status = merge_check_pieces(merge, first, end, err);
-    for (uint32_t piece = first; piece != end && !status; piece = family->pieces[piece].next)
-        status = merge_take_piece(merge, piece, local, &begin, &stored, err);
+    for (uint32_t piece = first; piece != end && !status; piece = family->pieces[piece].next) {
+        bool is_padding = false;
+        status = merge_is_padding(merge, first, piece, local, &is_padding, err);
+        if (!status && !is_padding)
+            status = merge_take_piece(merge, piece, local, &begin, &stored, err);
+    }
     if (!status && stored && (begin < elements || stored - elements >= merge_padding_max(family, merge_is_sliced(merge))))
         status = merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
                             "the files of its sharding ranks have %" PRId64 " elements, its weight has %" PRId64, stored, elements);

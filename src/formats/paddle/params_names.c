@@ -32,7 +32,7 @@ static bool names_take_ranks(struct str *rest, struct family_ranks *out)
     } parts[] = { { "tp", &ranks.tp },
                   { "pp", &ranks.pp },
                   { "shard", &ranks.shard },
-                  { "moe_sharding", &ranks.shard },
+                  { "moe_sharding", &ranks.ep }, /* the trainer's word for the rank of expert parallelism, beside sharding */
                   { "moe", &ranks.ep } };
     bool found = true;
     while (found) {
