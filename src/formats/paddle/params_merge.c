@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #define REPLICATED (-1)
+#define PADDING_BYTES_MAX (1 << 20) /* 256 for each of 4096 ranks */
 
 const struct paddle_tensor *family_tensor(const struct family *family, uint32_t piece)
 {
@@ -268,7 +269,7 @@ static reshard_status merge_is_zero(const struct family *family, uint32_t piece,
     const struct paddle_tensor *tensor = family_tensor(family, piece);
     struct store_object *object = NULL;
     *is_zero = false;
-    if (tensor->part_count != 1 || !tensor->parts[0].stored_bytes)
+    if (tensor->part_count != 1 || !tensor->parts[0].stored_bytes || tensor->parts[0].stored_bytes > PADDING_BYTES_MAX)
         return RESHARD_OK;
     size_t size = (size_t)tensor->parts[0].stored_bytes;
     uint8_t *bytes = malloc(size);
