@@ -238,6 +238,32 @@ def paddles_files_are_read(test):
     return failed + test.report("save_state_dict is read", differences(test.tensors(folder), wanted))
 
 
+def auto_parallel_is_read(test):
+    """An auto-parallel script saves the optimizer under Paddle's own names, and loads it by them: they stay. --rename gives other ones."""
+    distributed, folder = paddle.distributed, test.work / "auto-parallel"
+    mesh = distributed.ProcessMesh([0], dim_names=["x"])
+    model = distributed.shard_layer(paddle.nn.Linear(6, 5), mesh)
+    optimizer = distributed.shard_optimizer(paddle.optimizer.AdamW(0.1, parameters=model.parameters()))
+    model(distributed.shard_tensor(paddle.rand([3, 6]), mesh, [distributed.Replicate()])).sum().backward()
+    optimizer.step()
+    states = {key: value for key, value in optimizer.state_dict().items() if key != "LR_Scheduler"}
+    distributed.save_state_dict({"model": model.state_dict(), "optimizer": states}, str(folder))
+    whole = {f"model.{key}": value for key, value in model.state_dict().items()}
+    whole |= {f"optimizer.{key}": value for key, value in states.items()}
+    wanted = shown(whole)
+    failed = test.report("optimizer of auto parallel", differences(test.tensors(folder), wanted))
+    again = test.convert(folder, test.work / "auto-again", "--to", "paddle-flex")
+    failed += test.report("and Paddle loads it by its names", differences(loaded(again, wanted), wanted))
+    words, renamed = ["--strip-prefix", "model."], {}
+    for key, weight in model.state_dict().items():
+        words += ["--rename", f"s/optimizer\\.{weight.name}_(.*)/{key}.\\1/".replace(".w_0", "\\.w_0").replace(".b_0", "\\.b_0")]
+        renamed |= {name.replace(f"optimizer.{weight.name}_", f"{key}.").removeprefix("model."): value for name, value in wanted.items()
+                    if name == f"model.{key}" or name.startswith(f"optimizer.{weight.name}_")}
+    named = test.convert(folder, test.work / "auto-named", "--to", "paddle-flex", *words)
+    bad = differences(loaded(named, renamed), renamed) + ([len(renamed)] if len(renamed) != 2 * 5 else [])
+    return failed + test.report("and by those of the weights", bad)
+
+
 def optimizer_of(model):
     """An AdamW with master weights of the bfloat16 ones, whose states have values, though no step was made: a CPU lacks its kernels."""
     optimizer = paddle.optimizer.AdamW(learning_rate=paddle.optimizer.lr.StepDecay(0.1, 3), parameters=model.parameters(),
@@ -318,7 +344,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
         test = Test(args, pathlib.Path(work))
         parts = (flex_layouts_load, two_processes_load, files_are_paddles, params_load, paddles_files_are_read,
-                 trainers_files_are_read, optimizers_are_read)
+                 auto_parallel_is_read, trainers_files_are_read, optimizers_are_read)
         failed = sum(part(test) for part in parts)
     print(f"1..{test.number}")
     return 1 if failed else 0
