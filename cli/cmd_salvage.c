@@ -62,6 +62,8 @@ int command_salvage(const struct options *options)
     salvage.overwrite = options->overwrite;
     salvage.no_sync = options->no_sync;
     salvage.open = &open;
+    salvage.include = options->include.values;
+    salvage.exclude = options->exclude.values;
     reshard_run_options run = progress_start(&progress, options, "salvage");
     if (options->json)
         fputs("{\"schema\":\"reshard-salvage/1\",\"findings\":[", stdout);

@@ -17,8 +17,9 @@
 #define WRITING (BIT(CONVERT) | BIT(PLAN))
 #define SHAPING (WRITING | BIT(DRAW)) /* what a target looks like */
 #define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP) | BIT(COMMIT)) /* may also stand before the verb */
+/* Show what is chosen, under the names that are asked for. */
+#define VIEWING (BIT(INSPECT) | BIT(LS) | BIT(HASH) | BIT(STATS) | BIT(VERIFY))
 
-#define VIEWING (BIT(LS) | BIT(HASH) | BIT(STATS) | BIT(VERIFY)) /* show what is chosen, under the names that are asked for */
 enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT }; /* WORD: one of those in its argument */
 
 #define FIELD(name) offsetof(struct options, name)
@@ -36,8 +37,8 @@ static const struct row {
     { "like", "PATH", 0, TEXT, FIELD(like), SHAPING, "take format, layout and names of files from this checkpoint" },
     { "like", "SIBLING", 0, TEXT, FIELD(like), BIT(SALVAGE), "take missing metadata from a checkpoint of the same run and layout" },
     { "layout", "WORDS", 0, TEXT, FIELD(layout), SHAPING, "how to cut tensors, for example ranks=8" },
-    { "include", "GLOB", 0, LIST, FIELD(include), SHAPING | BIT(DIFF) | VIEWING, "only keys that match; repeatable" },
-    { "exclude", "GLOB", 0, LIST, FIELD(exclude), SHAPING | BIT(DIFF) | VIEWING, "not the keys that match; repeatable" },
+    { "include", "GLOB", 0, LIST, FIELD(include), SHAPING | BIT(DIFF) | BIT(SALVAGE) | VIEWING, "only keys that match; repeatable" },
+    { "exclude", "GLOB", 0, LIST, FIELD(exclude), SHAPING | BIT(DIFF) | BIT(SALVAGE) | VIEWING, "not the keys that match; repeatable" },
     { "dtype", "[GLOB=]TYPE", 0, LIST, FIELD(dtypes), SHAPING, "cast: all floating tensors, or the keys that match; repeatable" },
     { "items", "keep|drop", 0, WORD, FIELD(items), WRITING, "whether non-tensor items are written too (keep)" },
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
@@ -110,8 +111,10 @@ static const struct row {
 #define ROW_COUNT (sizeof(rows) / sizeof(rows[0]))
 
 const struct verb_info verb_table[VERB_COUNT] = {
-    { "inspect", "PATH", "one screen about a checkpoint: format, layout, tensors, what is odd",
-      "  reshard inspect step-1000\n  reshard inspect model.pt          # lists calls that the pickle would make; none is made\n", 1, 1 },
+    { "inspect", "PATH [GLOB…]", "one screen about a checkpoint: format, layout, tensors, what is odd",
+      "  reshard inspect step-1000\n  reshard inspect step-1000 --exclude 'optimizer.*'\n"
+      "  reshard inspect model.pt          # lists calls that the pickle would make; none is made\n",
+      1, 1 },
     { "ls", "PATH [GLOB…]", "a line for each tensor",
       "  reshard ls step-1000 'model.layers.{0..3}.*'\n  reshard ls step-1000 --chunks\n  reshard ls step-1000 --tree --sort size --depth "
       "2\n"
@@ -142,6 +145,7 @@ const struct verb_info verb_table[VERB_COUNT] = {
       "  reshard stats step-1000\n  reshard stats step-1000 '*.mlp.*' --json | jq '.modules[]'\n", 1, 1 },
     { "salvage", "PATH DST", "write what is left of a damaged checkpoint, and list what is lost and what nobody can prove",
       "  reshard salvage step-1000 rescued --json > report.json\n"
+      "  reshard salvage step-1000 weights --exclude 'optimizer.*'\n"
       "  reshard salvage step-1000 rescued --like step-900      # .metadata is gone: that of a sibling says where things lie\n",
       2, 2 },
     { "draw", "PATH [OUT.html|OUT.svg]", "picture of where tensors lie, of what a conversion moves, or of what differs",

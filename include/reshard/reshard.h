@@ -621,8 +621,9 @@ typedef struct reshard_salvage_options {
     const char *like; /* path of a sibling, whose files that say where things lie stand in for missing ones; or NULL */
     const reshard_open_options *open; /* of both; NULL: defaults */
     int overwrite, no_sync;
+    const char *const *include, *const *exclude; /* as of reshard_view: nothing else is written or told of */
 } reshard_salvage_options;
-#define RESHARD_SALVAGE_OPTIONS_INIT { sizeof(reshard_salvage_options), NULL, NULL, NULL, 0, 0 }
+#define RESHARD_SALVAGE_OPTIONS_INIT { sizeof(reshard_salvage_options), NULL, NULL, NULL, 0, 0, NULL, NULL }
 
 /*
  * Writes what is left of a damaged checkpoint. No byte of a value is made up. RESHARD_DIFFERS: written, but something is lost. The sink is

@@ -49,6 +49,8 @@ API_EXPORT reshard_status reshard_salvage(const char *path, const char *target_p
         .overwrite = given.overwrite != 0,
         .no_sync = given.no_sync != 0,
         .open = open.options,
+        .include = given.include,
+        .exclude = given.exclude,
     };
     status = salvage_run(path, target_path, &wanted, &running.engine, &findings, &found, err);
     if (!status || status == RESHARD_DIFFERS)

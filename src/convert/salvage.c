@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/salvage.h"
 
+#include "convert/key_filter.h"
 #include "convert/payload_check.h"
 #include "convert/salvage_replicas.h"
 #include "convert/sidecar.h"
@@ -17,13 +18,17 @@ struct layout_files {
     const char *const *globs;
 };
 
+/* What there is left of a tensor or an item. */
+enum { IS_THERE, IS_LOST, IS_LEFT_OUT /* nobody asked for it */ };
+
 /* What is known of the checkpoint while it is looked through. */
 struct salvaging {
     const struct salvage_options *options;
     const struct engine_options *engine;
     struct finding_sink *findings;
     struct checkpoint *checkpoint;
-    uint8_t *lost_tensors, *lost_items; /* by number */
+    uint8_t *lost_tensors, *lost_items; /* by number: IS_THERE … */
+    struct key_filter filter;
     struct catalog_span *spans;         /* by chunk, also when it is lost */
     struct bad_chunks bad;
     struct sidecar_cover cover;
@@ -186,20 +191,25 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
 
 /* ---- tensors ---- */
 
-/* Nothing reads a lost tensor's bytes any more. */
-static void lose_tensor(struct salvaging *salvaging, uint32_t tensor, const char *why)
+/* Nothing reads the tensor's bytes any more. */
+static void close_tensor(struct catalog *catalog, const struct catalog_tensor *entry)
 {
-    struct catalog *catalog = salvaging->checkpoint->source->catalog;
-    const struct catalog_tensor *entry = &catalog->tensors[tensor];
-    if (salvaging->lost_tensors[tensor])
-        return;
-    salvaging->lost_tensors[tensor] = 1;
     for (uint32_t i = 0; i < entry->chunk_count; i++) {
         struct catalog_chunk *chunk = &catalog->chunks[entry->first_chunk + i];
         chunk->flags &= (uint16_t) ~(CHUNK_UNRESOLVED | CHUNK_HAS_CRC | CHUNK_CHECKED);
         chunk->bytes = 0;
         chunk->layout = 0;
     }
+}
+
+static void lose_tensor(struct salvaging *salvaging, uint32_t tensor, const char *why)
+{
+    struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    if (salvaging->lost_tensors[tensor])
+        return;
+    salvaging->lost_tensors[tensor] = IS_LOST;
+    close_tensor(catalog, entry);
     if (!(entry->flags & TENSOR_HIDDEN))
         finding_report(salvaging->findings, FINDING_FAILURE, "lost", entry->key, "%s", why);
 }
@@ -326,7 +336,7 @@ static reshard_status look_at_tensors(struct salvaging *salvaging, reshard_error
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < salvaging->checkpoint->source->catalog->tensor_count && !status; i++)
-        status = look_at_tensor(salvaging, i, err);
+        status = salvaging->lost_tensors[i] ? RESHARD_OK : look_at_tensor(salvaging, i, err);
     return status;
 }
 
@@ -355,7 +365,7 @@ static reshard_status take_finding(void *context, const struct finding *finding)
             lose_tensor(salvaging, i, finding->text);
     for (uint32_t i = 0; !is_known && i < catalog->item_count; i++)
         if (finding->key.size > 0 && str_equal(catalog->items[i].key, finding->key))
-            salvaging->lost_items[i] = 1;
+            salvaging->lost_items[i] = salvaging->lost_items[i] == IS_LEFT_OUT ? IS_LEFT_OUT : IS_LOST;
     if (!is_known)
         finding_report(salvaging->findings, FINDING_WARNING, finding->kind, finding->key, "%s", finding->text);
     return RESHARD_OK;
@@ -468,7 +478,8 @@ static reshard_status check_payload(struct salvaging *salvaging, reshard_error *
         status = payload_check(source, NULL, NULL, NULL, salvaging->engine, &sink, err);
     for (uint32_t i = 0; !status && i < source->catalog->tensor_count; i++)
         settle_tensor(salvaging, i);
-    return status ? status : sidecar_verify(salvaging->checkpoint, NULL, salvaging->engine, &sink, &salvaging->cover, err);
+    return status ? status : sidecar_verify(salvaging->checkpoint, salvaging->lost_tensors, NULL, salvaging->engine, &sink,
+                                            &salvaging->cover, err);
 }
 
 /* ---- items ---- */
@@ -482,7 +493,8 @@ static bool note_lost_storage(const struct value *value, void *context)
 {
     struct item_walk *walk = context;
     uint32_t count = walk->salvaging->checkpoint->source->catalog->tensor_count;
-    if (value->kind == VALUE_PERSID && value->storage > 0 && value->storage <= count && walk->salvaging->lost_tensors[value->storage - 1])
+    if (value->kind == VALUE_PERSID && value->storage > 0 && value->storage <= count &&
+        walk->salvaging->lost_tensors[value->storage - 1] == IS_LOST)
         walk->is_lost = true;
     return !walk->is_lost;
 }
@@ -492,14 +504,14 @@ static bool item_is_lost(struct salvaging *salvaging, uint32_t index, const char
     struct source *source = salvaging->checkpoint->source;
     const struct catalog_item *item = &source->catalog->items[index];
     struct item_walk walk = { salvaging, false };
-    *why = "its bytes go against their checksum";
-    if (salvaging->lost_items[index])
-        return true;
     work_renew(&source->work);
     if (item->kind != ITEM_FILE && item->kind != ITEM_RAW && source_load_item(source, index, seen)) {
         *why = seen->message;
         return true;
     }
+    *why = "its bytes go against their checksum";
+    if (salvaging->lost_items[index])
+        return true;
     item = &source->catalog->items[index];
     *why = "a storage in it is lost";
     if (item->value && item->graph && source->driver->abilities & FORMAT_ITEMS_NAME_TENSORS)
@@ -523,6 +535,8 @@ static void look_at_items(struct salvaging *salvaging)
         reshard_error seen = { 0 };
         const char *why;
         struct str key = catalog->items[i].key;
+        if (salvaging->lost_items[i] == IS_LEFT_OUT)
+            continue;
         bool is_lost = item_is_lost(salvaging, i, &why, &seen);
         bool is_checked = catalog->items[i].is_checked || (salvaging->cover.items && salvaging->cover.items[i]);
         bool is_proved = is_checked && !foreign;
@@ -549,6 +563,8 @@ static void tell_unproved(struct salvaging *salvaging)
     struct salvage_counts *counts = salvaging->counts;
     for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
         uint32_t tensor = checkpoint->listed[i];
+        if (salvaging->lost_tensors[tensor] == IS_LEFT_OUT)
+            continue;
         counts->tensors++;
         counts->lost_tensors += salvaging->lost_tensors[tensor];
         if (salvaging->lost_tensors[tensor])
@@ -618,20 +634,52 @@ static bool is_told(const struct salvaging *salvaging, const struct catalog_warn
     return told;
 }
 
-/* What reading has found damaged. Tensors of which only the name is left are lost too. */
-static void tell_damage(struct salvaging *salvaging)
+/* What reading has found damaged. Tensors of which only the name is left are lost too; those that nobody asked for are not told of. */
+static reshard_status tell_damage(struct salvaging *salvaging, reshard_error *err)
 {
     const struct catalog *catalog = salvaging->checkpoint->source->catalog;
-    salvaging->counts->tensors += catalog->lost_count;
-    salvaging->counts->lost_tensors += catalog->lost_count;
+    uint32_t lost = catalog->lost_count;
     for (uint32_t i = 0; i < catalog->warning_count; i++) {
         const struct catalog_warning *warning = &catalog->warnings[i];
-        if (warning->key.size) {
+        bool is_wanted = true;
+        reshard_status status = warning->key.size ? key_filter_wants(&salvaging->filter, warning->key, &is_wanted, err) : RESHARD_OK;
+        if (status)
+            return status;
+        if (!is_wanted) {
+            lost--;
+        } else if (warning->key.size) {
             finding_report(salvaging->findings, FINDING_FAILURE, "lost", warning->key, "%.*s", STR_ARG(warning->text));
         } else if (warning->is_damage && !is_told(salvaging, warning)) {
             finding_report(salvaging->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%.*s", STR_ARG(warning->text));
         }
     }
+    salvaging->counts->tensors += lost;
+    salvaging->counts->lost_tensors += lost;
+    return key_filter_check(&salvaging->filter, err);
+}
+
+/* What nobody asked for is left out, before anything of it is read. Storages that items name have no keys of their own, and stay. */
+static reshard_status salvage_leave_out(struct salvaging *salvaging, reshard_error *err)
+{
+    const struct salvage_options *options = salvaging->options;
+    struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    bool is_wanted;
+    reshard_status status = key_filter_begin(&salvaging->filter, options->include, options->exclude, err);
+    for (uint32_t i = 0; i < catalog->tensor_count && !status; i++) {
+        if (catalog->tensors[i].flags & TENSOR_HIDDEN)
+            continue;
+        status = key_filter_wants(&salvaging->filter, catalog->tensors[i].key, &is_wanted, err);
+        if (!status && !is_wanted) {
+            salvaging->lost_tensors[i] = IS_LEFT_OUT;
+            close_tensor(catalog, &catalog->tensors[i]);
+        }
+    }
+    for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
+        status = key_filter_wants(&salvaging->filter, catalog->items[i].key, &is_wanted, err);
+        if (!status && !is_wanted)
+            salvaging->lost_items[i] = IS_LEFT_OUT;
+    }
+    return status;
 }
 
 static reshard_status look_through(struct salvaging *salvaging, reshard_error *err)
@@ -644,6 +692,8 @@ static reshard_status look_through(struct salvaging *salvaging, reshard_error *e
         return error_set_memory(err);
     reshard_status status = bad_chunks_init(&salvaging->bad, catalog, err);
     if (!status)
+        status = salvage_leave_out(salvaging, err);
+    if (!status)
         status = look_at_tensors(salvaging, err);
     if (!status)
         status = check_payload(salvaging, err);
@@ -651,7 +701,9 @@ static reshard_status look_through(struct salvaging *salvaging, reshard_error *e
         return status;
     look_at_items(salvaging);
     tell_unproved(salvaging);
-    tell_damage(salvaging);
+    status = tell_damage(salvaging, err);
+    if (status)
+        return status;
     if (salvaging->counts->tensors > 0 && salvaging->counts->lost_tensors == salvaging->counts->tensors)
         return error_set(err, RESHARD_ERR_FORMAT, "no tensor can be recovered");
     return finding_sink_status(salvaging->findings, err);
@@ -671,6 +723,7 @@ reshard_status salvage_run(const char *path, const char *target_path, const stru
     bool is_lost = counts->lost_tensors > 0 || counts->lost_items > 0 ||
                    (salvaging.checkpoint && salvaging.checkpoint->source->catalog->has_unnamed_loss);
     sidecar_cover_release(&salvaging.cover);
+    key_filter_release(&salvaging.filter);
     checkpoint_close(salvaging.checkpoint);
     free(salvaging.lost_tensors);
     free(salvaging.lost_items);

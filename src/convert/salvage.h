@@ -17,6 +17,7 @@ struct salvage_options {
     const char *like; /* path of a sibling, or NULL */
     bool overwrite, no_sync;
     struct checkpoint_options open;
+    const char *const *include, *const *exclude; /* as of selection_options: nothing else is looked at, written or told of */
 };
 
 struct salvage_counts {

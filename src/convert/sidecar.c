@@ -137,7 +137,8 @@ static reshard_status each_entry(const struct value *listed, const struct sideca
 }
 
 struct checking {
-    const struct checkpoint *checkpoint;
+    struct checkpoint *checkpoint;
+    const uint8_t *is_gone; /* by tensor; or NULL */
     struct team *team;
     struct finding_sink *findings;
     char (*hex)[DIGEST_HEX_MAX]; /* by tensor */
@@ -145,6 +146,11 @@ struct checking {
     struct buffer type;
     bool *is_covered; /* tensors, or items */
 };
+
+static bool is_gone(const struct checking *checking, uint32_t tensor)
+{
+    return checking->is_gone && checking->is_gone[tensor];
+}
 
 static reshard_status check_digest(void *context, struct str key, uint32_t tensor, struct str wanted, reshard_error *err)
 {
@@ -156,7 +162,7 @@ static reshard_status check_digest(void *context, struct str key, uint32_t tenso
         checking->is_covered[tensor] = true;
     if (tensor == CATALOG_NONE)
         finding_report(findings, FINDING_FAILURE, "missing", key, "listed in " SIDECAR_NAME " and not in the checkpoint");
-    else if (checkpoint_shows(checking->checkpoint, tensor) && !str_is(wanted, hex[tensor]))
+    else if (checkpoint_shows(checking->checkpoint, tensor) && !is_gone(checking, tensor) && !str_is(wanted, hex[tensor]))
         finding_report(findings, FINDING_FAILURE, "checksum", key, "digest %s, " SIDECAR_NAME " says %.*s", hex[tensor], STR_ARG(wanted));
     return RESHARD_OK;
 }
@@ -190,7 +196,14 @@ static reshard_status check_item(void *context, struct str key, uint32_t item, s
         return RESHARD_OK;
     }
     checking->is_covered[item] = true;
-    reshard_status status = item_digest(checking->items, item, found, err);
+    reshard_error seen = { 0 };
+    reshard_status status = item_digest(checking->items, item, found, &seen);
+    if (status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_IO) { /* says nothing of the others */
+        finding_report(checking->findings, FINDING_FAILURE, "checksum", key, "item cannot be read: %s", seen.message);
+        return RESHARD_OK;
+    }
+    if (status)
+        *err = seen;
     if (!status && !str_is(wanted, found))
         finding_report(checking->findings, FINDING_FAILURE, "checksum", key, "item's digest is %s, " SIDECAR_NAME " says %.*s", found,
                        STR_ARG(wanted));
@@ -214,6 +227,22 @@ static void report_unlisted(const struct checking *checking, const struct sideca
     }
 }
 
+/* The digests of what is there. */
+static reshard_status take_digests(struct checking *checking, enum digest_kind kind, const struct engine_options *options,
+                                   reshard_error *err)
+{
+    struct checkpoint *checkpoint = checking->checkpoint;
+    uint32_t *there = malloc(((size_t)checkpoint->listed_count + 1) * sizeof(*there)), count = 0;
+    if (!there)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < checkpoint->listed_count; i++)
+        if (!is_gone(checking, checkpoint->listed[i]))
+            there[count++] = checkpoint->listed[i];
+    reshard_status status = tensor_digests_shared(checking->team, checkpoint, kind, there, count, options, checking->hex, err);
+    free(there);
+    return status;
+}
+
 static reshard_status check_tensors(struct checkpoint *checkpoint, const struct sidecar *sidecar, const struct engine_options *options,
                                     struct checking *checking, struct sidecar_cover *cover, reshard_error *err)
 {
@@ -223,8 +252,7 @@ static reshard_status check_tensors(struct checkpoint *checkpoint, const struct 
     checking->is_covered = cover->tensors = calloc((size_t)count + 1, sizeof(bool));
     reshard_status status = checking->hex && cover->tensors ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = tensor_digests_shared(checking->team, checkpoint, sidecar->kind, checkpoint->listed, checkpoint->listed_count, options,
-                                       checking->hex, err);
+        status = take_digests(checking, sidecar->kind, options, err);
     if (!status)
         status = sidecar_names_of_tensors(checkpoint, &names, err);
     if (!status)
@@ -265,11 +293,12 @@ void sidecar_cover_release(struct sidecar_cover *cover)
     *cover = (struct sidecar_cover){ 0 };
 }
 
-reshard_status sidecar_verify(struct checkpoint *checkpoint, struct team *team, const struct engine_options *options,
-                              struct finding_sink *findings, struct sidecar_cover *cover, reshard_error *err)
+reshard_status sidecar_verify(struct checkpoint *checkpoint, const uint8_t *is_gone, struct team *team,
+                              const struct engine_options *options, struct finding_sink *findings, struct sidecar_cover *cover,
+                              reshard_error *err)
 {
     struct sidecar sidecar = { 0 };
-    struct checking checking = { .checkpoint = checkpoint, .team = team, .findings = findings };
+    struct checking checking = { .checkpoint = checkpoint, .is_gone = is_gone, .team = team, .findings = findings };
     reshard_status status = sidecar_read(checkpoint->source, &sidecar, err);
     if (!status && sidecar.name)
         status = check_tensors(checkpoint, &sidecar, options, &checking, cover, err);

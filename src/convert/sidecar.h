@@ -33,9 +33,10 @@ struct sidecar_cover {
 void sidecar_cover_release(struct sidecar_cover *cover);
 
 /* Compares a checkpoint with its sidecar, if there is one: a failure finding for each tensor and item that differs, is missing or is not
- * listed. */
-reshard_status sidecar_verify(struct checkpoint *checkpoint, struct team *team, const struct engine_options *options,
-                              struct finding_sink *findings, struct sidecar_cover *cover, reshard_error *err);
+ * listed. is_gone: by catalog tensor, not 0 where there are no bytes to read, which the caller tells of; NULL: nowhere. */
+reshard_status sidecar_verify(struct checkpoint *checkpoint, const uint8_t *is_gone, struct team *team,
+                              const struct engine_options *options, struct finding_sink *findings, struct sidecar_cover *cover,
+                              reshard_error *err);
 
 /* Compares the written target with the conversion's source, casts applied. RESHARD_DIFFERS with the first tensor that is wrong. */
 reshard_status sidecar_compare_conversion(const struct conversion *conversion, struct checkpoint *written, reshard_error *err);

@@ -254,7 +254,7 @@ static reshard_status verify_payload(struct checkpoint *checkpoint, struct value
     reshard_status status = payload_check(checkpoint->source, is_chosen, stats, team, engine, findings, err);
     if (!status)
         status = share_replicas(checkpoint, team, engine, findings, bytes_read, err);
-    return status ? status : sidecar_verify(checkpoint, team, engine, findings, cover, err);
+    return status ? status : sidecar_verify(checkpoint, NULL, team, engine, findings, cover, err);
 }
 
 static reshard_status verify_all(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,

@@ -370,7 +370,7 @@ static const reshard_diff_options diff_init = { .struct_size = sizeof(diff_init)
                                                 .ignore_items = 1, .include = all_keys, .explain = 1 };
 static const reshard_stats_options stats_init = { sizeof(stats_init), all_keys, no_dtypes };
 static const reshard_tensor_stats part_init = { .struct_size = sizeof(part_init), .count = 3, .mean = 2, .norm = 4, .positive = { 1 } };
-static const reshard_salvage_options salvage_init = { sizeof(salvage_init), "torch-dcp", NULL, NULL, 1, 1 };
+static const reshard_salvage_options salvage_init = { sizeof(salvage_init), "torch-dcp", NULL, NULL, 1, 1, NULL, NULL };
 static const reshard_map_input map_input_init = { sizeof(map_input_init), "t", map_text, sizeof(map_text) - 1, NULL, NULL, 0, 0,
                                                   &limit_member, sizeof(limit_member), 1, NULL, 0, &constant_member,
                                                   sizeof(constant_member), 1 };

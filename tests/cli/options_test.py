@@ -205,6 +205,17 @@ def seen(sh, verb, *words):
     return [t["key"] for t in sh.json(verb, model(sh), *words)["tensors"]]
 
 
+def counted(sh, *words):
+    """How many tensors inspect counts."""
+    return sh.json("inspect", model(sh), *words)["tensors"]
+
+
+def rescued(sh, *words):
+    """The keys that salvage writes, and how many it speaks of."""
+    report = sh.json("salvage", model(sh), "rescued", "--overwrite", *words)
+    return [t["key"] for t in sh.json("ls", "rescued")["tensors"]], report["tensors"]
+
+
 def a_prefix_apart(sh):
     """A model whose names begin with "a.", and the same without."""
     sh("convert", model(sh), "named", "--to", "safetensors", "--add-prefix", "a.")
@@ -230,6 +241,13 @@ def option_include(sh, verb):
     if verb == "stats":
         equal([t["key"] for t in sh.json("stats", model(sh), "n", "--include", "[vw]")["tensors"]], ["n", "v", "w"])
         return
+    if verb == "inspect":
+        equal([counted(sh, "n", "--include", "[vw]"), counted(sh, "w")], [3, 1])
+        assert "include 'vv' matches no key" in sh(verb, model(sh), "vv", status=2).stderr
+        return
+    if verb == "salvage":
+        equal(rescued(sh, "--include", "{w,x}"), (["w"], 1))
+        return
     _, report = made(sh, verb, model(sh), "--to", "hf", "--include", "{v,w}", "--include", "n*")
     equal(report["tensors"], 3)
     _, report = made(sh, verb, model(sh), "--to", "hf", "--include", "[vw]")
@@ -251,6 +269,12 @@ def option_exclude(sh, verb):
         return
     if verb == "stats":
         equal([t["key"] for t in sh.json("stats", model(sh), "--exclude", "[vw]")["tensors"]], ["n"])
+        return
+    if verb == "inspect":
+        equal(counted(sh, "--exclude", "w"), 2)
+        return
+    if verb == "salvage":
+        equal(rescued(sh, "--exclude", "[vw]"), (["n"], 1))
         return
     _, report = made(sh, verb, model(sh), "--to", "hf", "--exclude", "w")
     equal(report["tensors"], 2)
@@ -335,6 +359,10 @@ def option_strip_prefix(sh, verb):
         sh("convert", model(sh), "named", "--to", "safetensors", "--add-prefix", "a.")
         equal(sorted(t["key"] for t in sh.json(verb, "named", "--strip-prefix", "a.")["tensors"]), ["n", "v", "w"])
         return
+    if verb == "inspect":
+        sh("convert", model(sh), "named", "--to", "safetensors", "--add-prefix", "a.")
+        equal(sh.json("inspect", "named", "w", "--strip-prefix", "a.")["tensors"], 1)
+        return
     safetensors(sh.work / "long.safetensors", {"glm.w": ("F32", [2], floats(2)), "w": ("F32", [2], floats(2))})
     target = ["bad"] if verb == "convert" else []
     said = sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "glm.", status=2).stderr
@@ -352,6 +380,9 @@ def option_rename(sh, verb):
     if verb in ("ls", "hash", "stats"):
         equal(sorted(seen(sh, verb, "--rename", "s/^(.)$/h.\\1/", "--rename", "h.w -> h.u")), ["h.n", "h.u", "h.v"])
         return
+    if verb == "inspect":
+        equal(counted(sh, "h.w", "--rename", "s/^(.)$/h.\\1/"), 1)
+        return
     found, report = made(sh, verb, model(sh), "--to", "hf", "--rename", "s/^(.)$/layers.\\1/", "--include", "layers.*")
     equal(report["tensors"], 3)
     assert found is None or set(found) == {"layers.v", "layers.w", "layers.n"}, found
@@ -368,6 +399,9 @@ def option_add_prefix(sh, verb):
         return
     if verb in ("ls", "hash", "stats"):
         equal(sorted(seen(sh, verb, "--add-prefix", "b.")), ["b.n", "b.v", "b.w"])
+        return
+    if verb == "inspect":
+        equal(counted(sh, "b.*", "--add-prefix", "b."), 3)
         return
     found, report = made(sh, verb, model(sh), "--to", "hf", "--add-prefix", "a.", "--include", "a.*")
     equal(report["tensors"], 3)

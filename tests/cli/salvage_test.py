@@ -150,6 +150,45 @@ def without_metadata(test):
     assert all("missing" in f["reason"] for f in report["findings"] if f["kind"] == "lost"), report
 
 
+def with_digests_and_without_a_file(test):
+    """A file that reshard.json has digests of is gone: what is left is proved by them, of tensors and of items."""
+    source = test.work / "digested"
+    shutil.rmtree(source, ignore_errors=True)
+    small = pathlib.Path(test.args.fixtures) / "torch-dcp/dcp-small/ckpt"
+    code, _, err = run(test.bin, "convert", small, source, "--to", "torch-dcp", "--max-shard-size", "64", "--checksum", "sha256", "--quiet")
+    assert code == 0, err
+    before, files = test.hashes(source), sorted(source.glob("*.distcp"))
+    assert len(files) > 2
+    for gone in files:
+        good = gone.read_bytes()
+        gone.unlink()
+        code, report, after = test.salvage(source)
+        gone.write_bytes(good)
+        lost = {f["key"] for f in report["findings"] if f["kind"] == "lost"}
+        reasons = {f["reason"] for f in report["findings"] if f["kind"].startswith("lost")}
+        assert code == 1 and lost == set(before) - set(after) and all(before[k] == v for k, v in after.items()), report
+        assert report["proved"] == len(after) and reasons and all(gone.name in reason for reason in reasons), report
+
+
+def of_what_is_asked_for(test):
+    """Globs choose: nothing else is written, counted or told of."""
+    source = copy_of(test, "torch-dcp/dcp-fsdp2-4")
+    before = test.hashes(source)
+    (source / "__1_0.distcp").unlink()
+    _, whole, _ = test.salvage(source)
+    code, report, after = test.salvage(source, "--include", "model.*", "--exclude", "*.{bias,counts}")
+    wanted = {k for k in before if k.startswith("model.") and not k.endswith((".bias", ".counts"))}
+    told = {f["key"] for f in report["findings"] if f["key"]}
+    lost = {f["key"] for f in whole["findings"] if f["kind"] == "lost"} & wanted
+    assert code == 1 and told <= wanted and set(after) == wanted - lost, report
+    assert report["tensors"] == len(wanted) and report["lost"] == len(lost) and report["items"] == 0, report
+    unhurt = min(set(before) - {f["key"] for f in whole["findings"] if f["kind"] == "lost"})
+    code, report, after = test.salvage(source, "--include", unhurt)
+    assert code == 0 and set(after) == {unhurt} and after[unhurt] == before[unhurt] and report["ok"], report
+    code, _, err = run(test.bin, "salvage", source, test.work / "never", "--include", "nothing.*")
+    assert code == 2 and "matches no key" in err and not (test.work / "never").exists(), err
+
+
 def without_a_rank(test):
     """Of files of ranks one is gone: what all ranks have is left, and what that rank alone had is not made up."""
     for fixture, name in (("verl/verl-fsdp2", "model_world_size_4_rank_2.pt"),
@@ -256,6 +295,7 @@ def main():
     args = parser.parse_args()
     tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
     tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("without a rank", without_a_rank),
+              ("with digests, without a file", with_digests_and_without_a_file), ("what is asked for", of_what_is_asked_for),
               ("with a good copy", with_a_good_copy), ("state of the first rank", without_state_of_the_first_rank),
               ("a torch file without its end", torch_file_without_its_end), ("a byte of each value", every_byte)]
     tests = [t for t in tests if args.case in t[0]]
