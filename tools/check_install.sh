@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs into a fresh root, and builds and runs the C program of the README there as its reader would: with pkg-config and what is installed.
+# Installs into a fresh root, builds and runs the C program of the README there, as its reader would, with pkg-config and what is installed,
+# and builds the examples so, in C and C++.
 # usage: tools/check_install.sh BUILD          ends with `N passed, N failed`
 set -u
 cd "$(dirname "$0")/.."
@@ -42,6 +43,24 @@ if command -v cmake >/dev/null; then
         >"$root/cmake/CMakeLists.txt"
     holds "the same by CMake" sh -c "cd '$root/cmake' && cmake -Dreshard_DIR='$lib/cmake/reshard' . && make && ./list '$here/$fixture' | diff '$root/expected' -"
 fi
+# The examples, in C and as C++; those that use MPI with each MPI that there is.
+for example in examples/*.c; do
+    name=$(basename "$example" .c)
+    variants=plain
+    grep -q '<reshard/mpi.h>' "$example" && variants=$(cd "$lib" && ls libreshard-mpi*.so 2>/dev/null | sed 's/^lib//; s/[.]so$//')
+    for variant in $variants; do
+        more=""
+        if [ "$variant" != plain ]; then
+            mpi=$(readelf -d "$lib/lib$variant.so" | grep -q 'NEEDED.*libmpich' && echo mpich || echo ompi-c)
+            more="-l$variant $(PKG_CONFIG_SYSROOT_DIR='' pkg-config --cflags --libs "$mpi")"
+        fi
+        for language in "cc -std=gnu17 -xc" "c++ -std=c++17 -xc++"; do
+            command -v "${language%% *}" >/dev/null || continue
+            holds "$name builds and links: ${language%% *}, $variant" \
+                sh -c "$language -Wall -Wextra '$example' -xnone \$(pkg-config --cflags --libs reshard) $more -lpthread -lm -o '$root/example'"
+        done
+    done
+done
 holds "every document that a manual page names is there" sh -c "cat '$root'/usr/share/man/man1/*.1 | tr -d '\\\\' | grep -o '/usr/share/doc/reshard/[a-zA-Z_/-]*[.]md' | sort -u | sed 's|^|$root|' | xargs ls"
 for verb in $("$root/usr/bin/reshard" --help | sed -n 's/^  \([a-z]*\) .*/\1/p' | grep -v help); do
     holds "$verb has a manual page" test -s "$root/usr/share/man/man1/reshard-$verb.1"

@@ -7,6 +7,13 @@
 
 #include "reshard/comm.h"
 
+/* Without MPI's old C++ interface, which would need a library of its own. */
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
 #include <mpi.h>
 
 #ifdef __cplusplus
