@@ -15,6 +15,7 @@ Each is killed (a test turned red), survived, or an error of the list: its text 
 import argparse
 import concurrent.futures
 import fnmatch
+import hashlib
 import json
 import pathlib
 import queue
@@ -23,7 +24,7 @@ import time
 
 import mutation_coverage
 import mutation_operators
-from mutation_tree import FIXTURES, SECONDS_FACTOR, SECONDS_FLOOR, MutationError, Tree, digest_files, tracked_files
+from mutation_tree import FIXTURES, SECONDS_FACTOR, SECONDS_FLOOR, MutationError, Tree, digest_files, program_files
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build-mutants"
@@ -35,10 +36,11 @@ BUILD_OPTIONS = ["-Dtests=true", "--buildtype=release", "-Db_lto=false"]
 
 
 class Result:
-    """`state` is killed, survived, equal, or what is wrong with the mutation."""
+    """`state` is killed, survived, unfinished (not all tests were asked in the time for it), equal, or what is wrong with the mutation.
+    `spec`: the test that killed it."""
 
-    def __init__(self, mutation, state, detail="", seconds=0.0):
-        self.mutation, self.state, self.detail, self.seconds = mutation, state, detail, seconds
+    def __init__(self, mutation, state, detail="", seconds=0.0, spec=None):
+        self.mutation, self.state, self.detail, self.seconds, self.spec = mutation, state, detail, seconds, spec
 
     def line(self, number, total):
         name = f"{self.mutation['file']}: {self.mutation['what']}"
@@ -64,7 +66,7 @@ class Bench:
 
     def measure(self, specs):
         """Every test is green before anything is changed. Known times are kept while the tree stays as it is."""
-        path, state = WORK / "baseline.json", digest_files(ROOT, tracked_files(ROOT))
+        path, state = WORK / "baseline.json", digest_files(ROOT, program_files(ROOT))
         kept = json.loads(path.read_text()) if path.exists() else {}
         known = kept.get("seconds", {}) if kept.get("tree") == state else {}
         for spec in specs:
@@ -90,18 +92,19 @@ def mutated(mutation, text):
 
 
 def run_specs(tree, bench, specs, until):
+    """(state, detail, the test that killed it)"""
     for spec in specs:
         if time.monotonic() > until:
-            return None
+            return "unfinished", f"{specs.index(spec)} of {len(specs)} tests asked", None
         complaint = tree.ninja(sorted(tree.targets_of(spec)))
         if complaint:
             raise MutationError(f"does not build: {complaint}")
         if tree.is_unchanged():
-            return "equal"
+            return "equal", "", None
         outcome = tree.run(spec, bench.limit(spec))
         if outcome.failure:
-            return f"{spec}: {outcome.failure}"
-    return None
+            return "killed", f"{spec}: {outcome.failure}", spec
+    return "survived", ", ".join(specs[:4]), None
 
 
 def try_mutation(bench, mutation, specs, budget=float("inf")):
@@ -110,11 +113,10 @@ def try_mutation(bench, mutation, specs, budget=float("inf")):
         tree.apply(mutation["file"], lambda text: mutated(mutation, text))
         if not specs:
             return Result(mutation, "survived", "no test reaches the line")
-        notice = run_specs(tree, bench, specs, started + budget)
-        if not notice and bench.wide:
-            notice = run_specs(tree, bench, [s for s in bench.wide if s not in specs], started + budget)
-        state = "equal" if notice == "equal" else "killed" if notice else "survived"
-        return Result(mutation, state, notice or ", ".join(specs[:4]), time.monotonic() - started)
+        state, detail, spec = run_specs(tree, bench, specs, started + budget)
+        if state == "survived" and bench.wide:
+            state, detail, spec = run_specs(tree, bench, [s for s in bench.wide if s not in specs], started + budget)
+        return Result(mutation, state, detail, time.monotonic() - started, spec)
     except MutationError as problem:
         return Result(mutation, "error", str(problem), time.monotonic() - started)
     finally:
@@ -122,12 +124,13 @@ def try_mutation(bench, mutation, specs, budget=float("inf")):
         bench.trees.put(tree)
 
 
-def run_all(bench, mutations, specs_of, jobs, budget=float("inf")):
+def run_all(bench, mutations, specs_of, jobs, budget=float("inf"), keep=lambda result: None):
     results = [None] * len(mutations)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(try_mutation, bench, m, specs_of(m), budget): i for i, m in enumerate(mutations)}
         for number, done in enumerate(concurrent.futures.as_completed(waiting), 1):
             results[waiting[done]] = done.result()
+            keep(done.result())
             print(done.result().line(number, len(mutations)), flush=True)
     return results
 
@@ -187,12 +190,43 @@ def suite_names(test):
 def summary(results, names):
     states = [names.get(r.state, r.state) for r in results]
     for result, state in zip(results, states):
-        if state in ("survived", "error", "excused"):
+        if state in ("survived", "unfinished", "error", "excused"):
             print(f"{state.upper()} {result.mutation['file']}: {result.mutation['what']} ({result.detail})")
-    count = {state: states.count(state) for state in ("killed", "survived", "excused", "error")}
-    more = "".join(f", {count[s]} {text}" for s, text in (("excused", "excused"), ("error", "errors of the list")) if count[s])
+    count = {state: states.count(state) for state in ("killed", "survived", "unfinished", "excused", "error")}
+    words = {"unfinished": "not asked of all tests", "excused": "excused", "error": "errors of the list"}
+    more = "".join(f", {count[state]} {text}" for state, text in words.items() if count[state])
     print(f"{count['killed']} killed, {count['survived']} survived{more}")
-    return 1 if count["survived"] or count["error"] or not count["killed"] else 0
+    return 1 if count["survived"] or count["unfinished"] or count["error"] or not count["killed"] else 0
+
+
+class Kept:
+    """What earlier runs of a sample have found out, mutation by mutation: nothing is tried twice on one tree, and on another the test that
+    killed a mutation is asked first."""
+
+    def __init__(self, state):
+        self.path, self.state = WORK / "sample.json", state
+        self.found = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    @staticmethod
+    def name(mutation):
+        """Holds as long as the lines around stay as they are."""
+        text = (ROOT / mutation["file"]).read_text()
+        around = text[max(0, mutation["start"] - 200):mutation["end"] + 200]
+        return f"{mutation['file']}: {mutation['what']}: {hashlib.sha256((around + mutation['new']).encode()).hexdigest()[:16]}"
+
+    def result(self, mutation):
+        known = self.found.get(self.name(mutation))
+        if not known or known["tree"] != self.state or known["state"] in ("unfinished", "error"):
+            return None
+        return Result(mutation, known["state"], known["detail"], 0.0, known["spec"])
+
+    def killer_first(self, mutation, specs):
+        killer = self.found.get(self.name(mutation), {}).get("spec")
+        return sorted(specs, key=lambda spec: spec != killer)
+
+    def keep(self, result):
+        self.found[self.name(result.mutation)] = {"tree": self.state, "state": result.state, "detail": result.detail, "spec": result.spec}
+        self.path.write_text(json.dumps(self.found, indent=1))
 
 
 def run_sample(args):
@@ -201,12 +235,16 @@ def run_sample(args):
     coverage = mutation_coverage.Coverage(ROOT, WORK / "coverage", args.keep_coverage, args.ask)
     bench.seconds = coverage.seconds
     chosen = mutation_operators.sample(candidates, args.sample, args.seed)[args.skip:]
-    specs = {id(m): coverage.tests_of(m["file"], m["line"]) for m in chosen}
-    every = sorted({s for m in chosen for s in specs[id(m)]})
+    kept = Kept(coverage.state)
+    specs = {id(m): kept.killer_first(m, coverage.tests_of(m["file"], m["line"])) for m in chosen}
+    results = [result for result in map(kept.result, chosen) if result]
+    known = {id(result.mutation) for result in results}
+    rest = [m for m in chosen if id(m) not in known]
+    every = sorted({s for m in rest for s in specs[id(m)]})
     bench.build_all(every)
     bench.measure(every)
-    results = run_all(bench, chosen, lambda m: specs[id(m)], args.jobs, args.budget)
-    counted = [r for r in results if r.state in ("killed", "survived")]
+    results += run_all(bench, rest, lambda m: specs[id(m)], args.jobs, args.budget, kept.keep)
+    counted = [r for r in results if r.state in ("killed", "survived", "unfinished")]
     status = summary(results, {"error": "does not build"})
     killed = sum(r.state == "killed" for r in counted)
     print(f"{100 * killed / max(1, len(counted)):.1f} % of {len(counted)} killed; of {len(chosen)} drawn from {len(candidates)} places, "

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 
-from mutation_tree import FIXTURES, MutationError, Tree, digest_files, tracked_files
+from mutation_tree import FIXTURES, MutationError, Tree, digest_files, program_files
 
 BUILD_OPTIONS = ["-Dtests=true", "--buildtype=plain", "-Doptimization=0", "-Ddebug=false", "-Db_lto=false", "-Db_coverage=true"]
 LEFT_OUT = {"fuzz", "live"}  # of other compilers and environments
@@ -37,7 +37,7 @@ class Coverage:
         self.folder = folder
         self.tree = Tree(root, folder, BUILD_OPTIONS)
         self.tree.prepare()
-        self.state = digest_files(root, tracked_files(root))
+        self.state = digest_files(root, program_files(root))
         self.lines, self.seconds, self.known = {}, {}, {}
         specs = list(specs_of(self.tree.tests, globs))
         self.measure_all(specs, keep)

@@ -28,6 +28,12 @@ def tracked_files(root):
     return sorted(name for name in listed.decode().split("\0") if name and (root / name).is_file())
 
 
+def program_files(root):
+    """Those that programs and tests are made of: a changed document or a new mutation changes nothing that was found out about lines."""
+    beside = ("docs/", "bench/", "debian/", "CHANGELOG.md", "CONTRIBUTING.md", "tests/mutants.json", "tools/mut")
+    return [name for name in tracked_files(root) if not name.startswith(beside)]
+
+
 def digest_files(root, names):
     """One digest of the names and bytes of the files."""
     total = hashlib.sha256()
