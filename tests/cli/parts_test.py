@@ -10,6 +10,7 @@ target is invisible until the commit.
 import argparse
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -131,6 +132,21 @@ def other_runs_are_refused(test):
     test.good("commit", target, "--quiet")
 
 
+def doubled_parts_are_refused(test):
+    """One part's record in place of another's; running a part again is no harm."""
+    source, words = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4"), ["--to", "hf"]
+    target = test.work / "out"
+    for _ in range(2):
+        test.good(*test.part(source, target, words, 0, 2))
+    folder = test.work / ".out.reshard-partial"
+    shutil.copy(folder / ".part-0-of-2", folder / ".part-1-of-2")
+    code, _, err = test.run("commit", target)
+    assert code == 1 and ".part-1-of-2" in err and not target.exists(), f"exit {code}: {err}"
+    test.good(*test.part(source, target, words, 1, 2))
+    test.good("commit", target, "--quiet")
+    assert tree(target) == tree(test.whole(source, words))
+
+
 def parts_of_a_program_are_told_from_those_of_the_command(test):
     """They have no words: reshard_writer_put wrote them."""
     source, target = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4"), test.work / "out"
@@ -226,8 +242,9 @@ def main():
     args = parser.parse_args()
     rng = random.Random(7)
     cases = [(f"{name} {' '.join(words)}", lambda test, case=(name, words): bytes_of_one_run(test, case, rng)) for name, words in FORMATS]
-    plain = (missing_parts_are_named, other_runs_are_refused, parts_of_a_program_are_told_from_those_of_the_command,
-             wrong_numbers_are_refused, a_running_part_holds_the_commit, relative_paths_count_from_the_parts_folder)
+    plain = (missing_parts_are_named, other_runs_are_refused, doubled_parts_are_refused,
+             parts_of_a_program_are_told_from_those_of_the_command, wrong_numbers_are_refused, a_running_part_holds_the_commit,
+             relative_paths_count_from_the_parts_folder)
     cases += [(f.__name__.replace("_", " "), f) for f in plain]
     cases.append(("killed parts run again", lambda test: killed_parts_run_again(test, rng)))
     print(f"1..{len(cases)}")
