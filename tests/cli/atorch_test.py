@@ -302,6 +302,10 @@ def refused(root):
         case("no meta", lambda d: (d / meta).unlink(), [f"'{meta}' is missing"])
         case("stale", lambda d: shutil.copy(d / "flat_param.00000-00002", d / "flat_param.00000-00003"),
              ["two world sizes", "00000-00003"])
+        other = folder(root, "atorch-w3")
+        for kind in "flat_meta", "optim_param", "*":                                                    # whole sets of another world size
+            stale = lambda d: [shutil.copy(p, d) for p in other.glob(f"{kind}.*-00003")]
+            case(f"stale {kind.strip('*')}", stale, ["two world sizes", "-00002' of 2 ranks", "-00003' of 3", "another number of ranks"])
         case("rank", entry(lambda e: e.update(rank=0)), [meta, "says rank 0"])
         case("offsets", entry(lambda e: e.update(param_offsets=(30, 29))), [meta, "param_offsets", "byte"])
         case("one offset", entry(lambda e: e.update(param_offsets=(30,))), [meta, "param_offsets"])

@@ -108,6 +108,24 @@ class Test:
         _, err = run(self.bin, "hash", work / "bad", status=4)
         assert "a file of rank 0, whose name says rank 1" in err, err
 
+    def stale_files(self, work):
+        """Files that another number of ranks left are refused by name, whatever kind they are of."""
+        more = ["--layout", f"ranks={self.ranks + 1}", "--no-sync", "--quiet"]
+        run(self.bin, "convert", self.source, work / "other", "--to", "fsdp-ranks", *more)
+        if self.case.startswith("accelerate"):  # names do not tell the number: what is there more than once is not the same
+            shutil.rmtree(work / "other")
+            run(self.bin, "convert", self.source, work / "other", "--like", self.source, *more)
+        place = next(self.source.rglob("*model*rank*0.*")).parent.relative_to(self.source)
+        for kind in {p.name.split("_world")[0].split("_0_rank")[0] for p in (work / "other").rglob("*rank*")}:
+            shutil.copytree(self.source, work / kind)
+            for path in [work / kind, *(work / kind).rglob("*")]:
+                path.chmod(0o755)
+            last = [p for p in (work / "other").rglob(f"{kind}*rank*") if p.stem.endswith(str(self.ranks))]
+            assert len(last) == 1, last
+            shutil.copy(last[0], work / kind / place)
+            _, err = run(self.bin, "hash", work / kind, status=4)
+            assert last[0].name in err, err
+
     def lost_first_file(self, work):
         """Where rank 0's file of a kind is gone, what the others of that kind hold is said to be lost, and verify is not content."""
         for number, path in enumerate(p for p in sorted(self.source.rglob("*rank_0.*")) if not p.name.startswith("model")):
@@ -197,7 +215,8 @@ def main():
     fixtures = pathlib.Path(args.fixtures)
     cases = [f"{f}/{p.name}" for f in ("verl", "accelerate") for p in sorted((fixtures / f).iterdir()) if not p.name.startswith("bad-")]
     tests = [(c, "other_ranks") for c in cases]
-    tests += [(c, what) for c in cases if not c.endswith(("-dcp", "-full")) for what in ("as_reference", "cut_files", "lone_file")]
+    of_ranks = ("as_reference", "cut_files", "lone_file", "stale_files")
+    tests += [(c, what) for c in cases if not c.endswith(("-dcp", "-full")) for what in of_ranks]
     tests += [(c, "lost_first_file") for c in cases if c.startswith("verl/")]
     flat = ("wrappings", "other_names", "to_fsdp2", "one_rank", "cannot_be_told")
     tests += [(c, what) for c in cases if c.startswith("verl/verl-fsdp1") for what in flat]
