@@ -197,14 +197,21 @@ static void plan_choose_role(struct planning *planning, uint32_t number)
     known->role = role;
 }
 
-/* What is still open is a parameter; but beside trained ones, one that has no state is not trained. */
-static void plan_choose_rest(struct planning *planning)
+/* What is still open is a parameter; but beside trained ones, one that has no state is not trained: a buffer, or frozen. */
+static reshard_status plan_choose_rest(struct planning *planning)
 {
-    for (uint32_t i = 0; i < planning->plan->names.count; i++) {
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < planning->plan->names.count && !status; i++) {
         struct plan_name *known = &planning->known[i];
-        if (!known->role)
-            known->role = planning->has_states && !known->has_state ? PLAN_BUFFER : PLAN_PARAMETER;
+        if (known->role)
+            continue;
+        known->role = planning->has_states && !known->has_state ? PLAN_BUFFER : PLAN_PARAMETER;
+        if (known->role == PLAN_BUFFER)
+            status = target_note_changed(planning->target, NOTE_NO_PLACE, name_map_at(&planning->plan->names, i), planning->err,
+                                         "has no optimizer state, as trained parameters have: written as a buffer; a reference that has "
+                                         "it in a unit keeps it there");
     }
+    return status;
 }
 
 /* Names under which the source's tensors are written. */
@@ -244,9 +251,7 @@ static reshard_status plan_read_names(struct planning *planning)
         status = plan_find_renamed(planning);
     for (uint32_t i = 0; i < planning->plan->names.count && !status; i++)
         plan_choose_role(planning, i);
-    if (!status)
-        plan_choose_rest(planning);
-    return status;
+    return status ? status : plan_choose_rest(planning);
 }
 
 /* ---- units ---- */
