@@ -84,7 +84,7 @@ def saved(work, wrap, world):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
-    binary = parser.parse_args().bin
+    binary = pathlib.Path(parser.parse_args().bin).resolve()
     # Source, wanted, files in which they differ, options. Classes of modules have no rule; what a reference has no unit for is a buffer.
     runs = [
         ("blocks-2", "blocks-4", [], ["--to", "atorch", "--layout", "ranks=4"]),

@@ -44,6 +44,9 @@ def main():
     process = subprocess.run([python, "-W", "ignore", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if re.search(r"^1\.\.\d", process.stdout, re.M):  # what the libraries say in between is none of it
         print(re.sub(r"^(?!ok |not ok |1\.\.|#|Bail out)(?=.)", "# ", process.stdout, flags=re.M), end="")
+        if process.returncode and not re.search(r"^not ok ", process.stdout, re.M):
+            print(f"Bail out! {name} died, exit {process.returncode}")
+            return 1
     else:
         print("# " + process.stdout.strip()[-4000:].replace("\n", "\n# "))
         print(f"{'not ok' if process.returncode else 'ok'} 1 - {name}\n1..1")
