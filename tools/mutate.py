@@ -114,8 +114,9 @@ def try_mutation(bench, mutation, specs, budget=float("inf")):
         if not specs:
             return Result(mutation, "survived", "no test reaches the line")
         state, detail, spec = run_specs(tree, bench, specs, started + budget)
-        if state == "survived" and bench.wide:
-            state, detail, spec = run_specs(tree, bench, [s for s in bench.wide if s not in specs], started + budget)
+        wide = [s for s in bench.wide or () if s not in specs]
+        if state == "survived" and wide:
+            state, detail, spec = run_specs(tree, bench, wide, started + budget)
         return Result(mutation, state, detail, time.monotonic() - started, spec)
     except MutationError as problem:
         return Result(mutation, "error", str(problem), time.monotonic() - started)
@@ -214,9 +215,10 @@ class Kept:
         around = text[max(0, mutation["start"] - 200):mutation["end"] + 200]
         return f"{mutation['file']}: {mutation['what']}: {hashlib.sha256((around + mutation['new']).encode()).hexdigest()[:16]}"
 
-    def result(self, mutation):
+    def result(self, mutation, specs):
+        """What is known, if the same tests would be asked on the same tree."""
         known = self.found.get(self.name(mutation))
-        if not known or known["tree"] != self.state or known["state"] in ("unfinished", "error"):
+        if not known or known["tree"] != self.state or known["asked"] != sorted(specs) or known["state"] in ("unfinished", "error"):
             return None
         return Result(mutation, known["state"], known["detail"], 0.0, known["spec"])
 
@@ -224,8 +226,9 @@ class Kept:
         killer = self.found.get(self.name(mutation), {}).get("spec")
         return sorted(specs, key=lambda spec: spec != killer)
 
-    def keep(self, result):
-        self.found[self.name(result.mutation)] = {"tree": self.state, "state": result.state, "detail": result.detail, "spec": result.spec}
+    def keep(self, result, specs):
+        self.found[self.name(result.mutation)] = {"tree": self.state, "asked": sorted(specs), "state": result.state,
+                                                  "detail": result.detail, "spec": result.spec}
         self.path.write_text(json.dumps(self.found, indent=1))
 
 
@@ -237,13 +240,14 @@ def run_sample(args):
     chosen = mutation_operators.sample(candidates, args.sample, args.seed)[args.skip:]
     kept = Kept(coverage.state)
     specs = {id(m): kept.killer_first(m, coverage.tests_of(m["file"], m["line"])) for m in chosen}
-    results = [result for result in map(kept.result, chosen) if result]
+    results = [result for result in (kept.result(m, specs[id(m)]) for m in chosen) if result]
     known = {id(result.mutation) for result in results}
     rest = [m for m in chosen if id(m) not in known]
     every = sorted({s for m in rest for s in specs[id(m)]})
     bench.build_all(every)
     bench.measure(every)
-    results += run_all(bench, rest, lambda m: specs[id(m)], args.jobs, args.budget, kept.keep)
+    results += run_all(bench, rest, lambda m: specs[id(m)], args.jobs, args.budget,
+                       lambda result: kept.keep(result, specs[id(result.mutation)]))
     counted = [r for r in results if r.state in ("killed", "survived", "unfinished")]
     status = summary(results, {"error": "does not build"})
     killed = sum(r.state == "killed" for r in counted)

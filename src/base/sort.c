@@ -66,3 +66,15 @@ void entries_sort(struct sort_entry *entries, struct sort_entry *spare, size_t c
     if (from != entries)
         memcpy(entries, from, count * sizeof(*entries));
 }
+
+size_t entries_first(const struct sort_entry *entries, size_t low, size_t high, int64_t key)
+{
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (entries[middle].key < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}

@@ -14,4 +14,7 @@ struct sort_entry {
 /* Sorts by key, ascending. spare has room for count entries; its contents are lost. */
 void entries_sort(struct sort_entry *entries, struct sort_entry *spare, size_t count);
 
+/* The first of the sorted entries [low, high) whose key is not below the given one; high if there is none. */
+size_t entries_first(const struct sort_entry *entries, size_t low, size_t high, int64_t key);
+
 #endif

@@ -566,7 +566,7 @@ static void tell_unproved(struct salvaging *salvaging)
         if (salvaging->lost_tensors[tensor] == IS_LEFT_OUT)
             continue;
         counts->tensors++;
-        counts->lost_tensors += salvaging->lost_tensors[tensor];
+        counts->lost_tensors += salvaging->lost_tensors[tensor] == IS_LOST;
         if (salvaging->lost_tensors[tensor])
             continue;
         bool is_checked = verify_is_checked(catalog, tensor, &salvaging->cover);

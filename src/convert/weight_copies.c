@@ -114,22 +114,10 @@ reshard_status weight_copies_same(struct weight_copies *copies, uint32_t a, uint
 
 /* ---- walks ---- */
 
-/* The first entry of a sorted range that is not below a key. */
-static uint32_t weight_lower_bound(const struct sort_entry *entries, uint32_t low, uint32_t high, int64_t key)
-{
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (entries[middle].key < key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
+/* The first entry of a sorted range that is above a key. */
 static uint32_t weight_upper_bound(const struct sort_entry *entries, uint32_t low, uint32_t high, int64_t key)
 {
-    return key == INT64_MAX ? high : weight_lower_bound(entries, low, high, key + 1);
+    return key == INT64_MAX ? high : (uint32_t)entries_first(entries, low, high, key + 1);
 }
 
 /* Owners of one type and shape come in the order of their samples. */
@@ -151,7 +139,7 @@ static reshard_status weight_sample_owners(struct weight_copies *copies, uint32_
 reshard_status weight_walk_begin(struct weight_copies *copies, uint32_t weight, struct weight_walk *out, reshard_error *err)
 {
     int64_t kind = weight_kind(copies->catalog, weight);
-    uint32_t begin = weight_lower_bound(copies->owners, 0, copies->owner_count, kind);
+    uint32_t begin = (uint32_t)entries_first(copies->owners, 0, copies->owner_count, kind);
     uint32_t end = weight_upper_bound(copies->owners, begin, copies->owner_count, kind);
     bool is_alone = end == begin || (end - begin == 1 && copies->owners[begin].value == weight);
     *out = (struct weight_walk){ weight, 0, 0 };
@@ -163,7 +151,7 @@ reshard_status weight_walk_begin(struct weight_copies *copies, uint32_t weight, 
     if (status)
         return status;
     copies->has_samples[begin] = 1;
-    out->at = weight_lower_bound(copies->sampled, begin, end, (int64_t)copies->samples[weight]);
+    out->at = (uint32_t)entries_first(copies->sampled, begin, end, (int64_t)copies->samples[weight]);
     out->end = weight_upper_bound(copies->sampled, out->at, end, (int64_t)copies->samples[weight]);
     return RESHARD_OK;
 }

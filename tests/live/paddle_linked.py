@@ -13,17 +13,14 @@ tensors are put together here, from the arrays that paddle.load gives and the fo
 own look at the index, and its load_state_dict of every file. Others: paddle.load. In folders, pieces lie where the reference has them.
 """
 import argparse
-import collections
 import contextlib
 import hashlib
 import importlib.abc
 import importlib.machinery
 import json
 import logging
-import math
 import os
 import pathlib
-import pickle
 import shutil
 import subprocess
 import sys
@@ -33,41 +30,16 @@ import zlib
 from unittest import mock
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
-from fixtures_test import is_good, links, load_cases, may_refuse  # noqa: E402
-from paddle_test import Test, differences, digest, load_part, part_of, start_two  # noqa: E402
+from fixtures_test import is_good, links, load_cases, may_refuse, remove  # noqa: E402
+from paddle_test import TYPES, Test, differences, digest, loaded, loaded_by_two, seen, spelled  # noqa: E402
 
 import numpy as np  # noqa: E402
 import paddle  # noqa: E402
 
 logging.disable(logging.WARNING)
-# What manifests call a type: Paddle's name of it, and that of the array which numpy gets.
-TYPES = {"BOOL": ("bool", "bool"), "U8": ("uint8", "uint8"), "I8": ("int8", "int8"), "I16": ("int16", "int16"), "I32": ("int32", "int32"),
-         "I64": ("int64", "int64"), "F16": ("float16", "float16"), "BF16": ("bfloat16", "uint16"), "F32": ("float32", "float32"),
-         "F64": ("float64", "float64"), "C64": ("complex64", "complex64"), "C128": ("complex128", "complex128"),
-         "F8_E4M3": ("float8_e4m3fn", "int8"), "F8_E5M2": ("float8_e5m2", "int8")}
-OURS = {paddles: ours for ours, (paddles, _) in TYPES.items()} | {"uint16": "BF16"}
 EXCHANGED = ("BF16", "F16", "F32", "F64", "I32", "I64", "U8", "BOOL")  # what gloo carries and paddle_test.py knows
 NEW_MODULE = "paddle.distributed.flex_checkpoint.dcp.metadata"
 OLD_MODULE = "paddle.distributed.checkpoint.metadata"  # of 2.6 to 3.1
-
-
-def shown(array):
-    """(type, shape, digest) of a tensor of Paddle's or an array."""
-    return OURS.get(str(array.dtype).split(".")[-1], str(array.dtype)), list(array.shape), digest(np.array(array))
-
-
-def loaded(folder, wanted, **options):
-    """{key: (type, shape, digest)} of what load_state_dict puts into tensors of a pattern."""
-    state = {}
-    for key, (dtype, shape, _) in wanted.items():
-        name, kept = TYPES[dtype]
-        pattern = np.full(math.prod(shape) * np.dtype(kept).itemsize, 1, np.uint8).view(kept).reshape(shape)
-        state[key] = paddle.to_tensor(pattern)
-        if name.startswith("float8"):
-            state[key] = state[key].view(name)
-    kept = dict(state)
-    paddle.distributed.load_state_dict(state, str(folder), **options)
-    return {key: shown(tensor) for key, tensor in kept.items()}
 
 
 # ---- Flex Checkpoint ----
@@ -111,7 +83,7 @@ class Flex:
 
     def assembled(self, keys):
         """The same of some tensors, by the format's definition: a flat range counts the elements of its shard, row-major."""
-        wholes, seen, spelled, files = {}, {}, {}, {}
+        wholes, filled, names, files = {}, {}, {}, {}
         for index, name in self.metadata.storage_metadata.items():
             key, flat = index.tensor_key, getattr(index, "flattened_range", None)
             if key not in keys or getattr(index, "replica_id", None):
@@ -125,17 +97,17 @@ class Flex:
                          and (flat is None or tuple(map(int, s.flattened_range)) == flat)
                          and getattr(index, "local_shape", None) in (None, s.local_shape))
             if key not in wholes:
-                wholes[key], seen[key] = np.zeros(self.shape(key), array.dtype), np.zeros(self.shape(key), bool)
+                wholes[key], filled[key] = np.zeros(self.shape(key), array.dtype), np.zeros(self.shape(key), bool)
                 said = getattr(shard, "dtype", None)
-                spelled[key] = OURS.get(said or str(array.dtype), said)
+                names[key] = spelled(said or str(array.dtype))
             box = tuple(slice(offset, offset + extent) for offset, extent in zip(shard.global_offset, shard.local_shape))
-            for whole, part in ((wholes[key], array), (seen[key], np.ones(array.shape, bool))):
+            for whole, part in ((wholes[key], array), (filled[key], np.ones(array.shape, bool))):
                 if flat:
                     inside = whole[box].reshape(-1)
                     inside[slice(*flat)] = part.reshape(-1)
                     part = inside
                 whole[box] = part.reshape(shard.local_shape)
-        return {key: (spelled[key], list(whole.shape), digest(whole)) for key, whole in wholes.items() if seen[key].all()}
+        return {key: (names[key], list(whole.shape), digest(whole)) for key, whole in wholes.items() if filled[key].all()}
 
 
 def flex_folders(path):
@@ -186,19 +158,9 @@ class Linked(Test):
 
     def share(self):
         """What was loaded by one process is loaded by two."""
-        work = self.work / "two"
-        work.mkdir()
         folders = dict(self.to_share.values())
-        (work / "folders").write_text(json.dumps(folders))
-        if not any(start_two(work, program=__file__) for _ in range(3)):
-            return self.report("two processes load", [(work / f"log{rank}").read_text(errors="replace")[-1500:] for rank in (0, 1)])
-        parts, bad = [pickle.loads((work / f"part{rank}").read_bytes()) for rank in (0, 1)], []
-        for folder, wanted in folders.items():
-            for key, (_, shape, sha256) in wanted.items():
-                a, b = (part[folder][key] for part in parts)
-                is_right = digest(np.concatenate([a, b]) if part_of(shape, 0) else a) == sha256
-                if not is_right or not (part_of(shape, 0) or a.tobytes() == b.tobytes()):
-                    bad.append(f"{folder}: {key}: other bytes")
+        found, bad = loaded_by_two(self.work / "two", folders)
+        bad += [f"{folder}: {line}" for folder in found for line in differences(found[folder], folders[folder])]
         return self.report(f"two processes load {len(folders)} folders", bad)
 
 
@@ -242,7 +204,7 @@ def unified_complaints(folder, wanted):
             for key, tensor in load_state_dict(file, None, None, convert_from_hf=False).items():
                 if index["weight_map"].get(key) != os.path.basename(file):
                     bad.append(f"{path.name}: {key} is in {os.path.basename(file)}, not in {index['weight_map'].get(key)}")
-                found[f"{family}:{key}"] = shown(tensor)
+                found[f"{family}:{key}"] = seen(tensor)
                 total += np.array(tensor).nbytes
         bad += [f"{path.name}: {key} is in no file" for key in index["weight_map"] if f"{family}:{key}" not in found]
         bad += [] if index["metadata"]["total_size"] == total else [f"{path.name}: total_size is not {total}"]
@@ -256,9 +218,9 @@ def unified_complaints(folder, wanted):
 
 def leaves(value, name=""):
     if isinstance(value, (paddle.Tensor, np.ndarray)):
-        yield name, shown(value)
+        yield name, seen(value)
     elif isinstance(value, paddle.base.core.DenseTensor):
-        yield name, shown(np.array(value))
+        yield name, seen(np.array(value))
     elif isinstance(value, (dict, list, tuple)):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(inner, f"{name}.{key}" if name else str(key))
@@ -293,24 +255,22 @@ def chunks(test, path):
 
 
 def pair(test, source, like, judged):
-    """Complaints about what `source` becomes, written like another; None if those files have been judged before."""
+    """Complaints about what `source` becomes, written like another; what has the files of an earlier pair has its complaints."""
     path = like["folder"] / like["path"]
     target = test.convert(source["folder"] / source["path"], test.work / f"{source['case']}-{like['case']}{path.suffix}", "--like", path)
     name = (like["case"], content(target))
     if name in judged:
-        bad = judged[name]
-    elif flex_folders(target):
+        remove(target)
+        return judged[name]
+    if flex_folders(target):
         bad = test.flex_complaints(target, like)
     elif list(target.glob("*.safetensors.index.json")) and any(":" in key for key in like["wanted"]):
         bad = unified_complaints(target, like["wanted"])
     else:
         bad = files_complaints(target, like["wanted"])
-    if name not in judged and target.is_dir():
-        bad += [] if chunks(test, target) == chunks(test, path) else ["pieces lie elsewhere"]
-    is_needed = name not in judged
+    if target.is_dir() and chunks(test, target) != chunks(test, path):
+        bad.append("pieces lie elsewhere")
     judged[name] = bad
-    if not is_needed:
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
     return bad
 
 
@@ -336,24 +296,12 @@ def others_as_flex(test, roots):
     return failed
 
 
-def rank_main(work):
-    rank, folders = int(os.environ["PADDLE_TRAINER_ID"]), json.loads((work / "folders").read_text())
-    paddle.Tensor.cuda = lambda self, *args, **named: self  # Paddle's exchange asks for a GPU, and does not need one
-    paddle.distributed.init_parallel_env()
-    parts = {folder: load_part(folder, wanted, rank) for folder, wanted in folders.items()}
-    (work / f"part{rank}").write_bytes(pickle.dumps(parts))
-    paddle.distributed.barrier()
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
     parser.add_argument("--root")
     parser.add_argument("--every", type=int, default=4)
-    parser.add_argument("--rank", type=pathlib.Path)
     args = parser.parse_args()
-    if args.rank:
-        return rank_main(args.rank)
     sys.meta_path.append(Absent())
     name_old_classes()
     cases = {name: case for name, case in load_cases([args.root], {"paddle"}).items() if is_good(case)}

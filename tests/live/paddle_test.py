@@ -27,7 +27,9 @@ from paddle.distributed.fleet.utils.log_util import logger  # noqa: E402
 logger.setLevel("ERROR")
 # The array that Paddle keeps a type in, and its own name of it.
 TYPES = {"F32": ("float32", "float32"), "F64": ("float64", "float64"), "F16": ("float16", "float16"), "BF16": ("uint16", "bfloat16"),
-         "I64": ("int64", "int64"), "I32": ("int32", "int32"), "U8": ("uint8", "uint8"), "BOOL": ("bool", "bool"), "I8": ("int8", "int8")}
+         "I64": ("int64", "int64"), "I32": ("int32", "int32"), "I16": ("int16", "int16"), "I8": ("int8", "int8"), "U8": ("uint8", "uint8"),
+         "BOOL": ("bool", "bool"), "C64": ("complex64", "complex64"), "C128": ("complex128", "complex128"),
+         "F8_E4M3": ("int8", "float8_e4m3fn"), "F8_E5M2": ("int8", "float8_e5m2")}
 MODEL = "paddle-strategy-dp1"
 # Paddle 3.3.1 merges some flat ranges wrongly: those layouts are compared file by file with what Paddle wrote.
 LAYOUTS = ["dp=2", "tp=2", "tp=4", "pp=2", "tp=2,dp=2", "sharding=2,stage=1v1", "sharding=4,stage=1v1"]
@@ -72,19 +74,29 @@ def spelled(dtype):
     return next((name for name, (kept, own) in TYPES.items() if dtype in (kept, own)), dtype)
 
 
+def seen(tensor):
+    """(type, shape, digest) of a tensor of Paddle's or an array."""
+    return spelled(str(tensor.dtype).split(".")[-1]), list(tensor.shape), digest(np.array(tensor))
+
+
 def shown(state):
-    return {key: (spelled(str(t.dtype).split(".")[-1]), list(t.shape), digest(np.array(t))) for key, t in state.items()}
+    return {key: seen(tensor) for key, tensor in state.items()}
 
 
-def loaded(folder, wanted):
+def patterned(dtype, shape):
+    """A tensor in which what a loader leaves alone shows."""
+    kept, own = TYPES[dtype]
+    pattern = b"\1" * (int(np.prod(shape, dtype=np.int64)) * np.dtype(kept).itemsize)
+    tensor = paddle.to_tensor(np.frombuffer(pattern, kept).reshape(shape).copy())
+    return tensor.view(own) if own.startswith("float8") else tensor
+
+
+def loaded(folder, wanted, **options):
     """What Paddle's loader puts into whole tensors of a pattern."""
-    state = {}
-    for key, (dtype, shape, _) in wanted.items():
-        kept = np.dtype(TYPES[dtype][0])
-        pattern = b"\1" * (int(np.prod(shape, dtype=np.int64)) * kept.itemsize)
-        state[key] = paddle.to_tensor(np.frombuffer(pattern, kept).reshape(shape).copy())
-    paddle.distributed.load_state_dict(state, str(folder))
-    return shown(state)
+    state = {key: patterned(dtype, shape) for key, (dtype, shape, _) in wanted.items()}
+    kept = dict(state)  # the loader may take tensors out
+    paddle.distributed.load_state_dict(state, str(folder), **options)
+    return shown(kept)
 
 
 def flex_layouts_load(test):
@@ -149,12 +161,10 @@ def load_part(folder, wanted, rank):
     from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
     state = {}
     for key, (dtype, shape, _) in wanted.items():
-        kept, rows = np.dtype(TYPES[dtype][0]), part_of(shape, rank)
+        rows = part_of(shape, rank)
         local = [rows[1], *shape[1:]] if rows else shape
-        pattern = b"\1" * (int(np.prod(local, dtype=np.int64)) * kept.itemsize)
-        tensor = paddle.to_tensor(np.frombuffer(pattern, kept).reshape(local).copy())
         offset = (rows[0] if rows else 0,) + (0,) * (len(shape) - 1) if shape else ()
-        state[key] = ShardedWeight(key, tensor, tuple(local), tuple(shape), offset)
+        state[key] = ShardedWeight(key, patterned(dtype, local), tuple(local), tuple(shape), offset)
     paddle.distributed.load_state_dict(dict(state), str(folder))
     return {key: np.array(weight.local_tensor) for key, weight in state.items()}
 
@@ -194,24 +204,41 @@ def start_two(work, *arguments, program=__file__):
             process.wait()
 
 
+def failures_of_two(work, *arguments, program=__file__):
+    """The ends of both logs, if three attempts failed."""
+    if any(start_two(work, *arguments, program=program) for _ in range(3)):
+        return []
+    return [(work / f"log{rank}").read_text(errors="replace")[-1500:] for rank in (0, 1)]
+
+
+def loaded_by_two(work, folders):
+    """({path: what two processes load, each its rows, put together}, why they failed); folders: {path: {key: (type, shape, digest)}}"""
+    work.mkdir(exist_ok=True)
+    (work / "folders").write_text(json.dumps(folders))
+    failures = failures_of_two(work)
+    if failures:
+        return {}, failures
+    parts, found = [pickle.loads((work / f"part{rank}").read_bytes()) for rank in (0, 1)], {}
+    for folder, wanted in folders.items():
+        found[folder] = {}
+        for key, (dtype, shape, _) in wanted.items():
+            a, b = (part[folder][key] for part in parts)
+            same = part_of(shape, 0) or a.tobytes() == b.tobytes()
+            whole = digest(np.concatenate([a, b]) if part_of(shape, 0) else a) if same else "other on each process"
+            found[folder][key] = (dtype, shape, whole)
+    return found, []
+
+
 def two_processes_load(test):
     """Each asks for its rows of every tensor; together they have what the manifest says."""
     source, wanted = test.manifest(MODEL)
     work = test.work / "two"
     work.mkdir()
     folders = {str(test.convert(source, work / layout, "--to", "paddle-flex", "--layout", layout)): wanted for layout in LAYOUTS}
-    (work / "folders").write_text(json.dumps(folders))
-    if not any(start_two(work) for _ in range(3)):
-        return test.report("two processes load", [(work / f"log{rank}").read_text(errors="replace")[-1500:] for rank in (0, 1)])
-    parts, failed = [pickle.loads((work / f"part{rank}").read_bytes()) for rank in (0, 1)], 0
-    for folder in folders:
-        found = {}
-        for key, (dtype, shape, _) in wanted.items():
-            a, b = (part[folder][key] for part in parts)
-            same = part_of(shape, 0) or np.array_equal(a, b)
-            found[key] = (dtype, shape, digest(np.concatenate([a, b]) if part_of(shape, 0) else a) if same else "other on each process")
-        failed += test.report(f"two processes load {pathlib.Path(folder).name}", differences(found, wanted))
-    return failed
+    found, failures = loaded_by_two(work, folders)
+    if failures:
+        return test.report("two processes load", failures)
+    return sum(test.report(f"two processes load {pathlib.Path(path).name}", differences(values, wanted)) for path, values in found.items())
 
 
 def params_load(test):

@@ -3,22 +3,15 @@
 #ifndef TESTS_STORE_TEMP_DIRECTORY_H
 #define TESTS_STORE_TEMP_DIRECTORY_H
 
-#include "check.h"
+#include "test_folder.h"
 
 #include <stdbool.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static char temp_directory[256];
-
-static int temp_remove_one(const char *path, const struct stat *info, int type, struct FTW *where)
-{
-    (void)info, (void)type, (void)where;
-    return remove(path);
-}
 
 static int temp_make(void **state)
 {
@@ -31,7 +24,7 @@ static int temp_make(void **state)
 static int temp_remove(void **state)
 {
     (void)state;
-    return nftw(temp_directory, temp_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return test_tree_remove(temp_directory);
 }
 
 /* The path of a name in the directory; good until the fourth call after. */

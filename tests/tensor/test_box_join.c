@@ -255,6 +255,11 @@ TEST(sorting_is_stable_and_complete)
             if (entries[i - 1].key == entries[i].key)
                 assert_true(entries[i - 1].value < entries[i].value);
         }
+        for (size_t i = 0; i < count; i += 1 + count / 100) {
+            size_t found = entries_first(entries, 0, count, entries[i].key);
+            assert_true(found <= i && entries[found].key == entries[i].key && (!found || entries[found - 1].key < entries[i].key));
+        }
+        assert_int_equal(entries_first(entries, 0, count, INT64_MAX), count);
         free(entries);
         free(spare);
     }

@@ -173,15 +173,7 @@ static bool order_follow_numbers(struct ordering *ordering)
 /* The first edge of that key or a higher one. */
 static size_t order_edges_of(const struct ordering *ordering, int64_t key)
 {
-    size_t low = 0, high = ordering->edge_count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (ordering->edges[middle].key < key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return entries_first(ordering->edges, 0, ordering->edge_count, key);
 }
 
 /* Gives all nodes their places, each before those that follow it; of others the first seen comes first. Depth first, from the end. */

@@ -486,12 +486,6 @@ static reshard_status plan_take_unit(struct planning *planning, const struct ato
 
 /* ---- by a rule ---- */
 
-static int plan_number_order(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* The names as the model has them: those that the source's units and groups tell the order of stand in it, in their own places. */
 static reshard_status plan_order_names(struct planning *planning, uint32_t *names)
 {
@@ -500,18 +494,22 @@ static reshard_status plan_order_names(struct planning *planning, uint32_t *name
     for (uint32_t i = 0; i < planning->plan->names.count; i++)
         names[i] = i;
     reshard_status status = own ? atorch_order_find(planning->request->source, &planning->plan->arena, &order, planning->err) : RESHARD_OK;
-    uint32_t *told = status ? NULL : arena_array(&planning->plan->arena, 2 * (size_t)order.count + 1, sizeof(*told)), count = 0;
-    if (!told)
+    uint32_t *told = status ? NULL : arena_array(&planning->plan->arena, (size_t)order.count + 1, sizeof(*told)), count = 0, next = 0;
+    bool *is_told = told ? arena_array(&planning->plan->arena, (size_t)planning->plan->names.count + 1, sizeof(*is_told)) : NULL;
+    if (!is_told)
         return status ? status : error_set_memory(planning->err);
+    memset(is_told, 0, planning->plan->names.count * sizeof(*is_told));
     for (uint32_t i = 0; i < order.count; i++) {
         uint32_t tensor = own->model.parameters[order.parameters[i]].tensor;
-        if (tensor != CATALOG_NONE && planning->by_source[tensor] != NAME_NONE)
-            told[count++] = planning->by_source[tensor];
+        uint32_t name = tensor == CATALOG_NONE ? NAME_NONE : planning->by_source[tensor];
+        if (name == NAME_NONE || is_told[name])
+            continue;
+        is_told[name] = true;
+        told[count++] = name;
     }
-    memcpy(told + count, told, count * sizeof(*told));
-    qsort(told + count, count, sizeof(*told), plan_number_order);
-    for (uint32_t i = 0; i < count; i++)
-        names[told[count + i]] = told[i];
+    for (uint32_t i = 0; next < count; i++)
+        if (is_told[i])
+            names[i] = told[next++];
     if (!order.before.size)
         return RESHARD_OK;
     return target_note_changed(planning->target, NOTE_REFERENCE, order.after, planning->err,

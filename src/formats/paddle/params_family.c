@@ -70,16 +70,23 @@ static reshard_status family_add_side_file(struct family *family, const struct s
     return catalog_add_file(family->source->catalog, base, entry->name, entry->bytes, err);
 }
 
-/* How many ranks of expert parallelism files of weights name; with `of`, those of its tensor-parallel rank and stage. */
-static int32_t family_expert_ranks(const struct family *family, const struct family_ranks *of)
+/* How many ranks of expert parallelism files of weights name. */
+static int32_t family_expert_ranks(const struct family *family)
+{
+    int32_t count = 0;
+    for (uint32_t i = 0; i < family->file_count && family->files[i].role == FAMILY_MODEL; i++)
+        if (family->files[i].ranks.ep >= count)
+            count = family->files[i].ranks.ep + 1;
+    return count;
+}
+
+/* How many of them this tensor-parallel rank and stage has. */
+static int32_t family_expert_ranks_at(const struct family *family, const struct family_ranks *at)
 {
     int32_t count = 0;
     for (uint32_t i = 0; i < family->file_count && family->files[i].role == FAMILY_MODEL; i++) {
         const struct family_ranks *ranks = &family->files[i].ranks;
-        if (of && ranks->ep >= 0 && ranks->tp == of->tp && ranks->pp == of->pp)
-            count++;
-        else if (!of && ranks->ep >= count)
-            count = ranks->ep + 1;
+        count += ranks->ep >= 0 && ranks->tp == at->tp && ranks->pp == at->pp;
     }
     return count;
 }
@@ -88,13 +95,16 @@ static int32_t family_expert_ranks(const struct family *family, const struct fam
  * expert parallelism in turn, and of each the tensor-parallel ones if these share them. */
 static void family_find_expert_ranks(struct family *family)
 {
-    int32_t places = family_expert_ranks(family, NULL);
+    int32_t places = family_expert_ranks(family), here = 0;
+    const struct family_ranks *counted = NULL; /* files of one tensor-parallel rank and stage come together */
     for (uint32_t i = 0; i < family->file_count && places > 0; i++) {
         struct family_ranks *ranks = &family->files[i].ranks;
         if (family->files[i].role == FAMILY_MODEL || ranks->ep >= 0 || ranks->shard < 0)
             continue;
-        bool is_shared = family_expert_ranks(family, ranks) < places;
-        int64_t number = is_shared ? (int64_t)ranks->shard * family->tp + (ranks->tp < 0 ? 0 : ranks->tp) : ranks->shard;
+        if (!counted || counted->tp != ranks->tp || counted->pp != ranks->pp)
+            here = family_expert_ranks_at(family, ranks);
+        counted = ranks;
+        int64_t number = here < places ? (int64_t)ranks->shard * family->tp + (ranks->tp < 0 ? 0 : ranks->tp) : ranks->shard;
         ranks->ep = (int32_t)(number % places);
     }
 }
