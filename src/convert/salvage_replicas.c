@@ -6,13 +6,15 @@
 reshard_status bad_chunks_init(struct bad_chunks *bad, const struct catalog *catalog, reshard_error *err)
 {
     bad->why = calloc((size_t)catalog->chunk_count + 1, sizeof(*bad->why));
+    bad->first = calloc((size_t)catalog->chunk_count + 1, sizeof(*bad->first));
     bad->count = catalog->chunk_count;
-    return bad->why ? RESHARD_OK : error_set_memory(err);
+    return bad->why && bad->first ? RESHARD_OK : error_set_memory(err);
 }
 
 void bad_chunks_release(struct bad_chunks *bad)
 {
     free(bad->why);
+    free(bad->first);
     arena_release(&bad->arena);
     *bad = (struct bad_chunks){ 0 };
 }
@@ -22,6 +24,8 @@ reshard_status bad_chunks_add(struct bad_chunks *bad, uint32_t chunk, const char
     if (chunk >= bad->count || bad->why[chunk])
         return RESHARD_OK;
     bad->why[chunk] = arena_printf(&bad->arena, "%s", why);
+    if (!bad->first[chunk])
+        bad->first[chunk] = bad->why[chunk];
     return bad->why[chunk] ? RESHARD_OK : error_set_memory(err);
 }
 

@@ -7,8 +7,9 @@
 
 struct bad_chunks {
     struct arena arena;
-    const char **why; /* by chunk; NULL: nothing is known against it */
-    uint32_t count;   /* of chunks */
+    const char **why;   /* by chunk; NULL: nothing is known against it */
+    const char **first; /* the same, also where a copy has taken its place since */
+    uint32_t count;     /* of chunks */
 };
 
 reshard_status bad_chunks_init(struct bad_chunks *bad, const struct catalog *catalog, reshard_error *err);

@@ -77,6 +77,10 @@ static inline bool source_bears_loss(const struct source *source)
     return source->is_salvage || source->shows_damage;
 }
 
+/* Tells of a tensor that is left out because nobody reads what it is stored as: a warning, or a loss to whoever wants all that is left. */
+void source_warn_left_out(struct source *source, struct str key, bool is_damage, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
 /* Makes sure that all chunks of the given tensors (NULL: of all) are resolved. */
 reshard_status source_resolve(struct source *source, const uint32_t *tensors, uint32_t count, reshard_error *err);
 

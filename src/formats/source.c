@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -232,6 +233,19 @@ reshard_status source_open_made(const struct format_driver *driver, struct store
     else
         *out = source;
     return status;
+}
+
+void source_warn_left_out(struct source *source, struct str key, bool is_damage, const char *format, ...)
+{
+    char why[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof(why), format, args);
+    va_end(args);
+    if (source->is_salvage)
+        catalog_warn_lost(source->catalog, key, "'%.*s' is left out: %s", STR_ARG(key), why);
+    else
+        catalog_warn(source->catalog, is_damage, "'%.*s' is left out: %s", STR_ARG(key), why);
 }
 
 /* ---- the view by parameter ---- */

@@ -17,6 +17,7 @@ import json
 import pathlib
 import random
 import re
+import shutil
 import tempfile
 
 import salvage_test
@@ -32,15 +33,16 @@ def listed(test, source):
     return json.loads(out)["tensors"]
 
 
-def shares_checksum(report, key, at):
-    """Whether the tensor is lost because a checksum denies a range that has the byte."""
+def goes_with_it(report, key, at, file):
+    """Whether the tensor is lost because a checksum denies a range that has the byte, or as its file cannot be read any more."""
     for finding in report["findings"]:
         if finding["kind"] != "lost" or finding["key"] != key:
             continue
         found = re.search(r"bytes \[(\d+), \+(\d+)\): CRC-32", finding["reason"])
         if found:
             return int(found[1]) <= at < int(found[1]) + int(found[2])
-        return bool(re.search(r"zip member '.*': CRC-32", finding["reason"]))
+        is_unreadable = file and re.match(rf"'{re.escape(file)}': (pickle|byte \d+): ", finding["reason"])
+        return bool(is_unreadable or re.search(r"zip member '.*': CRC-32", finding["reason"]))
     return False
 
 
@@ -68,21 +70,44 @@ class Case:
         self.is_read = salvage_test.run(test.bin, "ls", self.source)[0] != 5
         if not self.is_read:
             return
-        keys = [t["key"] for t in listed(test, self.source)]
+        keys, self.ranges = [t["key"] for t in listed(test, self.source)], stored_ranges(test, self.source)
         self.twice = {k for k in keys if keys.count(k) > 1}
-        code, report, after = self.salvage()
-        assert code == 0 and not report["lost"], f"the good checkpoint: exit {code}: {report and report['findings'][:3]}"
+        self.good, self.to = {}, json.loads(salvage_test.run(self.test.bin, "inspect", "--json", self.source)[1])["format"]
+        _, _, self.kept = self.salvage_to("torch-dcp")
+        code, report, self.good = self.salvage()
+        self.unread = report_of(report, "lost")  # what nobody reads, in a good checkpoint too
+        assert code == bool(self.unread), f"the good checkpoint: exit {code}: {report and report['findings'][:3]}"
+        assert not self.unread or salvage_test.run(test.bin, "hash", self.source)[0] == 5, f"{self.unread} can be read"
+        converted = self.converted("--lenient")
+        assert converted == self.good, f"convert gives {sorted(set(converted or {}) ^ set(self.good))[:3]}"
+        self.is_renamed = not set(self.good) <= set(keys)
+        self.unproved = report_of(report, "unproved")
         self.has_file_digests = (self.source / "integrity.json").exists()
-        self.good, self.unproved = after, report_of(report, "unproved")
+        verified = json.loads(salvage_test.run(self.test.bin, "verify", "--json", self.source)[1])
+        self.torn = {f["key"] for f in verified["findings"] if f["kind"] == "replica"}  # each copy is another one's good value
         self.files = [self.source] if self.source.is_file() else \
             sorted(p for p in self.source.rglob("*") if p.is_file() and not p.is_symlink() and p.stat().st_size)
 
+    def converted(self, *options):
+        """What convert makes of it, which looks at no checksum of values; None: it fails."""
+        target = self.test.work / "converted"
+        if target.is_dir():
+            shutil.rmtree(target)
+        target.unlink(missing_ok=True)
+        code = salvage_test.run(self.test.bin, "convert", self.source, target, "--to", self.written, "--rules", "none", "--no-sync",
+                                *options)[0]
+        return {k: v for k, v in self.test.hashes(target).items() if k not in self.twice} if code == 0 else None
+
+    def salvage_to(self, *options):
+        code, report, after = self.test.salvage(self.source, *(["--to", *options] if options else []))
+        return code, report, {k: v for k, v in after.items() if k not in self.twice} if report else {}
+
     def salvage(self):
-        """Formats that are read only, and those whose loaders want all of a model, are written as another one."""
-        code, report, after = self.test.salvage(self.source)
-        if code == 5:
-            code, report, after = self.test.salvage(self.source, "--to", "torch-dcp")
-        return code, report, {k: v for k, v in after.items() if k not in self.twice}
+        """Formats that are read only, and those whose loaders want all of a model, are written as another one. self.before: what it gave of
+        the good checkpoint."""
+        code, report, after = self.salvage_to()
+        self.written, self.before = (self.to, self.good) if code != 5 else ("torch-dcp", self.kept)
+        return (code, report, after) if code != 5 else self.salvage_to("torch-dcp")
 
     def is_all_gone(self):
         done = salvage_test.run(self.test.bin, "salvage", self.source, self.test.work / "none", "--no-sync")
@@ -105,14 +130,21 @@ class Case:
             if report is None:
                 assert code == 4 and self.is_all_gone(), f"exit {code}: the rest is good"
                 return
-            lost, unproved = report_of(report, "lost") - self.twice, report_of(report, "unproved")
-            beside = {k for k in lost if shares_checksum(report, k, at)}
+            lost, unproved = report_of(report, "lost") - self.twice - self.unread, report_of(report, "unproved")
+            if self.is_renamed:  # what is written has other names than what has the byte
+                converted = self.converted()
+                keys.clear()
+                keys.update(lost if converted is None else {k for k, v in converted.items() if v != self.before.get(k)})
+            file = "" if path == self.source else str(path.relative_to(self.source))
+            in_file = {k for name, _, _, k in self.ranges if name == file}
+            beside = {k for k in lost if goes_with_it(report, k, at, file if k in in_file else None)}
             keys.update(beside)
-            differs = {k for k in self.good if k in after and after[k] != self.good[k]}
+            stands_in = report_of(report, "replaced") & self.torn
+            differs = {k for k in self.before if k in after and after[k] != self.before[k]} - stands_in
             assert not differs - keys, f"{sorted(differs - keys)[:3]} do not have that byte, and have changed"
             assert not differs - unproved, f"{sorted(differs - unproved)[:3]} have changed, and are called proved"
             assert not lost - keys, f"{sorted(lost - keys)[:3]} do not have that byte, and are lost"
-            assert set(after) | lost >= set(self.good), f"{sorted(set(self.good) - set(after) - lost)[:3]}: neither written nor lost"
+            assert set(after) | lost >= set(self.before), f"{sorted(set(self.before) - set(after) - lost)[:3]}: neither written nor lost"
             assert unproved <= self.unproved or self.has_file_digests, f"{sorted(unproved - self.unproved)[:3]} are no longer proved"
 
         good = path.read_bytes()
@@ -121,7 +153,7 @@ class Case:
     def anywhere(self, path, rng):
         def check(code, report, after):
             if report is not None:
-                self.test.check(self.good, report, after, salvage_test.NAMES in {f["kind"] for f in report["findings"]})
+                self.test.check(self.before, report, after, salvage_test.NAMES in {f["kind"] for f in report["findings"]})
 
         good = path.read_bytes()
         at = rng.randrange(len(good))
@@ -134,7 +166,7 @@ def damage(test, fixture, count, rng):
     case = Case(test, fixture)
     if not case.is_read:
         return False
-    ranges = stored_ranges(test, case.source)
+    ranges = case.ranges
     files = sorted({r[0] for r in ranges})
     for name in rng.sample(files, min(count, len(files))):
         path = path_of(case.source, name)

@@ -14,6 +14,7 @@ import zipfile
 import zlib
 
 import small_models
+import zip_crcs
 
 TENSORS = {"a.weight": [8, 8], "b.weight": [8, 8], "c.weight": [16, 4]}
 
@@ -79,37 +80,13 @@ def nearly_legacy(shell, fixtures):
         assert shell.any("verify", "--quiet", "dcp").returncode in (1, 4), byte
 
 
-def set_crc(data, start, member, crc):
-    """In the header, the descriptor and the directory of the archive that begins at start."""
-    old, new = struct.pack("<I", member.CRC), struct.pack("<I", crc)
-    at = start + member.header_offset
-    end = at + 30 + sum(struct.unpack("<HH", data[at + 26:at + 30])) + member.compress_size
-    central = data.index(member.filename.encode(), end) - 46
-    while data[central:central + 4] != b"PK\1\2":
-        central = data.index(member.filename.encode(), central + 47) - 46
-    places = [at + 14, central + 16] + ([end + 4] if data[end:end + 4] == b"PK\7\10" else [])
-    for place in places:
-        if data[place:place + 4] == old:
-            data[place:place + 4] = new
-
-
-def without_crcs(path, forget):
-    """Sets to 0 the CRC-32 of members whose name passes."""
-    data = bytearray(path.read_bytes())
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if forget(member.filename):
-                set_crc(data, 0, member, 0)
-    path.write_bytes(data)
-
-
 def crc_of_zero(shell, fixtures):
     """CRC-32s of 0 mean that there is none if no member has one, or if the content is a hole; else they are wrong."""
     small_models.write(shell.work / "s.safetensors", TENSORS)
     for forget, status, uncovered in ((lambda name: False, 0, 0), (lambda name: True, 0, 3), (lambda name: "/data/" in name, 1, 3),
                                       *((lambda name, i=i: name.endswith(f"/data/{i}"), 1, 0) for i in range(3))):
         shell("convert", "s.safetensors", "x.pt", "--to", "torch", "--overwrite", "--quiet")
-        without_crcs(shell.work / "x.pt", forget)
+        zip_crcs.without(shell.work / "x.pt", forget)
         code, found = verified(shell, "x.pt")
         assert code == status and found["uncovered"]["tensors"] == uncovered, (code, found)
     shutil.copyfile(fixture(fixtures, "torch-file/torch-file-skip-data"), shell.work / "holes.pt")
@@ -209,7 +186,7 @@ def change_record(path, start, size, offset=None):
             payload = at + 30 + sum(struct.unpack("<HH", data[at + 26:at + 30]))
             if "/data/" in member.filename and member.file_size and offset in (None, payload):
                 data[payload] ^= 1
-                set_crc(data, start, member, zlib.crc32(data[payload:payload + member.file_size]))
+                zip_crcs.set_crc(data, start, member, zlib.crc32(data[payload:payload + member.file_size]))
                 path.write_bytes(data)
                 return
     raise AssertionError(f"{path.name}: no record at {offset}")

@@ -150,6 +150,20 @@ static reshard_status key_find_dtype(const struct cataloguing *c, const struct f
     return RESHARD_ERR_UNSUPPORTED;
 }
 
+/* Whether only files told its type, and none that can be read does. */
+static bool key_lacks_dtype(const struct cataloguing *c, const struct flex_key *key)
+{
+    return c->metadata->generation.shard < 0 && !c->dtype_of_name[key->name];
+}
+
+/* Nobody misses its shards. */
+static reshard_status key_leave_out(struct cataloguing *c, const struct flex_key *key)
+{
+    for (uint32_t i = 0; i < key->shard_count; i++)
+        c->is_used[key->first_shard + i] = 1;
+    return RESHARD_OK;
+}
+
 static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_key *key, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
@@ -166,14 +180,17 @@ static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_ke
         status = key_check_shard(metadata, &metadata->shards[key->first_shard + i], rank, err);
     if (!status)
         status = key_find_shape(c, key, rank, shape, err);
+    if (!status && source_bears_loss(c->source) && key_lacks_dtype(c, key)) {
+        catalog_warn_lost(c->source->catalog, name,
+                          "tensor '%.*s' is lost: no data file that can be read has it, and the metadata has no types", STR_ARG(name));
+        return key_leave_out(c, key);
+    }
     if (!status)
         status = key_find_dtype(c, key, &dtype, err);
     if (status == RESHARD_ERR_UNSUPPORTED && c->source->skip_unsupported) {
-        catalog_warn(c->source->catalog, true, "tensor '%.*s' is left out: Paddle has no tensors of type '%.*s'", STR_ARG(name),
-                     STR_ARG(flex_text(metadata, metadata->shards[key->first_shard].dtype)));
-        for (uint32_t i = 0; i < key->shard_count; i++)
-            c->is_used[key->first_shard + i] = 1;
-        return RESHARD_OK;
+        source_warn_left_out(c->source, name, true, "Paddle has no tensors of type '%.*s'",
+                             STR_ARG(flex_text(metadata, metadata->shards[key->first_shard].dtype)));
+        return key_leave_out(c, key);
     }
     if (status)
         return key_failed(name, status, err);
@@ -440,7 +457,24 @@ static reshard_status catalog_add_chunks(struct cataloguing *c, reshard_error *e
     return RESHARD_OK;
 }
 
-/* ---- types that only the files know ---- */
+/* ---- what only the files know ---- */
+
+/* *out is NULL where the file cannot be read and the source bears it: whoever asks for what lies in it is told why. */
+static reshard_status catalog_open_data(const struct cataloguing *c, uint32_t object, struct flex_data **out, reshard_error *err)
+{
+    const struct catalog *catalog = c->source->catalog;
+    reshard_error seen = { 0 };
+    *out = NULL;
+    if (!catalog->objects[object].bytes && source_bears_loss(c->source))
+        return RESHARD_OK; /* it is missing */
+    reshard_status status = flex_data_open(c->source, catalog->objects[object].name, out, &seen);
+    bool is_damage = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT || status == RESHARD_ERR_UNSUPPORTED;
+    if (is_damage && source_bears_loss(c->source))
+        return RESHARD_OK;
+    if (status && err)
+        *err = seen;
+    return status;
+}
 
 static int catalog_by_file(const void *a, const void *b, void *context)
 {
@@ -468,9 +502,9 @@ static reshard_status catalog_read_dtypes(struct cataloguing *c, reshard_error *
             data = NULL;
             status = file_find(c, index->file, &object, err);
             if (!status)
-                status = flex_data_open(c->source, c->source->catalog->objects[object].name, &data, err);
+                status = catalog_open_data(c, object, &data, err);
         }
-        if (!status && !c->dtype_of_name[index->name] && flex_data_find(data, flex_name(metadata, index->name), &array))
+        if (!status && data && !c->dtype_of_name[index->name] && flex_data_find(data, flex_name(metadata, index->name), &array))
             c->dtype_of_name[index->name] = (uint8_t)(1 + (array.dtype == DTYPE_U16 ? DTYPE_BF16 : array.dtype));
     }
     flex_data_close(data);
@@ -494,8 +528,8 @@ static reshard_status catalog_place_sliced(struct cataloguing *c, reshard_error 
             status = flex_data_protocol(c->source, catalog->objects[object].name, &protocol, err);
         if (protocol != 2 && protocol != 3)
             continue;
-        status = flex_data_open(c->source, c->source->catalog->objects[object].name, &data, err);
-        for (uint32_t i = c->first_chunk; i < end && !status; i++) {
+        status = catalog_open_data(c, object, &data, err);
+        for (uint32_t i = c->first_chunk; i < end && !status && data; i++) {
             if (catalog->chunks[i].object == object)
                 status = flex_place_in(catalog, data, i, err);
         }

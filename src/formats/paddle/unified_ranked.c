@@ -196,8 +196,7 @@ static reshard_status unified_ranked_add_key(struct uc_pieces *pieces, struct st
         return unified_ranked_add_pieces(pieces, key, owner_index, &cut, err);
     if (!pieces->read->source->skip_unsupported)
         return unified_ranked_refuse(pieces, key, owner, why, err);
-    catalog_warn(pieces->read->source->catalog, true, "'%s:%.*s' is left out: '%.*s' has a piece of it, %s", uc_stems[pieces->family],
-                 STR_ARG(key), STR_ARG(owner->name), why);
+    source_warn_left_out(pieces->read->source, key, true, "'%.*s' has a piece of it, %s", STR_ARG(owner->name), why);
     return RESHARD_OK;
 }
 

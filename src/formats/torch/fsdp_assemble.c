@@ -107,8 +107,7 @@ static reshard_status note_partial(struct assembling *assembling, reshard_error 
     if (name_map_intern(&assembling->partials, key, &was_new) == NAME_NONE)
         return error_set_memory(err);
     if (was_new)
-        catalog_warn(assembling->source->catalog, false,
-                     "tensor '%.*s' is left out: its placement is Partial, the ranks' parts would have to be added up", STR_ARG(key));
+        source_warn_left_out(assembling->source, key, false, "its placement is Partial, the ranks' parts would have to be added up");
     return RESHARD_OK;
 }
 

@@ -105,10 +105,16 @@ static reshard_status check_consolidated(struct zarr_reading *reading, const str
 
 /* ---- nodes ---- */
 
+/* That of the array or group which a document describes: the path of its folder. */
+static struct str key_of(const struct zarr_entry *document)
+{
+    struct str prefix = prefix_of(document->name);
+    return prefix.size ? (struct str){ prefix.data, prefix.size - 1 } : prefix;
+}
+
 static reshard_status add_array(struct zarr_reading *reading, const struct zarr_array *array, uint32_t entry_index, reshard_error *err)
 {
-    struct str prefix = prefix_of(reading->keys.entries[entry_index].name);
-    struct str key = prefix.size ? (struct str){ prefix.data, prefix.size - 1 } : prefix;
+    struct str prefix = prefix_of(reading->keys.entries[entry_index].name), key = key_of(&reading->keys.entries[entry_index]);
     uint32_t tensor;
     reshard_status status = catalog_add_tensor(reading->source->catalog, key, array->dtype, array->rank, array->shape, &tensor, err);
     if (!status)
@@ -233,7 +239,7 @@ static reshard_status read_document(struct zarr_reading *reading, uint32_t entry
     status = documents[kind].read(reading, entry_index, &graph, &found);
     value_graph_release(&graph);
     if (status == RESHARD_ERR_UNSUPPORTED && reading->source->skip_unsupported && catalog->tensor_count == tensors) {
-        catalog_warn(catalog, false, "'%.*s' is left out: %s", STR_ARG(entry->name), found.message);
+        source_warn_left_out(reading->source, key_of(entry), false, "%s", found.message);
         return RESHARD_OK;
     }
     if (!status)
