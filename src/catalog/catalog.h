@@ -36,7 +36,8 @@ enum tensor_flags {
     TENSOR_PARAMETER = 2,
     TENSOR_REQUIRES_GRAD = 4,
     TENSOR_AMBIGUOUS = 8,     /* another tensor or item has the same key: only the path tells them apart */
-    TENSOR_NO_DATA = 16       /* shape only (meta) */
+    TENSOR_NO_DATA = 16,      /* shape only (meta) */
+    TENSOR_TORN = 32          /* its chunks do not hold each element once, and that was borne: told as damage */
 };
 
 struct catalog_tensor {

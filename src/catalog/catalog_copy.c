@@ -24,7 +24,7 @@ static reshard_status catalog_copy_tensor(struct catalog *into, const struct cat
         status = catalog_set_tensor_path(into, made, from->paths + tensor->path, tensor->path_count, err);
     if (status)
         return status;
-    into->tensors[made].flags = tensor->flags & (uint16_t)~TENSOR_AMBIGUOUS;
+    into->tensors[made].flags = tensor->flags & (uint16_t) ~(TENSOR_AMBIGUOUS | TENSOR_TORN);
     into->tensors[made].storage_group = tensor->storage_group;
     into->tensors[made].stored_as = tensor->stored_as;
     return RESHARD_OK;

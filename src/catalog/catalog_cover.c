@@ -238,7 +238,14 @@ static reshard_status hole_report(struct cover *cover, const struct catalog_tens
     return RESHARD_ERR_FORMAT;
 }
 
-static reshard_status tensor_check(struct cover *cover, const struct catalog_tensor *tensor, reshard_error *err)
+/* What is told as damage, and borne, is marked. */
+static reshard_status tensor_torn(struct catalog_tensor *tensor, reshard_status status)
+{
+    tensor->flags |= status ? 0 : TENSOR_TORN;
+    return status;
+}
+
+static reshard_status tensor_check(struct cover *cover, struct catalog_tensor *tensor, reshard_error *err)
 {
     int64_t volume = box_volume(tensor->rank, catalog_vector_at(cover->catalog, tensor->shape)), covered = 0;
     bool overlaps = false;
@@ -246,7 +253,7 @@ static reshard_status tensor_check(struct cover *cover, const struct catalog_ten
 
     cover->piece_count = 0;
     if (tensor->chunk_count == 0)
-        return volume == 0 || tensor->flags & TENSOR_NO_DATA ? RESHARD_OK : hole_report(cover, tensor, 0, err);
+        return volume == 0 || tensor->flags & TENSOR_NO_DATA ? RESHARD_OK : tensor_torn(tensor, hole_report(cover, tensor, 0, err));
     const struct catalog_chunk *only = &cover->catalog->chunks[tensor->first_chunk];
     if (tensor->chunk_count == 1 && !only->layout && only->extent == tensor->shape)
         return RESHARD_OK;
@@ -259,10 +266,10 @@ static reshard_status tensor_check(struct cover *cover, const struct catalog_ten
     if (status)
         return status;
     if (overlaps)
-        return overlap_report(cover, tensor, pair, err);
+        return tensor_torn(tensor, overlap_report(cover, tensor, pair, err));
     for (uint32_t i = 0; i < cover->piece_count; i++)
         covered += box_volume(tensor->rank, cover->pieces[i].extent);
-    return covered == volume ? RESHARD_OK : hole_report(cover, tensor, covered, err);
+    return covered == volume ? RESHARD_OK : tensor_torn(tensor, hole_report(cover, tensor, covered, err));
 }
 
 reshard_status catalog_check_cover(struct catalog *catalog, bool allow_holes, reshard_error *err)

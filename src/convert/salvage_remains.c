@@ -115,24 +115,10 @@ reshard_status remains_settle(struct remains *remains, uint32_t tensor, reshard_
     return RESHARD_OK;
 }
 
-static bool is_covered(const struct catalog *catalog, const struct catalog_tensor *tensor)
-{
-    uint64_t held = 0;
-    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
-        const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + i];
-        const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-        if (chunk->flags & CHUNK_REPLICA)
-            continue;
-        held += layout && layout->flat_count >= 0 ? (uint64_t)layout->flat_count
-                                                  : (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, chunk->extent));
-    }
-    return (tensor->flags & TENSOR_NO_DATA) || held == (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, tensor->shape));
-}
-
 reshard_status remains_settle_holes(struct remains *remains, uint32_t tensor, reshard_error *err)
 {
     const struct catalog *catalog = remains->checkpoint->source->catalog;
-    if (remains->tensors[tensor] || is_covered(catalog, &catalog->tensors[tensor]))
+    if (remains->tensors[tensor] || !(catalog->tensors[tensor].flags & TENSOR_TORN))
         return RESHARD_OK;
     return remains_lose(remains, tensor, "not all of its pieces are there", err);
 }

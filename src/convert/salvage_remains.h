@@ -40,7 +40,7 @@ reshard_status remains_lose_item(struct remains *remains, uint32_t item, const c
 /* Copies stand in for bad chunks, or the tensor is lost. */
 reshard_status remains_settle(struct remains *remains, uint32_t tensor, reshard_error *err);
 
-/* The same for the pieces that nobody has: whether chunks hold every element is a matter of counting, as they do not overlap. */
+/* The same where nobody has a piece of it. */
 reshard_status remains_settle_holes(struct remains *remains, uint32_t tensor, reshard_error *err);
 
 /* Fills view, begun with a view by parameter of stored's checkpoint that was made before anything was found: what has bytes where stored's

@@ -149,7 +149,7 @@ struct checking {
 
 static bool is_gone(const struct checking *checking, uint32_t tensor)
 {
-    return checking->is_gone && checking->is_gone[tensor];
+    return (checking->is_gone && checking->is_gone[tensor]) || checking->checkpoint->source->catalog->tensors[tensor].flags & TENSOR_TORN;
 }
 
 static reshard_status check_digest(void *context, struct str key, uint32_t tensor, struct str wanted, reshard_error *err)

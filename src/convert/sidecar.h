@@ -33,7 +33,8 @@ struct sidecar_cover {
 void sidecar_cover_release(struct sidecar_cover *cover);
 
 /* Compares a checkpoint with its sidecar, if there is one: a failure finding for each tensor and item that differs, is missing or is not
- * listed. is_gone: by catalog tensor, not 0 where there are no bytes to read, which the caller tells of; NULL: nowhere. */
+ * listed. is_gone: by catalog tensor, not 0 where there are no bytes to read, which the caller tells of; NULL: nowhere but in
+ * torn tensors. */
 reshard_status sidecar_verify(struct checkpoint *checkpoint, const uint8_t *is_gone, struct team *team,
                               const struct engine_options *options, struct finding_sink *findings, struct sidecar_cover *cover,
                               reshard_error *err);

@@ -199,6 +199,8 @@ static void report_warnings(const struct checkpoint *checkpoint, struct finding_
 bool verify_is_checked(const struct catalog *catalog, uint32_t tensor, const struct sidecar_cover *cover)
 {
     const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    if (entry->flags & TENSOR_TORN)
+        return false;
     if (cover->tensors && cover->tensors[tensor])
         return true;
     for (uint32_t i = 0; i < entry->chunk_count; i++) {

@@ -186,6 +186,24 @@ def stale_ones(work):
     assert not (work.work / "two.reshard.json").exists()
 
 
+def without_files(work):
+    """Files are gone that digests cover: each loss is told, the rest compared, and nothing that is lost is proved."""
+    work.write("torch-dcp", "--checksum", "sha256", "--max-shard-size", "64")
+    files, lost = sorted((work.work / "torch-dcp").glob("*.distcp")), set()
+    assert len(files) >= len(TENSORS)
+    for gone in files:
+        good = gone.read_bytes()
+        gone.unlink()
+        done = work.any("verify", "--json", "torch-dcp")
+        found = json.loads(done.stdout)
+        torn = {key for key in TENSORS if any(f"tensor '{key}'" in f["text"] for f in found["findings"])}
+        gone.write_bytes(good)
+        assert done.returncode == 1 and not [f for f in found["findings"] if f["kind"] == "checksum"], found
+        assert found["proved"]["checksum_tensors"] == len(TENSORS) - len(torn), found
+        lost |= torn
+    assert lost == set(TENSORS) and failures(work, "torch-dcp") == set()
+
+
 def in_the_way(work):
     """A folder or a file of that name that holds something else stops the run before it writes."""
     for make in (lambda p: (p.mkdir(), (p / "precious").write_text("x")), lambda p: p.write_text('{"precious": 1}'),
@@ -236,7 +254,7 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = [(f"{name}: wrong digests are found", functools.partial(wrong_digests, name=name)) for name in WRITTEN]
     tests += [(test.__doc__.splitlines()[0], test) for test in
-              (lists, values_are_covered, paths_to_it, old_ones, stale_ones, in_the_way, odd_names, ambiguous_names)]
+              (lists, values_are_covered, paths_to_it, old_ones, stale_ones, without_files, in_the_way, odd_names, ambiguous_names)]
     raise SystemExit(small_models.run(args.bin, [(name, lambda shell, test=test: test(Work(shell, fixtures))) for name, test in tests]))
 
 
