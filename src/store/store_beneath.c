@@ -6,6 +6,7 @@
 #include <linux/openat2.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -38,8 +39,8 @@ static int step_up(struct walk *walk)
     return 0;
 }
 
-/* Puts a link's target before what is still to be walked. */
-static int follow(struct walk *walk, const char *target, size_t size)
+/* Puts a link's target before what is still to be walked: behind a slash, or there is none. */
+static int follow(struct walk *walk, const char *target, size_t size, bool is_folder)
 {
     size_t rest = strlen(walk->pending);
     if (target[0] == '/')
@@ -48,13 +49,23 @@ static int follow(struct walk *walk, const char *target, size_t size)
         return store_beneath_fail(ELOOP);
     if (size + 1 + rest + 1 > sizeof(walk->pending))
         return store_beneath_fail(ENAMETOOLONG);
-    memmove(walk->pending + size + 1, walk->pending, rest + 1);
+    memmove(walk->pending + size + is_folder, walk->pending, rest + 1);
     memcpy(walk->pending, target, size);
-    walk->pending[size] = '/';
+    if (is_folder)
+        walk->pending[size] = '/';
     return 0;
 }
 
-static int step_down(int root, struct walk *walk, const char *part, size_t size)
+/* What has a slash behind it is a folder, also where the next part leads back out of it. */
+static int walk_check_folder(int root, const struct walk *walk)
+{
+    struct stat info;
+    if (fstatat(root, walk->resolved, &info, AT_SYMLINK_NOFOLLOW) < 0)
+        return -1;
+    return S_ISDIR(info.st_mode) ? 0 : store_beneath_fail(ENOTDIR);
+}
+
+static int step_down(int root, struct walk *walk, const char *part, size_t size, bool is_folder)
 {
     char target[WALK_BYTES / 2];
     size_t before = walk->resolved_size, at = before + (before > 0);
@@ -66,25 +77,28 @@ static int step_down(int root, struct walk *walk, const char *part, size_t size)
     walk->resolved[at + size] = '\0';
     walk->resolved_size = at + size;
     ssize_t target_size = readlinkat(root, walk->resolved, target, sizeof(target) - 1);
+    if (target_size < 0 && errno == EINVAL) /* it is no link */
+        return is_folder ? walk_check_folder(root, walk) : 0;
     if (target_size < 0)
-        return errno == EINVAL ? 0 : -1; /* EINVAL: it is no link */
+        return -1;
     walk->resolved_size = before;
     walk->resolved[before] = '\0';
     target[target_size] = '\0';
-    return follow(walk, target, (size_t)target_size);
+    return follow(walk, target, (size_t)target_size, is_folder);
 }
 
 static int resolve(int root, struct walk *walk)
 {
     while (walk->pending[0]) {
         char part[WALK_BYTES];
-        size_t size = strcspn(walk->pending, "/"), skip = size + (walk->pending[size] == '/');
+        size_t size = strcspn(walk->pending, "/");
+        bool is_folder = walk->pending[size] == '/';
         memcpy(part, walk->pending, size);
         part[size] = '\0';
-        memmove(walk->pending, walk->pending + skip, strlen(walk->pending + skip) + 1);
+        memmove(walk->pending, walk->pending + size + is_folder, strlen(walk->pending + size + is_folder) + 1);
         if (size == 0 || strcmp(part, ".") == 0)
             continue;
-        int result = strcmp(part, "..") == 0 ? step_up(walk) : step_down(root, walk, part, size);
+        int result = strcmp(part, "..") == 0 ? step_up(walk) : step_down(root, walk, part, size, is_folder);
         if (result < 0)
             return -1;
     }
