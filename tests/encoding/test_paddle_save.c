@@ -101,6 +101,106 @@ TEST(one_state_dict_reads_alike_in_three_protocols)
     }
 }
 
+/* ---- tensors in slices ---- */
+
+static void put_text(struct buffer *out, const char *text)
+{
+    const uint8_t head[] = { 'X', (uint8_t)strlen(text), 0, 0, 0 };
+    buffer_append(out, head, sizeof(head));
+    buffer_append_text(out, text);
+}
+
+/* A member of a dict: a vector of n elements of a type; with rows it is a matrix. */
+static void put_array(struct buffer *out, const char *key, const char *type, int rows, int n)
+{
+    static const char state[] = "(K\x03X\x01\0\0\0<NNNJ\xFF\xFF\xFF\xFFJ\xFF\xFF\xFF\xFFK\0tb\x89";
+    int size = n * (type[1] - '0') * (rows ? rows : 1);
+    put_text(out, key);
+    buffer_append_text(out, "cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntC\x01" "btR(K\x01(");
+    if (rows)
+        buffer_printf(out, "I%d\n", rows);
+    buffer_printf(out, "I%d\ntcnumpy\ndtype\n(", n);
+    put_text(out, type);
+    buffer_append(out, "\x89\x88tR", 4);
+    buffer_append(out, state, sizeof(state) - 1);
+    buffer_append_byte(out, 'C');
+    buffer_append_byte(out, (uint8_t)size);
+    for (int i = 0; i < size; i++)
+        buffer_append_byte(out, (uint8_t)i);
+    buffer_append_text(out, "tb");
+}
+
+/* A file of two slices of w; the table says its shape, and which slices: a name, or "" for a number in place of one. */
+static struct buffer sliced(const char *second_type, int second_rows, int second, int columns, const char *const *slices)
+{
+    struct buffer out = { 0 };
+    buffer_append(&out, "\x80\x04}(", 4);
+    put_array(&out, "w@@.0", "f4", 0, 4);
+    put_array(&out, "w@@.1", second_type, second_rows, second);
+    put_text(&out, "UnpackBigParamInfor@@");
+    buffer_append_text(&out, "}(");
+    put_text(&out, "w");
+    buffer_append_text(&out, "}(");
+    put_text(&out, "OriginShape");
+    buffer_printf(&out, "(K\x02I%d\nt", columns);
+    put_text(&out, "slices");
+    buffer_append_text(&out, "](");
+    for (; *slices; slices++) {
+        if (**slices)
+            put_text(&out, *slices);
+        else
+            buffer_append_text(&out, "I1\n");
+    }
+    buffer_append_text(&out, "euuu.");
+    return out;
+}
+
+TEST(slices_are_put_together_only_if_they_make_the_tensor)
+{
+    static const char *const both[] = { "w@@.0", "w@@.1", NULL }, *const twice[] = { "w@@.0", "w@@.0", NULL }, *const none[] = { NULL },
+                             *const stranger[] = { "w@@.0", "w@@.2", NULL }, *const number[] = { "w@@.0", "", NULL },
+                             *const one[] = { "w@@.0", NULL };
+    static const struct {
+        const char *type;
+        int rows, second, columns;
+        const char *const *slices;
+        const char *says; /* NULL: it is read */
+    } cases[] = {
+        { "f4", 0, 2, 3, both, NULL },
+        { "f4", 0, 4, 4, both, NULL },
+        { "f4", 0, 2, 2, one, NULL },
+        { "f4", 0, 2, 4, both, "the slices of 'w' have 24 bytes, its OriginShape needs others" },
+        { "f4", 0, 3, 3, both, "the slices of 'w' have 28 bytes" },
+        { "f8", 0, 1, 3, both, "slice 1 of 'w' is no vector of F32 like the first" },
+        { "i4", 0, 2, 3, both, "slice 1 of 'w' is no vector of F32 like the first" },
+        { "f4", 2, 1, 3, both, "slice 1 of 'w' is no vector of F32 like the first" },
+        { "f4", 0, 2, 4, twice, "uses a slice of 'w' twice" },
+        { "f4", 0, 2, 3, stranger, "names slice 'w@@.2' of 'w', which is not in the file" },
+        { "f4", 0, 2, 3, number, "slice 1 of 'w' has no name" },
+        { "f4", 0, 2, 3, none, "a member without OriginShape and slices" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer bytes = sliced(cases[i].type, cases[i].rows, cases[i].second, cases[i].columns, cases[i].slices);
+        struct paddle_archive archive;
+        assert_false(bytes.failed);
+        reshard_status status = open_bytes(&bytes, false, &archive);
+        if (cases[i].says && (status != RESHARD_ERR_FORMAT || !strstr(err.message, cases[i].says)))
+            fail_msg("case %zu: status %d, '%s'", i, (int)status, err.message);
+        if (!cases[i].says) {
+            CHECK_OK(status);
+            const struct paddle_tensor *w = tensor_at(&archive, "w");
+            assert_int_equal(w->rank, 2);
+            assert_int_equal(w->shape[1], cases[i].columns);
+            assert_int_equal(w->part_count, cases[i].slices == one ? 1 : 2);
+            assert_int_equal(w->parts[0].bytes, 16);
+            assert_memory_equal(bytes.data + w->parts[w->part_count - 1].offset, "\0\1\2\3", 4);
+        }
+        if (!status)
+            paddle_save_release(&archive);
+        buffer_release(&bytes);
+    }
+}
+
 /* Elements of n floats as protocol 4 writes them: in one frame, or outside of frames from 64 KiB on. */
 static struct buffer big_vector(uint32_t n, uint64_t *payload)
 {
@@ -371,6 +471,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_state_dict_reads_alike_in_three_protocols),
+        cmocka_unit_test(slices_are_put_together_only_if_they_make_the_tensor),
         cmocka_unit_test(elements_in_a_frame_and_outside_of_frames_are_found),
         cmocka_unit_test(payload_is_not_read),
         cmocka_unit_test(every_cut_of_a_file_is_refused),
