@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/hash.h"
 #include "check.h"
 #include "fail_malloc.h"
 #include "sample.h"
@@ -324,6 +325,71 @@ TEST(a_journal_is_believed_as_far_as_its_digests_hold)
     sample_release(&sample);
 }
 
+/* A record: magic, identity, u32 payload bytes; then of each job its number, its count of checksums and, of the first, a chunk. */
+enum { RECORD_SIZE_AT = 16, RECORD_JOB_AT = 20, JOB_COUNT_AT = 4, JOB_CHUNK_AT = 8 };
+
+/* The first job in the first record that has checksums. */
+static size_t record_job_with_checksums(const struct buffer *text)
+{
+    uint32_t size, count = 0;
+    size_t at = RECORD_JOB_AT;
+    memcpy(&size, text->data + RECORD_SIZE_AT, sizeof(size));
+    for (; at + JOB_CHUNK_AT < RECORD_JOB_AT + (size_t)size; at += JOB_CHUNK_AT) {
+        memcpy(&count, text->data + at + JOB_COUNT_AT, sizeof(count));
+        if (count)
+            return at;
+    }
+    fail_msg("no job has checksums");
+    return 0;
+}
+
+/* The digest at the end of the first record, after a change. */
+static void record_seal(struct buffer *text)
+{
+    uint32_t size;
+    memcpy(&size, text->data + RECORD_SIZE_AT, sizeof(size));
+    uint64_t digest = hash64(text->data, RECORD_JOB_AT + (size_t)size, 0);
+    memcpy(text->data + RECORD_JOB_AT + size, &digest, sizeof(digest));
+}
+
+/* Notes of jobs and chunks that there are not, under digests that hold, are not believed, and nothing is written beyond what there is. */
+TEST(a_journal_of_other_jobs_is_not_believed)
+{
+    static const uint32_t wrong[][2] = { { 0, UINT32_MAX }, { 0, 100000 }, { JOB_COUNT_AT, UINT32_MAX },
+                                         { JOB_COUNT_AT, 100000 }, { JOB_CHUNK_AT, UINT32_MAX }, { JOB_CHUNK_AT, 100000 } };
+    reshard_error err;
+    struct sample sample;
+    struct plan *plan;
+    struct sample_options options = { .seed = 4001, .elements_max = 20000, .tensors = 4, .parts = true, .crc = true };
+    struct watch cancel = { .stop_after = 0 };
+    struct engine_options engine = { .memory_bytes = 65536, .threads = 1, .progress = watch_progress, .context = &cancel };
+    struct buffer text = { 0 };
+    sample_make(&sample, &options);
+    CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
+    uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
+    CHECK_FAILS(sample_run(&sample, plan, sample.store, sample.store, "u", &engine, true, crcs, &err), RESHARD_ERR_CANCELLED);
+    with_journal(&sample, plan, "u", &text, true);
+    uint64_t done = resumed_bytes(&sample, plan, &text, crcs);
+    size_t job = record_job_with_checksums(&text);
+    record_seal(&text);
+    assert_true(done > 0);
+    assert_int_equal(resumed_bytes(&sample, plan, &text, crcs), done);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        uint32_t right;
+        uint8_t *at = text.data + job + wrong[i][0];
+        memcpy(&right, at, sizeof(right));
+        memcpy(at, &wrong[i][1], sizeof(right));
+        record_seal(&text);
+        if (resumed_bytes(&sample, plan, &text, crcs) >= done)
+            fail_msg("%u at %u is believed", wrong[i][1], wrong[i][0]);
+        memcpy(at, &right, sizeof(right));
+    }
+    buffer_release(&text);
+    free(crcs);
+    plan_free(plan);
+    sample_release(&sample);
+}
+
 TEST(progress_reaches_its_total_and_can_cancel)
 {
     reshard_error err;
@@ -357,6 +423,7 @@ int main(void)
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
         cmocka_unit_test(an_interrupted_run_is_taken_up_again),
         cmocka_unit_test(a_journal_is_believed_as_far_as_its_digests_hold),
+        cmocka_unit_test(a_journal_of_other_jobs_is_not_believed),
         cmocka_unit_test(progress_reaches_its_total_and_can_cancel),
     };
     return cmocka_run_group_tests_name("engine_run", tests, NULL, NULL);
