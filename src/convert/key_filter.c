@@ -16,6 +16,7 @@ void key_filter_pattern_release(struct key_filter_pattern *pattern)
     key_pattern_free(pattern->pattern);
     for (size_t i = 0; i < KEY_NEAREST; i++)
         free(pattern->nearest[i]);
+    free(pattern->first);
     *pattern = (struct key_filter_pattern){ 0 };
 }
 
@@ -36,6 +37,8 @@ static size_t likeness(struct str glob, struct str key)
 static void note_nearest(struct key_filter_pattern *pattern, struct str key)
 {
     size_t score = likeness(pattern->glob, key), at = KEY_NEAREST;
+    if (!pattern->first)
+        pattern->first = str_copy(key);
     while (at > 0 && (!pattern->nearest[at - 1] || pattern->scores[at - 1] < score))
         at--;
     if (at == KEY_NEAREST || score < 4)
@@ -68,6 +71,8 @@ reshard_status key_filter_pattern_check(const struct key_filter_pattern *pattern
     error_set(err, RESHARD_ERR_USAGE, "%s '%.*s' matches no key", option, STR_ARG(pattern->glob));
     if (near.size && !near.failed)
         error_hint(err, "the nearest keys are %.*s", STR_ARG(buffer_str(&near)));
+    else if (pattern->first)
+        error_hint(err, "no key is like it; the first is '%s'", pattern->first);
     buffer_release(&near);
     return RESHARD_ERR_USAGE;
 }

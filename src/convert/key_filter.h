@@ -17,6 +17,7 @@ struct key_filter_pattern {
     bool has_matched;
     char *nearest[KEY_NEAREST];
     size_t scores[KEY_NEAREST];
+    char *first; /* key; told where none is near */
 };
 
 struct key_filter_list {

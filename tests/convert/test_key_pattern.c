@@ -159,6 +159,21 @@ TEST(the_three_nearest_keys_are_told_the_nearest_first)
     key_filter_release(&filter);
 }
 
+TEST(where_no_key_is_near_the_first_one_is_told)
+{
+    static const char *const include[] = { "zz*", NULL }, *const keys[] = { "model.embed", "lm_head", NULL };
+    struct key_filter filter;
+    reshard_error err = { 0 };
+    CHECK_OK(key_filter_begin(&filter, include, NULL, &err));
+    for (size_t i = 0; keys[i]; i++) {
+        bool wanted;
+        CHECK_OK(key_filter_wants(&filter, str_of(keys[i]), &wanted, &err));
+    }
+    CHECK_FAILS(key_filter_check(&filter, &err), RESHARD_ERR_USAGE);
+    assert_string_equal(err.hint, "no key is like it; the first is 'model.embed'");
+    key_filter_release(&filter);
+}
+
 TEST(every_failed_allocation_is_told_as_such)
 {
     static const char *const renames[] = { "s/a(b+)\\.c/x\\1y/", "*.abc.* -> *.x.*" };
@@ -186,6 +201,7 @@ int main(void)
         cmocka_unit_test(searches_end),
         cmocka_unit_test(a_filter_names_the_pattern_that_matches_nothing),
         cmocka_unit_test(the_three_nearest_keys_are_told_the_nearest_first),
+        cmocka_unit_test(where_no_key_is_near_the_first_one_is_told),
         cmocka_unit_test(every_failed_allocation_is_told_as_such),
     };
     return cmocka_run_group_tests_name("key_pattern", tests, NULL, NULL);
