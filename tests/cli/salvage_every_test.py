@@ -77,7 +77,7 @@ class Case:
         code, report, self.good = self.salvage()
         self.unread = report_of(report, "lost")  # what nobody reads, in a good checkpoint too
         assert code == bool(self.unread), f"the good checkpoint: exit {code}: {report and report['findings'][:3]}"
-        assert not self.unread or salvage_test.run(test.bin, "hash", self.source)[0] == 5, f"{self.unread} can be read"
+        assert not self.unread & set(keys), f"{self.unread} can be read"
         converted = self.converted("--lenient")
         assert converted == self.good, f"convert gives {sorted(set(converted or {}) ^ set(self.good))[:3]}"
         self.is_renamed = not set(self.good) <= set(keys)

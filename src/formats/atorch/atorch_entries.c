@@ -127,12 +127,25 @@ static reshard_status entries_of_optimizer(const struct layout_request *request,
 
 /* ---- buffers ---- */
 
-/* Where a reference has forgotten the shape of no elements, so does what is to be like it. */
-static bool entries_shape_is_lost(const struct layout_request *request, struct str key)
+static bool entries_is_forgotten(int rank, const int64_t *shape)
+{
+    return rank == 1 && shape[0] == 0;
+}
+
+/* The asynchronous saver forgets the shape of no elements. Where a reference has, so does what is to be like it; where the source has, the
+ * reference knows it. */
+static void entries_shape_like(const struct layout_request *request, struct atorch_entry *entry)
 {
     const struct catalog *like = atorch_known(request->like) ? request->like->catalog : NULL;
-    uint32_t other = like ? catalog_find(like, key) : CATALOG_NONE;
-    return other != CATALOG_NONE && like->tensors[other].rank == 1 && catalog_vector_at(like, like->tensors[other].shape)[0] == 0;
+    uint32_t index = like ? catalog_find(like, entry->name) : CATALOG_NONE;
+    const struct catalog_tensor *other = index != CATALOG_NONE ? &like->tensors[index] : NULL;
+    if (!other || other->dtype != entry->dtype || catalog_tensor_bytes(like, other))
+        return;
+    const int64_t *shape = catalog_vector_at(like, other->shape);
+    if (!entries_is_forgotten(other->rank, shape) && !entries_is_forgotten(entry->rank, entry->shape))
+        return;
+    entry->rank = other->rank;
+    entry->shape = shape;
 }
 
 static reshard_status entries_of_buffers(const struct layout_request *request, const struct atorch_plan *plan, struct atorch_entries *out,
@@ -147,10 +160,8 @@ static reshard_status entries_of_buffers(const struct layout_request *request, c
                                       .dtype = tensor->dtype,
                                       .rank = tensor->rank,
                                       .shape = catalog_vector_at(wanted, tensor->shape) };
-        if (!catalog_tensor_bytes(wanted, tensor) && entries_shape_is_lost(request, tensor->key)) {
-            entry.rank = 1;
-            entry.shape = NULL;
-        }
+        if (!catalog_tensor_bytes(wanted, tensor))
+            entries_shape_like(request, &entry);
         status = entries_add(out, entry, err);
     }
     return status;
