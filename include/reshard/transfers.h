@@ -4,7 +4,10 @@
  * process for all ranks, run as often as the values change, looked at, handed to a transport of the caller's own, written down and read
  * back. Equal layouts give equal plans, on every rank and every machine.
  *
- * Threads: any number may look at a plan; one at a time runs it.
+ * Threads. Any number may look at a plan; one at a time runs it.
+ *
+ * Failures. A plan whose run has failed is as it was, and can be run again while its group is in step (comm.h); targets may hold some of
+ * the new values.
  */
 #ifndef RESHARD_TRANSFERS_H
 #define RESHARD_TRANSFERS_H
