@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+import zipfile
 
 import small_models
 
@@ -186,6 +187,17 @@ def layout(shell):
     assert "has no 'rank'" in done.stderr and "ranks=N" in done.stderr, done.stderr
 
 
+def torch_archives(shell):
+    """The folder in a torch file has the name that torch.save 2.13 gives it: the file's without its last suffix, if it is plain ASCII."""
+    for name, top in (("model.v1.pt", "model.v1"), ("model", "model"), ("a b.pt", "a b"), ("x..pt", "x."), ("-.pt", "-"),
+                      ("plain.bin", "plain"), (".hidden.pt", ".hidden"), ("\u00e9.pt", "archive"), ("pr\u00e9 fixe.v2.bin", "archive"),
+                      (".pt", "archive"), ("..pt", "archive"), ("tab\t.pt", "archive")):
+        shell.convert(f"./{name}", "--to", "torch", "--quiet")
+        with zipfile.ZipFile(shell.work / name) as archive:
+            tops = {member.split("/")[0] for member in archive.namelist()}
+        assert tops == {top}, f"{name!r}: {tops}"
+
+
 def empty_tensors(shell):
     """A tensor without elements is one of those that are counted, whether a format stores something of it or not."""
     write_safetensors(shell.work / "empty.safetensors", {"a": ("F32", [2, 0], b""), "b": ("F32", [1], bytes(4))})
@@ -335,7 +347,7 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run,
-              layout, empty_tensors, wrong_options_come_first,
+              layout, torch_archives, empty_tensors, wrong_options_come_first,
               format_option, like, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
     return small_models.run(args.bin,
                             [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
