@@ -263,6 +263,21 @@ def what_nobody_reads(test):
     assert {f["key"] for f in report["findings"] if f["kind"] == "lost"} == {"M8", "S5", "U4", "V3", "record"}, report
 
 
+def shards_that_cannot_be_read(test):
+    """A shard of zarr without its index costs its array; what is not stored beside it is not made up."""
+    source = copy_of(test, "zarr/zarr3-sharding")
+    _, _, before = test.salvage(source)
+    shards = [p for p in sorted(source.glob("*/c/**/*")) if p.is_file()]
+    for path in shards[::7]:
+        good, name = path.read_bytes(), path.relative_to(source).parts[0]
+        path.write_bytes(good[:len(good) // 2])
+        code, report, after = test.salvage(source)
+        path.write_bytes(good)
+        lost = {f["key"] for f in report["findings"] if f["kind"] == "lost"}
+        assert code == 1 and lost == {name} and after == {k: v for k, v in before.items() if k != name}, f"{path}: {report}"
+    assert len(shards[::7]) > 5
+
+
 def of_what_is_asked_for(test):
     """Globs choose: nothing else is written, counted or told of."""
     source = copy_of(test, "torch-dcp/dcp-fsdp2-4")
@@ -390,7 +405,8 @@ def main():
     tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("without a rank", without_a_rank),
               ("with digests, without a file", with_digests_and_without_a_file), ("state by bucket", state_by_bucket),
               ("digests by bucket", digests_by_bucket), ("views without checksums", views_without_checksums),
-              ("what nobody reads", what_nobody_reads), ("what is asked for", of_what_is_asked_for),
+              ("what nobody reads", what_nobody_reads),
+              ("shards that cannot be read", shards_that_cannot_be_read), ("what is asked for", of_what_is_asked_for),
               ("with a good copy", with_a_good_copy), ("state of the first rank", without_state_of_the_first_rank),
               ("a torch file without its end", torch_file_without_its_end), ("a byte of each value", every_byte)]
     tests = [t for t in tests if args.case in t[0]]

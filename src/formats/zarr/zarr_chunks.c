@@ -303,6 +303,22 @@ static reshard_status gap_add(struct zarr_adding *adding, struct str prefix, con
 
 /* ---- the array ---- */
 
+/* To whoever wants what is left, a shard that cannot be read is a hole: what its index would tell is not known. */
+static reshard_status cell_add_or_lose(struct zarr_adding *adding, const struct zarr_entry *entry, const struct zarr_block *block,
+                                       reshard_error *err)
+{
+    const struct source *source = adding->reading->source;
+    reshard_error found = { 0 };
+    reshard_status status = zarr_block_add(adding, block, &found);
+    if (status == RESHARD_ERR_FORMAT && source->is_salvage) {
+        catalog_warn(source->catalog, true, "'%.*s': %s", STR_ARG(entry->name), found.message);
+        return RESHARD_OK;
+    }
+    if (status && err)
+        *err = found;
+    return status;
+}
+
 static reshard_status cell_add(struct zarr_adding *adding, const int64_t *grid, const struct cell *cell, reshard_error *err)
 {
     const struct zarr_array *array = adding->array;
@@ -322,7 +338,7 @@ static reshard_status cell_add(struct zarr_adding *adding, const int64_t *grid, 
                                 : entry->bytes;
     reshard_status status = catalog_add_object(adding->reading->source->catalog, entry->object, object_bytes, &block.object, err);
     if (!status)
-        status = zarr_block_add(adding, &block, err);
+        status = cell_add_or_lose(adding, entry, &block, err);
     if (status) {
         error_prefix(err, "'%.*s'", STR_ARG(entry->name));
         error_object(err, "%.*s", STR_ARG(entry->name));
