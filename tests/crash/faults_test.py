@@ -122,7 +122,8 @@ def reading_verbs(shim, name, path, other, work):
     for verb, arguments in {
             "inspect": ["inspect", path], "ls": ["ls", path, "--chunks", "--items"], "ls --json": ["ls", path, "--json"],
             "hash": ["hash", path, "--threads", "1", "--digest", "xxh3"], "cat": ["cat", path, key],
-            "cat npy": ["cat", path, key, "--as", "npy"], "verify": ["verify", path], "verify --deep": ["verify", "--deep", path],
+            "cat npy": ["cat", path, key, "--as", "npy"], "verify": ["verify", path],
+            "verify --deep": ["verify", "--deep", "--threads", "1", path],
             "plan": ["plan", path, "--to", "safetensors"], "diff": ["diff", path, other],
             "hash --io direct": ["hash", path, "--threads", "1", "--digest", "crc32c", "--io", "direct"]}.items():
         yield Verb(f"{verb} of {name}", arguments, READING)
