@@ -294,35 +294,55 @@ static uint64_t resumed_bytes(const struct sample *sample, const struct plan *pl
     return cancel.resumed;
 }
 
+/* A run that was cancelled at once, and its journal. */
+struct interrupted {
+    struct sample sample;
+    struct plan *plan;
+    uint32_t *crcs;
+    struct buffer text;
+    uint64_t done; /* bytes that the journal says are */
+};
+
+static void interrupted_make(struct interrupted *run, uint64_t seed)
+{
+    reshard_error err;
+    struct sample_options options = { .seed = seed, .elements_max = 20000, .tensors = 4, .parts = true, .crc = true };
+    struct watch cancel = { .stop_after = 0 };
+    struct engine_options engine = { .memory_bytes = 65536, .threads = 1, .progress = watch_progress, .context = &cancel };
+    struct sample *sample = &run->sample;
+    *run = (struct interrupted){ 0 };
+    sample_make(sample, &options);
+    CHECK_OK(plan_new(sample->source, sample->target, sample->recipes, sample->recipe_count, &run->plan, &err));
+    run->crcs = calloc((size_t)sample->target->chunk_count + 1, sizeof(*run->crcs));
+    CHECK_FAILS(sample_run(sample, run->plan, sample->store, sample->store, "u", &engine, true, run->crcs, &err), RESHARD_ERR_CANCELLED);
+    with_journal(sample, run->plan, "u", &run->text, true);
+    run->done = resumed_bytes(sample, run->plan, &run->text, run->crcs);
+    assert_true(run->done > 0);
+}
+
+static void interrupted_release(struct interrupted *run)
+{
+    buffer_release(&run->text);
+    free(run->crcs);
+    plan_free(run->plan);
+    sample_release(&run->sample);
+}
+
 /* Notes that are there twice count once; notes that are damaged, wherever, do not count. */
 TEST(a_journal_is_believed_as_far_as_its_digests_hold)
 {
-    reshard_error err;
-    struct sample sample;
-    struct plan *plan;
-    struct sample_options options = { .seed = 4100, .elements_max = 20000, .tensors = 4, .parts = true, .crc = true };
-    struct watch cancel = { .stop_after = 0 };
-    struct engine_options engine = { .memory_bytes = 65536, .threads = 1, .progress = watch_progress, .context = &cancel };
-    struct buffer text = { 0 }, twice = { 0 };
-    sample_make(&sample, &options);
-    CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
-    uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
-    CHECK_FAILS(sample_run(&sample, plan, sample.store, sample.store, "u", &engine, true, crcs, &err), RESHARD_ERR_CANCELLED);
-    with_journal(&sample, plan, "u", &text, true);
-    uint64_t done = resumed_bytes(&sample, plan, &text, crcs);
-    assert_true(done > 0);
-    assert_true(buffer_append(&twice, text.data, text.size) && buffer_append(&twice, text.data, text.size));
-    assert_int_equal(resumed_bytes(&sample, plan, &twice, crcs), done);
-    for (size_t i = 0; i < text.size; i += 1 + text.size / 200) {
-        text.data[i] ^= 1;
-        assert_true(resumed_bytes(&sample, plan, &text, crcs) < done);
-        text.data[i] ^= 1;
+    struct interrupted run;
+    struct buffer *text = &run.text, twice = { 0 };
+    interrupted_make(&run, 4100);
+    assert_true(buffer_append(&twice, text->data, text->size) && buffer_append(&twice, text->data, text->size));
+    assert_int_equal(resumed_bytes(&run.sample, run.plan, &twice, run.crcs), run.done);
+    for (size_t i = 0; i < text->size; i += 1 + text->size / 200) {
+        text->data[i] ^= 1;
+        assert_true(resumed_bytes(&run.sample, run.plan, text, run.crcs) < run.done);
+        text->data[i] ^= 1;
     }
-    buffer_release(&text);
     buffer_release(&twice);
-    free(crcs);
-    plan_free(plan);
-    sample_release(&sample);
+    interrupted_release(&run);
 }
 
 /* A record: magic, identity, u32 payload bytes; then of each job its number, its count of checksums and, of the first, a chunk. */
@@ -357,37 +377,22 @@ TEST(a_journal_of_other_jobs_is_not_believed)
 {
     static const uint32_t wrong[][2] = { { 0, UINT32_MAX }, { 0, 100000 }, { JOB_COUNT_AT, UINT32_MAX },
                                          { JOB_COUNT_AT, 100000 }, { JOB_CHUNK_AT, UINT32_MAX }, { JOB_CHUNK_AT, 100000 } };
-    reshard_error err;
-    struct sample sample;
-    struct plan *plan;
-    struct sample_options options = { .seed = 4001, .elements_max = 20000, .tensors = 4, .parts = true, .crc = true };
-    struct watch cancel = { .stop_after = 0 };
-    struct engine_options engine = { .memory_bytes = 65536, .threads = 1, .progress = watch_progress, .context = &cancel };
-    struct buffer text = { 0 };
-    sample_make(&sample, &options);
-    CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
-    uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
-    CHECK_FAILS(sample_run(&sample, plan, sample.store, sample.store, "u", &engine, true, crcs, &err), RESHARD_ERR_CANCELLED);
-    with_journal(&sample, plan, "u", &text, true);
-    uint64_t done = resumed_bytes(&sample, plan, &text, crcs);
-    size_t job = record_job_with_checksums(&text);
-    record_seal(&text);
-    assert_true(done > 0);
-    assert_int_equal(resumed_bytes(&sample, plan, &text, crcs), done);
+    struct interrupted run;
+    interrupted_make(&run, 4001);
+    size_t job = record_job_with_checksums(&run.text);
+    record_seal(&run.text);
+    assert_int_equal(resumed_bytes(&run.sample, run.plan, &run.text, run.crcs), run.done);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         uint32_t right;
-        uint8_t *at = text.data + job + wrong[i][0];
+        uint8_t *at = run.text.data + job + wrong[i][0];
         memcpy(&right, at, sizeof(right));
         memcpy(at, &wrong[i][1], sizeof(right));
-        record_seal(&text);
-        if (resumed_bytes(&sample, plan, &text, crcs) >= done)
+        record_seal(&run.text);
+        if (resumed_bytes(&run.sample, run.plan, &run.text, run.crcs) >= run.done)
             fail_msg("%u at %u is believed", wrong[i][1], wrong[i][0]);
         memcpy(at, &right, sizeof(right));
     }
-    buffer_release(&text);
-    free(crcs);
-    plan_free(plan);
-    sample_release(&sample);
+    interrupted_release(&run);
 }
 
 TEST(progress_reaches_its_total_and_can_cancel)
