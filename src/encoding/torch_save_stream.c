@@ -88,12 +88,13 @@ reshard_status torch_stream_pickle(struct torch_stream *stream, struct str *out,
     reshard_status status = fill(stream, WINDOW_BYTES, err);
     size_t done = 0; /* whole opcodes */
     while (!status) {
-        struct cursor c = cursor_over(stream->window.data + done, stream->window.size - done);
+        struct cursor c = cursor_over(stream->window.data, stream->window.size);
         uint64_t missing;
-        bool is_stop = cursor_left(&c) > 0 && c.data[0] == '.';
+        cursor_skip(&c, done);
+        bool is_stop = cursor_left(&c) > 0 && c.data[c.pos] == '.';
         enum scan_result result = scan_opcode(&c, &missing);
         if (result == SCAN_DONE) {
-            done += c.pos;
+            done = c.pos;
             if (!is_stop)
                 continue;
             *out = (struct str){ (const char *)stream->window.data, done };
@@ -101,7 +102,7 @@ reshard_status torch_stream_pickle(struct torch_stream *stream, struct str *out,
             return RESHARD_OK;
         }
         uint64_t left = stream->reader->size - stream->position, wanted;
-        bool is_beyond = !checked_add_u64(done + c.pos, missing, &wanted) || (wanted > left && stream->window.size == left);
+        bool is_beyond = !checked_add_u64(c.pos, missing, &wanted) || (wanted > left && stream->window.size == left);
         if (result == SCAN_SENSELESS || is_beyond) {
             /* The parser finds the same place and says what is wrong there. */
             *out = buffer_str(&stream->window);

@@ -21,7 +21,10 @@ static int root;
 static int judge(const char *name, struct stat *info)
 {
     struct open_how how = { .flags = O_RDONLY | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS };
-    int fd = (int)syscall(SYS_openat2, root, name, &how, sizeof(how));
+    int fd;
+    do /* EAGAIN: anything on the machine was renamed while the kernel looked at a ".." */
+        fd = (int)syscall(SYS_openat2, root, name, &how, sizeof(how));
+    while (fd < 0 && (errno == EAGAIN || errno == EINTR));
     if (fd < 0 && errno == ENOSYS)
         skip(); /* an emulated host: there is no judge */
     if (fd < 0)
