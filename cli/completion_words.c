@@ -132,12 +132,25 @@ static void begin_member(struct line *line)
         line->value = comma + 1;
 }
 
-static bool is_layout_word_before(const struct line *line, size_t format, const char *name)
+static const char *layout_word_at(size_t format, size_t index)
 {
     reshard_format_word word = RESHARD_FORMAT_WORD_INIT;
+    return reshard_format_word_at(format, index, &word) == RESHARD_OK ? word.name : NULL;
+}
+
+static const char *format_option_at(size_t format, size_t index)
+{
+    reshard_format_option option = RESHARD_FORMAT_OPTION_INIT;
+    return reshard_format_option_at(format, index, &option) == RESHARD_OK ? option.name : NULL;
+}
+
+/* Whether a format before this one has a word of the name too: each is offered once. */
+static bool is_offered_before(const struct line *line, size_t format, const char *(*name_at)(size_t, size_t), const char *name)
+{
     for (size_t i = 0; i < format; i++) {
-        for (size_t w = 0; is_asked(line, i) && reshard_format_word_at(i, w, &word) == RESHARD_OK; w++) {
-            if (strcmp(word.name, name) == 0)
+        const char *other;
+        for (size_t w = 0; is_asked(line, i) && (other = name_at(i, w)); w++) {
+            if (strcmp(other, name) == 0)
                 return true;
         }
     }
@@ -162,22 +175,10 @@ static void offer_layout(struct line *line)
     line->has_more = true;
     for (size_t i = 0; i < reshard_format_count(); i++) {
         for (size_t w = 0; is_asked(line, i) && reshard_format_word_at(i, w, &word) == RESHARD_OK; w++) {
-            if (!is_layout_word_before(line, i, word.name))
+            if (!is_offered_before(line, i, layout_word_at, word.name))
                 offer_layout_word(line, &word);
         }
     }
-}
-
-static bool is_option_before(const struct line *line, size_t format, const char *name)
-{
-    reshard_format_option option = RESHARD_FORMAT_OPTION_INIT;
-    for (size_t i = 0; i < format; i++) {
-        for (size_t o = 0; is_asked(line, i) && reshard_format_option_at(i, o, &option) == RESHARD_OK; o++) {
-            if (strcmp(option.name, name) == 0)
-                return true;
-        }
-    }
-    return false;
 }
 
 static void offer_format_options(struct line *line)
@@ -186,7 +187,7 @@ static void offer_format_options(struct line *line)
     line->has_more = true;
     for (size_t i = 0; i < reshard_format_count(); i++) {
         for (size_t o = 0; is_asked(line, i) && reshard_format_option_at(i, o, &option) == RESHARD_OK; o++) {
-            if (!is_option_before(line, i, option.name))
+            if (!is_offered_before(line, i, format_option_at, option.name))
                 offer(line, option.name, "=", option.help);
         }
     }

@@ -169,7 +169,7 @@ static void heed_sink(struct payload_job *job)
 static reshard_status bear_damage(struct payload_job *job, const struct catalog_chunk *chunk, reshard_status status,
                                   const reshard_error *err)
 {
-    if (!job->source->is_salvage || (status != RESHARD_ERR_FORMAT && status != RESHARD_ERR_LIMIT && status != RESHARD_ERR_UNSUPPORTED))
+    if (!job->source->is_salvage || !status_blames_bytes(status))
         return status;
     pthread_mutex_lock(&job->lock);
     finding_report_chunk(job->findings, FINDING_FAILURE, "damage", job->catalog->tensors[chunk->tensor].key,

@@ -77,6 +77,12 @@ static inline bool source_bears_loss(const struct source *source)
     return source->is_salvage || source->shows_damage;
 }
 
+/* Whether a read that failed tells of the bytes: they are damaged, or nobody reads what they say. Else reading itself failed. */
+static inline bool status_blames_bytes(reshard_status status)
+{
+    return status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT || status == RESHARD_ERR_UNSUPPORTED;
+}
+
 /* Tells of a tensor that is left out because nobody reads what it is stored as: a warning, or a loss to whoever wants all that is left. */
 void source_warn_left_out(struct source *source, struct str key, bool is_damage, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -113,7 +113,9 @@ def offers(shell, line, work, environment):
 def answer(environment, work, *words):
     done = subprocess.run(["reshard", "completion", "words", "--", *words], cwd=work, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return {line if line.startswith("\t") else line.split("\t")[0] for line in done.stdout.splitlines()}
+    names = [line if line.startswith("\t") else line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert len(names) == len(set(names)), f"offered twice: {words}: {sorted(names)}"
+    return set(names)
 
 
 def help_of(environment, *words):

@@ -468,8 +468,7 @@ static reshard_status catalog_open_data(const struct cataloguing *c, uint32_t ob
     if (!catalog->objects[object].bytes && source_bears_loss(c->source))
         return RESHARD_OK; /* it is missing */
     reshard_status status = flex_data_open(c->source, catalog->objects[object].name, out, &seen);
-    bool is_damage = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT || status == RESHARD_ERR_UNSUPPORTED;
-    if (is_damage && source_bears_loss(c->source))
+    if (status_blames_bytes(status) && source_bears_loss(c->source))
         return RESHARD_OK;
     if (status && err)
         *err = seen;

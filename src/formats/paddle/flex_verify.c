@@ -85,7 +85,7 @@ static reshard_status verify_file(struct flex_verifying *verifying, const struct
     if (!status) {
         status = flex_data_walk(data, verify_visit, verifying, err);
         verify_report(verifying, file);
-    } else if (status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED || status == RESHARD_ERR_LIMIT) {
+    } else if (status_blames_bytes(status)) {
         catalog_warn(source->catalog, verifying->object != CATALOG_NONE, "%s", found.message);
         status = RESHARD_OK;
     } else if (err) {
