@@ -3,7 +3,11 @@
  * Stores of the caller's: checkpoints that lie in object storage, in an archive, encrypted, behind a cache. The library asks for objects by
  * name, and reads and writes ranges of them; what is behind the names is the caller's.
  *
- * After a call that fails, and after reshard_close, nothing is held: every object that was opened or created has been closed.
+ * Threads. Any thread opens a checkpoint in a store, which is then used as any other is (reshard.h). From which threads the functions of a
+ * store are called is said at them; none of them may call into the library with the handle that it serves.
+ *
+ * Failures. After a call that fails, and after reshard_close, nothing is held: every object that was opened or created has been closed. A
+ * target that failed is not visible, and what was at its path is there, or under the name that reshard_open_in tells of.
  */
 #ifndef RESHARD_STORE_H
 #define RESHARD_STORE_H

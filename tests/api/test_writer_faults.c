@@ -67,37 +67,47 @@ static reshard_status pieces_put(reshard_writer *writer)
     return status;
 }
 
-static reshard_writer_input input_of(const reshard_writer_tensor *tensor, const reshard_items *items)
+static reshard_status feed(const reshard_writer_input *input, const reshard_convert_options *options)
 {
-    reshard_writer_input input = RESHARD_WRITER_INPUT_INIT;
-    input.tensors = tensor;
-    input.tensor_count = 1;
-    input.values = items;
-    return input;
-}
-
-static reshard_status write_target(const char *format, int is_part)
-{
-    const reshard_writer_tensor tensor = { { "w", 1 }, "F32", 2, shape };
-    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_writer *writer = NULL;
-    reshard_items *items = NULL;
-    options.to = format;
-    options.no_sync = 1;
-    options.part_count = (uint64_t)is_part;
-    reshard_status status = items_make(&items);
-    const reshard_writer_input input = input_of(&tensor, items);
-    if (!status)
-        status = reshard_writer_open(&input, path, &options, NULL, NULL, &writer, &err);
+    reshard_status status = reshard_writer_open(input, path, options, NULL, NULL, &writer, &err);
     if (!status)
         status = pieces_put(writer);
     if (!status)
         status = reshard_writer_finish(writer, &err);
     reshard_writer_free(writer);
-    if (!status && is_part)
-        status = reshard_writer_commit(&input, path, &options, NULL, NULL, &err);
+    return status;
+}
+
+static reshard_status commit(const reshard_writer_input *input, const reshard_convert_options *options)
+{
+    return reshard_writer_commit(input, path, options, NULL, NULL, &err);
+}
+
+static reshard_status with_input(reshard_status (*call)(const reshard_writer_input *, const reshard_convert_options *), const char *format,
+                                 int is_part)
+{
+    const reshard_writer_tensor tensor = { { "w", 1 }, "F32", 2, shape };
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_writer_input input = RESHARD_WRITER_INPUT_INIT;
+    reshard_items *items = NULL;
+    options.to = format;
+    options.no_sync = 1;
+    options.part_count = (uint64_t)is_part;
+    reshard_status status = items_make(&items);
+    input.tensors = &tensor;
+    input.tensor_count = 1;
+    input.values = items;
+    if (!status)
+        status = call(&input, &options);
     reshard_items_free(items);
     return status;
+}
+
+static reshard_status write_target(const char *format, int is_part)
+{
+    reshard_status status = with_input(feed, format, is_part);
+    return status || !is_part ? status : with_input(commit, format, is_part);
 }
 
 static reshard_status run_plan(const char *format, int is_part)
@@ -154,6 +164,28 @@ TEST(parts_without_memory_are_not_committed)
     try_all(write_target, "torch-dcp", 1);
 }
 
+/* The parts are still there, and make the same target. */
+TEST(a_commit_that_failed_is_made_again)
+{
+    unsigned long nth = 0, failed = 0;
+    bool hit = true;
+    while (hit) {
+        target_remove();
+        CHECK_OK(with_input(feed, "torch-dcp", 1));
+        fail_malloc_at(nth = fail_next(nth));
+        reshard_status status = with_input(commit, "torch-dcp", 1);
+        hit = fail_malloc_was_hit();
+        if (!status)
+            continue;
+        failed++;
+        assert_int_equal(status, RESHARD_ERR_MEMORY);
+        assert_int_equal(access(path, F_OK), -1);
+        CHECK_OK(with_input(commit, "torch-dcp", 1));
+        assert_int_equal(access(path, F_OK), 0);
+    }
+    assert_true(failed > 20);
+}
+
 TEST(plans_without_memory_write_nothing)
 {
     try_all(run_plan, "torch", 0);
@@ -166,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_WORK(a_writer_without_memory_leaves_nothing),
         IN_WORK(parts_without_memory_are_not_committed),
+        IN_WORK(a_commit_that_failed_is_made_again),
         IN_WORK(plans_without_memory_write_nothing),
     };
     return cmocka_run_group_tests_name("writer_faults", tests, NULL, NULL);
