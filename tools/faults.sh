@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # usage: faults.sh BUILD [SEED]: every failure, every kill, and many crashes (tests/crash); inputs that ask for much,
-# into every format, many flipped bits, and salvage of every fixture (tests/cli); all random layouts through files (tests/api); ends with `N passed, N failed`.
+# into every format, many flipped bits, and salvage of every fixture (tests/cli); all random layouts through files, by ranks of MPI and
+# inside the process (tests/mpi, tests/api); ends with `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/.."
 build=$1 seed=${2:-1}
@@ -21,6 +22,11 @@ run tests/crash/kill_test.py "${common[@]}"
 run tests/cli/blowup_test.py --bin "$build/cli/reshard"
 run tests/cli/flip_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --flips 200 --seed "$seed"
 run tests/cli/salvage_every_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --damages 2 --seed "$seed"
+if [ -x "$build/tests/mpi/mpi_ranks" ] && command -v mpirun.openmpi >/dev/null; then
+    run tests/mpi/mpi_test.py --mpirun mpirun.openmpi --ranks "$build/tests/mpi/mpi_ranks" --only random_layouts_through --saved-cases 1667
+else
+    echo "skipped: layouts by ranks of MPI (openmpi-bin, libopenmpi-dev)"
+fi
 RESHARD_EVERY_FAULT=1 meson test -C "$build" --no-rebuild --timeout-multiplier 10 --print-errorlogs faults megatron_faults settings_faults map_faults saved_layouts &&
     echo "ok in-process" >>"$log" || echo "not ok - faults inside the process" | tee -a "$log"
 passed=$(grep -c '^ok ' "$log") failed=$(grep -c '^not ok ' "$log")

@@ -140,7 +140,7 @@ def main():
     for name in ("mpirun", "ranks", "command", "example", "bin", "fixtures"):
         parser.add_argument("--" + name)
     parser.add_argument("--cases", type=int, default=500, help="random layouts in memory for each number of ranks")
-    parser.add_argument("--saved-cases", type=int, default=100, help="and through files; 1700 of each are the 5,000 that are promised")
+    parser.add_argument("--saved-cases", type=int, default=100, help="and through files")
     parser.add_argument("--only", default="", help="tests whose names begin so")
     tests = Tests(parser.parse_args())
     cases = [tests.random_layouts, tests.random_layouts_through_files, tests.late_rank, tests.conversion, tests.looked_at,
