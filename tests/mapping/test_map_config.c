@@ -56,6 +56,8 @@ TEST(json_and_python_are_read_without_evaluation)
         { "half a string", "[\"a -> b]\n", NULL, false, "the string is not closed" },
         { "no statements", "{\"a\": 1}", NULL, false, "no statements are found in this configuration object" },
         { "half a character", "[\"\\ud83d\"]", NULL, false, "the escape is no character" },
+        { "an escape that ends", "[\"\\u00\"]", NULL, false, "the escape is no character" },
+        { "no hexadecimal digit", "[\"\\u1g99\"]", NULL, false, "the escape is no character" },
         { "a strange truth", "{\"aoa_config_reverse\": 2, \"aoa_statements\": []}", NULL, false, "aoa_config_reverse is true or false" },
     };
     CHECK_CASES(cases);

@@ -56,6 +56,10 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
           "      |                                                     ^\nhint: a bias needs axis=0; in the expansion: layer.0.w -> c.0, "
           "d.0, axis=1\n",
           false },
+        { "an expression is shown whole", "n = 4\na -> x, y, axis=n - 1 # note",
+          "t:2:17: error: axis 3 is out of range: the tensor has 2 axes\n    2 | a -> x, y, axis=n - 1 # note\n"
+          "      |                 ^^^^^\n",
+          false },
         { "comments are ours", "a -> c # note",
           "t:1:8: error: unexpected character '#'\n    1 | a -> c # note\n      |        ^\nhint: comments are an extension, which "
           "reshard_map_options.strict refuses\n",
@@ -83,6 +87,26 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
     }
 }
 
+/* The first are kept; all are counted, and the text says that there are more. */
+TEST(many_diagnoses_are_counted)
+{
+    struct map_diagnoses diagnoses = { 0 };
+    struct buffer out = { 0 };
+    for (uint32_t i = 0; i < MAP_DIAGNOSES_MAX + 7; i++)
+        assert_false(map_diagnose(&diagnoses, i % 2 ? MAP_WARNING : MAP_ERROR, (struct map_span){ i, 0 }, NULL, "number %u", i));
+    assert_int_equal(diagnoses.count, MAP_DIAGNOSES_MAX);
+    assert_int_equal(diagnoses.dropped, 7);
+    assert_int_equal(diagnoses.error_count, MAP_DIAGNOSES_MAX / 2 + 4);
+    assert_int_equal(diagnoses.warning_count, MAP_DIAGNOSES_MAX / 2 + 3);
+    assert_string_equal(diagnoses.rows[MAP_DIAGNOSES_MAX - 1].message, "number 199");
+    assert_true(map_diagnoses_render(&diagnoses, STR("t"), STR(""), false, &out));
+    buffer_append_byte(&out, '\0');
+    assert_non_null(strstr((const char *)out.data, "7 more"));
+    assert_null(strstr((const char *)out.data, "number 200"));
+    buffer_release(&out);
+    map_diagnoses_release(&diagnoses);
+}
+
 TEST(growth_is_limited)
 {
     static const struct {
@@ -107,6 +131,7 @@ TEST(growth_is_limited)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(a_diagnosis_shows_place_line_caret_and_hint),
+                                        cmocka_unit_test(many_diagnoses_are_counted),
                                         cmocka_unit_test(growth_is_limited) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

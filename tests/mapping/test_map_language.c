@@ -71,6 +71,44 @@ static void check_cases(const struct text_case *cases, size_t count, enum readin
 
 #define CHECK_CASES(cases, reading) check_cases(cases, sizeof(cases) / sizeof(cases[0]), reading)
 
+TEST(statements_are_told_as_json)
+{
+    static const struct text_case cases[] = {
+        { "texts", "a -> b, dtype='x y', src_dtype=\"é\"",
+          "[{\"left\":[\"a\"],\"right\":[\"b\"],\"attrs\":[[\"dtype\",\"x y\"],[\"src_dtype\",\"é\"]],\"line\":1}]" },
+        { "numbers", "a -> b, axis=007\na -> c, axis=00",
+          "[{\"left\":[\"a\"],\"right\":[\"b\"],\"attrs\":[[\"axis\",7]],\"line\":1},"
+          "{\"left\":[\"a\"],\"right\":[\"c\"],\"attrs\":[[\"axis\",0]],\"line\":2}]" },
+        { "digits of another script", "a -> b, axis=٢٠", "[{\"left\":[\"a\"],\"right\":[\"b\"],\"attrs\":[[\"axis\",20]],\"line\":1}]" },
+        { "a flag and what follows it", "q, s -> z, fused_ffn, axis=1",
+          "[{\"left\":[\"q\",\"s\"],\"right\":[\"z\"],\"attrs\":[[\"fused_ffn\",true],[\"axis\",1]],\"line\":1}]" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct map_space source = { 0 };
+        struct map_run run;
+        struct buffer out = { 0 };
+        reshard_error err = { 0 };
+        make_source(&source);
+        map_run(&run, cases[i].text, &source, NULL, false, &err);
+        assert_true(map_program_json(&run.written, str_of(cases[i].text), &out));
+        buffer_append_byte(&out, '\0');
+        if (strcmp((const char *)out.data, cases[i].expected) != 0)
+            fail_msg("%s:\n%s\ninstead of\n%s", cases[i].why, (const char *)out.data, cases[i].expected);
+        buffer_release(&out);
+        map_run_release(&run);
+        map_space_release(&source);
+    }
+}
+
+TEST(names_of_fused_statements_are_tensors)
+{
+    static const struct text_case cases[] = {
+        { "nothing on the left", "q, _ -> z, fused_ffn", "fused_ffn: '_' is no tensor" },
+        { "nothing on the right", "q -> _, fused_ffn", "fused_ffn: '_' is no tensor" },
+    };
+    CHECK_CASES(cases, FORWARDS);
+}
+
 TEST(constants_are_numbers_by_name)
 {
     static const struct text_case cases[] = {
@@ -313,6 +351,8 @@ TEST(strict_aoa_knows_none_of_it)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(statements_are_told_as_json),
+        cmocka_unit_test(names_of_fused_statements_are_tensors),
         cmocka_unit_test(constants_are_numbers_by_name),
         cmocka_unit_test(braces_put_numbers_inside_names),
         cmocka_unit_test(placeholders_match_numbers_of_any_digits),
