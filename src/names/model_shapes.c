@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/arithmetic.h"
+#include "base/array.h"
 #include "base/model_data.h"
 #include "encoding/json.h"
 #include "names/map_values.h"
@@ -159,24 +160,16 @@ static reshard_status add_expected(struct shapes_reader *reader, struct str key,
     if (status)
         return status;
     out->catalog->tensors[tensor].flags |= TENSOR_NO_DATA;
-    uint8_t *grown = realloc(out->is_optional, (size_t)tensor + 1);
-    if (!grown)
+    if (!ARRAY_ROOM(out->is_optional, tensor, out->optional_capacity))
         return error_set_memory(err);
-    out->is_optional = grown;
     out->is_optional[tensor] = is_optional;
     return RESHARD_OK;
 }
 
 static reshard_status add_ignored(struct model_shapes *out, struct str glob, reshard_error *err)
 {
-    if (out->ignored_count == out->ignored_capacity) {
-        uint32_t capacity = out->ignored_capacity ? 2 * out->ignored_capacity : 16;
-        struct str *grown = realloc(out->ignored, capacity * sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        out->ignored = grown;
-        out->ignored_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(out->ignored, out->ignored_count, out->ignored_capacity))
+        return error_set_memory(err);
     return arena_str(&out->catalog->arena, glob, &out->ignored[out->ignored_count++]) ? RESHARD_OK : error_set_memory(err);
 }
 

@@ -8,6 +8,7 @@
 struct model_shapes {
     struct catalog *catalog;  /* sealed, tensors without data; their types count only if dtype is known */
     uint8_t *is_optional;     /* by tensor */
+    uint32_t optional_capacity;
     struct str *ignored;      /* globs on keys that are neither expected nor unexpected; in the catalog's arena */
     uint32_t ignored_count, ignored_capacity;
     char *family;             /* the model_type */
