@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "map_run.h"
 
+#include "check.h"
+
 static reshard_status run_text(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target,
                                bool strict, bool reverse, reshard_error *err)
 {
@@ -41,4 +43,24 @@ void map_run_release(struct map_run *run)
     map_program_release(&run->written);
     map_tokens_release(&run->tokens);
     map_diagnoses_release(&run->diagnoses);
+}
+
+void map_cases_check(const struct map_case *cases, size_t count, enum map_reading reading, void (*make_source)(struct map_space *space),
+                     map_print print)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct map_space source = { 0 };
+        struct map_run run;
+        struct buffer out = { 0 };
+        reshard_error err = { 0 };
+        make_source(&source);
+        CHECK_OK(run_text(&run, cases[i].text, &source, NULL, reading == STRICT, reading == BACKWARDS, &err));
+        print(&run, cases[i].text, reading, &out);
+        buffer_append_byte(&out, '\0');
+        if (strcmp((const char *)out.data, cases[i].expected) != 0)
+            fail_msg("%s:\n%s\ninstead of\n%s", cases[i].why, (const char *)out.data, cases[i].expected);
+        buffer_release(&out);
+        map_run_release(&run);
+        map_space_release(&source);
+    }
 }

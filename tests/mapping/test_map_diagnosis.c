@@ -20,71 +20,52 @@ static void make_source(struct map_space *space)
     CHECK_OK(map_space_seal(space, &err));
 }
 
+static void print_diagnoses(const struct map_run *run, const char *text, enum map_reading reading, struct buffer *out)
+{
+    assert_true(map_diagnoses_render(&run->diagnoses, STR("t"), str_of(text), reading == STRICT, out));
+}
+
 TEST(a_diagnosis_shows_place_line_caret_and_hint)
 {
-    static const struct {
-        const char *why, *text, *expected;
-        bool strict;
-    } cases[] = {
+    static const struct map_case cases[] = {
         { "a name that nearly exists", "model.embed.weigth -> embed",
           "t:1:1: error: 'model.embed.weigth' is neither a weight of the source nor assigned before\n"
-          "    1 | model.embed.weigth -> embed\n      | ^^^^^^^^^^^^^^^^^^\nhint: did you mean 'model.embed.weight'?\n",
-          false },
+          "    1 | model.embed.weigth -> embed\n      | ^^^^^^^^^^^^^^^^^^\nhint: did you mean 'model.embed.weight'?\n" },
         { "several errors in one run", "a ->\nb => c\na, b -> c, axis",
           "t:1:5: error: expected a name, found the end of the line\n    1 | a ->\n      |     ^\n"
           "t:2:4: error: unexpected character '>'\n    2 | b => c\n      |    ^\n"
           "t:3:12: error: 'axis' is a word of the language, not the name of a tensor\n    3 | a, b -> c, axis\n      |            ^^^^\n"
-          "hint: an attribute has a value: axis=0\n",
-          false },
+          "hint: an attribute has a value: axis=0\n" },
         { "columns count characters, not bytes", "a -> b, dtype='é', x",
           "t:1:21: error: expected '=', found the end of the line\n    1 | a -> b, dtype='é', x\n      |                     ^\n"
-          "hint: attributes stand behind all names of the right side\n",
-          false },
-        { "a carriage return ends a line", "a -> c\rb c -> d", "t:2:3: error: expected '->', found 'c'\n    2 | b c -> d\n      |   ^\n",
-          false },
+          "hint: attributes stand behind all names of the right side\n" },
+        { "a carriage return ends a line", "a -> c\rb c -> d", "t:2:3: error: expected '->', found 'c'\n    2 | b c -> d\n      |   ^\n" },
         { "the backslash of a shell", "layer.\\$LAYER_ID.w -> c",
           "t:1:7: error: unexpected character '\\\\'\n    1 | layer.\\$LAYER_ID.w -> c\n      |       ^\nhint: remove the backslash before "
-          "$\n",
-          false },
+          "$\n" },
         { "a statement behind macros is shown", "layer.$LAYER_ID.w, a -> c.$LAYER_ID, axis=0",
           "t:1:20: error: 'a' lacks $LAYER_ID, which another name of the statement has\n    1 | layer.$LAYER_ID.w, a -> c.$LAYER_ID, "
           "axis=0\n"
-          "      |                    ^\nhint: one statement is made for each number, so every name needs the placeholder\n",
-          false },
+          "      |                    ^\nhint: one statement is made for each number, so every name needs the placeholder\n" },
         { "an axis out of range", "layer.$LAYER_ID.w -> c.$LAYER_ID, d.$LAYER_ID, axis=1",
           "t:1:53: error: axis 1 is out of range: the tensor has 1 axes\n    1 | layer.$LAYER_ID.w -> c.$LAYER_ID, d.$LAYER_ID, axis=1\n"
           "      |                                                     ^\nhint: a bias needs axis=0; in the expansion: layer.0.w -> c.0, "
-          "d.0, axis=1\n",
-          false },
+          "d.0, axis=1\n" },
         { "an expression is shown whole", "n = 4\na -> x, y, axis=n - 1 # note",
           "t:2:17: error: axis 3 is out of range: the tensor has 2 axes\n    2 | a -> x, y, axis=n - 1 # note\n"
-          "      |                 ^^^^^\n",
-          false },
-        { "comments are ours", "a -> c # note",
-          "t:1:8: error: unexpected character '#'\n    1 | a -> c # note\n      |        ^\nhint: comments are an extension, which "
-          "reshard_map_options.strict refuses\n",
-          true },
+          "      |                 ^^^^^\n" },
         { "an unquoted value", "a -> c, dtype=float32",
           "t:1:15: error: expected a number or a string, found 'float32'\n    1 | a -> c, dtype=float32\n      |               "
-          "^^^^^^^\nhint: put the value in quotes\n",
-          false },
-        { "nothing is wrong", "a -> c # note\n`b` -> `x/y`\n", "", false },
+          "^^^^^^^\nhint: put the value in quotes\n" },
+        { "nothing is wrong", "a -> c # note\n`b` -> `x/y`\n", "" },
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct map_space source = { 0 };
-        struct map_run run;
-        struct buffer out = { 0 };
-        reshard_error err = { 0 };
-        make_source(&source);
-        CHECK_OK(map_run(&run, cases[i].text, &source, NULL, cases[i].strict, &err));
-        assert_true(map_diagnoses_render(&run.diagnoses, STR("t"), str_of(cases[i].text), cases[i].strict, &out));
-        buffer_append_byte(&out, '\0');
-        if (strcmp((const char *)out.data, cases[i].expected) != 0)
-            fail_msg("%s:\n%s\ninstead of\n%s", cases[i].why, (const char *)out.data, cases[i].expected);
-        buffer_release(&out);
-        map_run_release(&run);
-        map_space_release(&source);
-    }
+    static const struct map_case strict[] = {
+        { "comments are ours", "a -> c # note",
+          "t:1:8: error: unexpected character '#'\n    1 | a -> c # note\n      |        ^\nhint: comments are an extension, which "
+          "reshard_map_options.strict refuses\n" },
+    };
+    MAP_CASES_CHECK(cases, FORWARDS, make_source, print_diagnoses);
+    MAP_CASES_CHECK(strict, STRICT, make_source, print_diagnoses);
 }
 
 /* The first are kept; all are counted, and the text says that there are more. */

@@ -22,14 +22,10 @@ static void make_source(struct map_space *space)
     CHECK_OK(map_space_seal(space, &err));
 }
 
-struct text_case {
-    const char *why, *text, *expected;
-};
-
 /* The statements behind all macros, or the first message. */
-static void print_run(const struct map_run *run, struct buffer *out)
+static void print_run(const struct map_run *run, const char *text, enum map_reading reading, struct buffer *out)
 {
-    buffer_clear(out);
+    (void)text, (void)reading;
     if (run->diagnoses.error_count) {
         for (uint32_t i = 0; i < run->diagnoses.count; i++) {
             if (run->diagnoses.rows[i].severity == MAP_ERROR) {
@@ -43,37 +39,19 @@ static void print_run(const struct map_run *run, struct buffer *out)
             buffer_append_text(out, "\n");
         }
     }
-    buffer_append_byte(out, '\0');
 }
 
-enum reading { FORWARDS, STRICT, BACKWARDS };
-
-static void check_cases(const struct text_case *cases, size_t count, enum reading reading)
+static void print_json(const struct map_run *run, const char *text, enum map_reading reading, struct buffer *out)
 {
-    for (size_t i = 0; i < count; i++) {
-        struct map_space source = { 0 };
-        struct map_run run;
-        struct buffer out = { 0 };
-        reshard_error err = { 0 };
-        make_source(&source);
-        if (reading == BACKWARDS)
-            CHECK_OK(map_run_backwards(&run, cases[i].text, &source, NULL, &err));
-        else
-            CHECK_OK(map_run(&run, cases[i].text, &source, NULL, reading == STRICT, &err));
-        print_run(&run, &out);
-        if (strcmp((const char *)out.data, cases[i].expected) != 0)
-            fail_msg("%s:\n%s\ninstead of\n%s", cases[i].why, (const char *)out.data, cases[i].expected);
-        buffer_release(&out);
-        map_run_release(&run);
-        map_space_release(&source);
-    }
+    (void)reading;
+    assert_true(map_program_json(&run->written, str_of(text), out));
 }
 
-#define CHECK_CASES(cases, reading) check_cases(cases, sizeof(cases) / sizeof(cases[0]), reading)
+#define CHECK_CASES(cases, reading) MAP_CASES_CHECK(cases, reading, make_source, print_run)
 
 TEST(statements_are_told_as_json)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "texts", "a -> b, dtype='x y', src_dtype=\"é\"",
           "[{\"left\":[\"a\"],\"right\":[\"b\"],\"attrs\":[[\"dtype\",\"x y\"],[\"src_dtype\",\"é\"]],\"line\":1}]" },
         { "numbers", "a -> b, axis=007\na -> c, axis=00",
@@ -83,26 +61,12 @@ TEST(statements_are_told_as_json)
         { "a flag and what follows it", "q, s -> z, fused_ffn, axis=1",
           "[{\"left\":[\"q\",\"s\"],\"right\":[\"z\"],\"attrs\":[[\"fused_ffn\",true],[\"axis\",1]],\"line\":1}]" },
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct map_space source = { 0 };
-        struct map_run run;
-        struct buffer out = { 0 };
-        reshard_error err = { 0 };
-        make_source(&source);
-        map_run(&run, cases[i].text, &source, NULL, false, &err);
-        assert_true(map_program_json(&run.written, str_of(cases[i].text), &out));
-        buffer_append_byte(&out, '\0');
-        if (strcmp((const char *)out.data, cases[i].expected) != 0)
-            fail_msg("%s:\n%s\ninstead of\n%s", cases[i].why, (const char *)out.data, cases[i].expected);
-        buffer_release(&out);
-        map_run_release(&run);
-        map_space_release(&source);
-    }
+    MAP_CASES_CHECK(cases, FORWARDS, make_source, print_json);
 }
 
 TEST(names_of_fused_statements_are_tensors)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "nothing on the left", "q, _ -> z, fused_ffn", "fused_ffn: '_' is no tensor" },
         { "nothing on the right", "q -> _, fused_ffn", "fused_ffn: '_' is no tensor" },
     };
@@ -111,7 +75,7 @@ TEST(names_of_fused_statements_are_tensors)
 
 TEST(constants_are_numbers_by_name)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "a definition", "n = 1\na -> x, y, axis=n", "a -> x, y, axis=1\n" },
         { "one made of others", "n = 3\nk = n * 2 + 4 / 4 - 6\na -> x, y, axis=k", "a -> x, y, axis=1\n" },
         { "the later definition counts", "n = 0\nn = 1\na -> x, y, axis=n", "a -> x, y, axis=1\n" },
@@ -132,7 +96,7 @@ TEST(constants_are_numbers_by_name)
 
 TEST(braces_put_numbers_inside_names)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "inside a name", "s -> m.{0:2}.w, unstack=0", "s -> m.0.w, m.1.w, unstack=0\n" },
         { "at its end", "n = 2\ns -> m{0:n}, axis=0", "s -> m0, m1, axis=0\n" },
         { "on the left, transposed", "l.{0:2}.w^T -> m, axis=1",
@@ -165,7 +129,8 @@ TEST(placeholders_match_numbers_of_any_digits)
     add(&source, "l.x9.w", 1, 2, 0);
     CHECK_OK(map_space_seal(&source, &err));
     CHECK_OK(map_run(&run, "l.$LAYER_ID.w -> m.$LAYER_ID", &source, NULL, false, &err));
-    print_run(&run, &out);
+    print_run(&run, NULL, FORWARDS, &out);
+    buffer_append_byte(&out, '\0');
     buffer_append_byte(&expected, '\0');
     assert_string_equal(out.data, expected.data);
     buffer_release(&out);
@@ -185,7 +150,7 @@ TEST(several_placeholders_match_with_what_is_between_them)
     add(&source, "l.3.expertx.12.w", 1, 2, 0);
     CHECK_OK(map_space_seal(&source, &err));
     CHECK_OK(map_run(&run, "l.$LAYER_ID.experts.$EXPERT_ID.w -> m.$EXPERT_ID.of.$LAYER_ID", &source, NULL, false, &err));
-    print_run(&run, &out);
+    print_run(&run, NULL, FORWARDS, &out);
     buffer_append_byte(&out, '\0');
     assert_non_null(strstr((char *)out.data, "l.3.experts.12.w -> m.12.of.3\n"));
     assert_null(strstr((char *)out.data, "expertx.12.w -> m"));
@@ -196,7 +161,7 @@ TEST(several_placeholders_match_with_what_is_between_them)
 
 TEST(conditions_keep_or_drop_a_statement)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "a key that is there", "a -> x, when=\"q\"", "a -> x\n" },
         { "a key that is not", "a -> x, when=\"k\"\nq -> y", "q -> y\n" },
         { "unless", "a -> x, unless=\"q\"\na -> y, unless=\"k\"", "a -> y\n" },
@@ -211,7 +176,7 @@ TEST(conditions_keep_or_drop_a_statement)
 
 TEST(conditions_read_backwards_ask_for_what_keys_come_from)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "a key that another statement renames",
           "w.$LAYER_ID -> l.$LAYER_ID.w, when=\"bias.$LAYER_ID\"\nbias.$LAYER_ID -> l.$LAYER_ID.b, optional",
           "w.0 -> l.0.w\nbias.0 -> l.0.b\n" },
@@ -226,7 +191,7 @@ TEST(conditions_read_backwards_ask_for_what_keys_come_from)
 
 TEST(optional_statements_need_their_first_name)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "it is there", "a -> x, optional", "a -> x\n" },
         { "it is not", "k -> x, optional\nq -> y", "q -> y\n" },
         { "transposed", "a^T -> x, optional\nk^T -> y, optional", "a -> a_transpose_tmp, permute=\"[]\"\na_transpose_tmp -> x\n" },
@@ -237,7 +202,7 @@ TEST(optional_statements_need_their_first_name)
           "'k' is neither a weight of the source nor assigned before" },
         { "a tensor of that name", "a -> x\nx -> `optional`, y, axis=0", "a -> x\nx -> optional, y, axis=0\n" },
     };
-    static const struct text_case back[] = {
+    static const struct map_case back[] = {
         { "it is there", "x -> a, optional", "x -> a\n" },
         { "it is not", "x -> k, optional\ny -> q", "y -> q\n" },
         { "for each layer", "x.$LAYER_ID -> l.$LAYER_ID.b, optional\ny.$LAYER_ID -> l.$LAYER_ID.k, optional", "x.0 -> l.0.b\n" },
@@ -248,7 +213,7 @@ TEST(optional_statements_need_their_first_name)
 
 TEST(an_offset_renumbers_layers_from_there_on)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "those below it are left alone", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=1", "l.1.w -> m.0.w\n" },
         { "by a constant", "n = 1\nl.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=n", "l.1.w -> m.0.w\n" },
         { "none are that high", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=2\nq -> y", "q -> y\n" },
@@ -261,7 +226,7 @@ TEST(an_offset_renumbers_layers_from_there_on)
         { "a condition about no number", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=1, when=\"l.$LAYER_ID.b\"",
           "no name of the statement has a number for 'l.$LAYER_ID.b'" },
     };
-    static const struct text_case back[] = {
+    static const struct map_case back[] = {
         { "counted up", "m.$LAYER_ID_OFFSET.w -> l.$LAYER_ID_OFFSET.w, offset=61", "m.61.w -> l.0.w\nm.62.w -> l.1.w\n" },
     };
     CHECK_CASES(cases, FORWARDS);
@@ -270,7 +235,7 @@ TEST(an_offset_renumbers_layers_from_there_on)
 
 TEST(stacks_add_and_drop_an_axis)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "a star that has keys", "l.*.w -> m, stack=0", "l.0.w, l.1.w -> m, stack=0\n" },
         { "a star without keys counts", "s -> m.*.w, unstack=0", "s -> m.0.w, m.1.w, unstack=0\n" },
         { "along the last axis", "q -> m.*.w, unstack=1", "q -> m.0.w, m.1.w, m.2.w, m.3.w, m.4.w, m.5.w, unstack=1\n" },
@@ -290,7 +255,7 @@ TEST(stacks_add_and_drop_an_axis)
 
 TEST(shares_say_how_parts_relate)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "of a split", "q -> x, y, axis=1, shares=\"[1, 2]\"", "q -> x, y, axis=1, shares=\"[1, 2]\"\n" },
         { "by name", "n = 2\nq -> x, y, axis=1, shares=\"[ 1,n ]\"", "q -> x, y, axis=1, shares=\"[1, 2]\"\n" },
         { "of a join", "q, s -> m, axis=0, shares=\"[2, 1]\"", "q, s -> m, axis=0, shares=\"[2, 1]\"\n" },
@@ -304,7 +269,7 @@ TEST(shares_say_how_parts_relate)
           "shares are 2 positive numbers here, one for each part, not [9223372036854775807, 1]" },
         { "without an axis", "q -> x, y, shares=\"[1, 2]\"", "a split has exactly one attribute, axis=number" },
     };
-    static const struct text_case back[] = {
+    static const struct map_case back[] = {
         { "a join", "x, y -> q, axis=1, shares=\"[1, 2]\"", "x, y -> q, axis=1, shares=\"[1, 2]\"\n" },
         { "a split", "m -> q, s, axis=0, shares=\"[2, 1]\"", "m -> q, s, axis=0, shares=\"[2, 1]\"\n" },
     };
@@ -314,7 +279,7 @@ TEST(shares_say_how_parts_relate)
 
 TEST(reshape_fits_or_says_why)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "rows become two axes", "a -> x, reshape=\"[2, 2, 6]\"", "a -> x, reshape=\"[2, 2, 6]\"\n" },
         { "columns too", "a -> x, reshape=\"[2, 2, 3, 2]\"", "a -> x, reshape=\"[2, 2, 3, 2]\"\n" },
         { "another shape", "a -> x, reshape=\"[2, 3, 4]\"", "'a' has neither the shape that reshape gives nor the one with two axes" },
@@ -328,12 +293,12 @@ TEST(reshape_fits_or_says_why)
           "'a' has neither the shape that reshape gives nor the one with two axes" },
         { "two names", "a -> x, y, reshape=\"[2, 2, 6]\"", "a reshape makes one tensor of one" },
     };
-    CHECK_CASES(cases, false);
+    CHECK_CASES(cases, FORWARDS);
 }
 
 TEST(strict_aoa_knows_none_of_it)
 {
-    static const struct text_case cases[] = {
+    static const struct map_case cases[] = {
         { "definitions", "n = 1\na -> x, y, axis=1", "expected '->', found '='" },
         { "constants", "a -> x, y, axis=n", "expected a number or a string, found 'n'" },
         { "operators", "a -> x, y, axis=1 + 0", "unexpected character '+'" },
