@@ -644,7 +644,8 @@ enum {
 };
 
 /* What diff has found of a tensor. Changed elements have other bits, whatever the tolerance; what is beyond it counts for the differences.
- * max_difference is NaN where a side has no number, max_relative (against the second's value) infinite where that is zero. */
+ * max_difference is NaN where a side has no number, max_relative (against the second's value) infinite where that is zero, or one is no
+ * number and the other is. */
 typedef struct reshard_diff_tensor {
     size_t struct_size;
     reshard_str key;

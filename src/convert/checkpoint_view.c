@@ -116,8 +116,11 @@ reshard_status checkpoint_select(struct checkpoint *checkpoint, const struct vie
         status = view_items(&viewing, err);
     if (!status)
         status = view_index(&viewing, err);
-    if (!status)
+    if (!status) {
         status = key_filter_check(&viewing.view->filter, err);
+        if (status)
+            naming_hint(&viewing.view->naming, err);
+    }
     if (status) {
         checkpoint_view_free(viewing.view);
         free(viewing.listed);

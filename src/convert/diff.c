@@ -7,6 +7,7 @@
 #include "convert/mapped.h"
 #include "kernels/difference.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Elements are compared whole: what a window cuts off waits here for the next. By worker. */
@@ -428,7 +429,10 @@ static reshard_status explain_differences(struct diff *diff, const struct engine
     const uint32_t first = 0;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < diff->pair_count && !status; i++) {
-        if (diff->results[i].count > 1 && team_rank(team) == first)
+        const struct difference *result = &diff->results[i];
+        const bool is_lost = isnan(result->max_absolute) && isinf(result->max_relative);
+        const bool is_suspect = result->count > 1 || is_lost; /* of one number any two have a factor */
+        if (is_suspect && team_rank(team) == first)
             status = explain_add(&explanation, diff->pairs[i], err);
     }
     for (uint32_t i = 0; i < diff->misfit_count && team_rank(team) == first && !status; i++)

@@ -48,9 +48,7 @@ static reshard_status fill_memory(void *context, uint32_t tensor, uint64_t offse
     return RESHARD_OK;
 }
 
-/* Reads a tensor of either side; out->bytes is malloc'd, also on failure. */
-static reshard_status hold_tensor(const struct explanation *explanation, bool is_a, uint32_t tensor, struct held_tensor *out,
-                                  reshard_error *err)
+reshard_status explain_hold(const struct explanation *explanation, bool is_a, uint32_t tensor, struct held_tensor *out, reshard_error *err)
 {
     const struct catalog *catalog = is_a ? explanation->catalog_a : explanation->b->catalog;
     const struct catalog_tensor *entry = &catalog->tensors[tensor];
@@ -145,8 +143,7 @@ static reshard_status suspect_try(const struct explanation *explanation, struct 
     return status;
 }
 
-/* What can be read as a whole, and has whole bytes. */
-static bool is_within_reach(const struct explanation *explanation, const struct suspect *suspect)
+bool explain_reaches(const struct explanation *explanation, const struct suspect *suspect)
 {
     const struct catalog *a = explanation->catalog_a, *b = explanation->b->catalog;
     const struct catalog_tensor *x = &a->tensors[suspect->pair.a], *y = &b->tensors[suspect->pair.b];
@@ -159,11 +156,11 @@ static bool is_within_reach(const struct explanation *explanation, const struct 
 static reshard_status suspect_read(struct explanation *explanation, struct suspect *suspect, reshard_error *err)
 {
     struct held_tensor a = { 0 }, b = { 0 };
-    if (!is_within_reach(explanation, suspect))
+    if (!explain_reaches(explanation, suspect))
         return RESHARD_OK;
-    reshard_status status = hold_tensor(explanation, true, suspect->pair.a, &a, err);
+    reshard_status status = explain_hold(explanation, true, suspect->pair.a, &a, err);
     if (!status)
-        status = hold_tensor(explanation, false, suspect->pair.b, &b, err);
+        status = explain_hold(explanation, false, suspect->pair.b, &b, err);
     if (!status) {
         explanation->bytes += a.elements * dtype_element_bytes(a.dtype) + b.elements * dtype_element_bytes(b.dtype);
         status = suspect_try(explanation, suspect, &a, &b, err);
@@ -236,6 +233,8 @@ reshard_status explain_run(struct explanation *explanation, reshard_error *err)
         status = suspect_read(explanation, &explanation->suspects[i], err);
     if (!status)
         status = explain_places(explanation, err);
+    if (!status && explanation->count)
+        status = explain_families(explanation, err);
     if (!status && explanation->count)
         status = explain_files(explanation, false, err);
     if (!status && explanation->count && !explanation->made)

@@ -51,9 +51,15 @@ reshard_status explain_add(struct explanation *explanation, struct lockstep_pair
 reshard_status explain_run(struct explanation *explanation, reshard_error *err);
 void explain_release(struct explanation *explanation);
 
+/* Whether a pair can be read as a whole, and has whole bytes. */
+bool explain_reaches(const struct explanation *explanation, const struct suspect *suspect);
+
+/* Reads a tensor of either side; out->bytes is malloc'd, also on failure. */
+reshard_status explain_hold(const struct explanation *explanation, bool is_a, uint32_t tensor, struct held_tensor *out, reshard_error *err);
+
 /* Each tries some mistakes on a pair, and words in out how b came from a. false: it is none of them. */
 
-/* explain_values.c: nothing but zeros, a cast, a factor, a transposition. */
+/* explain_values.c: nothing but zeros, a cast, a factor, a transposition, what is no number. */
 bool explain_values(const struct held_tensor *a, const struct held_tensor *b, struct buffer *out);
 
 /* explain_order.c: slices along one axis come in another order. cuts[axis][i]: whether a shard of either side begins at index i of the
@@ -64,6 +70,9 @@ bool explain_order(const struct held_tensor *a, const struct held_tensor *b, str
 /* explain_seams.c: whole shards differ, and others not at all. is_changed has a byte an element. side: what the catalog's checkpoint is
  * called. */
 bool explain_seams(const struct catalog *catalog, uint32_t tensor, const unsigned char *is_changed, const char *side, struct buffer *out);
+
+/* explain_fused.c: of what is not explained yet, weights that other checkpoints fuse, and that have rows of each other. */
+reshard_status explain_families(struct explanation *explanation, reshard_error *err);
 
 /* explain_files.c: for what is not explained yet, whether all that its file holds is other, while other files' tensors agree. */
 reshard_status explain_files(struct explanation *explanation, bool is_a, reshard_error *err);

@@ -4,7 +4,7 @@
  * order, that order is put into words: shards in each other's place, parts of a fused weight dealt over another number of ranks, the halves
  * of heads interleaved, or else its runs.
  */
-#include "convert/explain.h"
+#include "convert/explain_slices.h"
 
 #include <stdlib.h>
 
@@ -14,20 +14,10 @@
 #define SLICES_MAX ((int64_t)1 << 24)
 #define PIECES_NAMED 16
 #define RUNS_NAMED 4
-#define GROUPS_MAX 64  /* query heads for each pair of key and value heads */
-#define DEGREE_MAX 256 /* of tensor parallelism */
 #define HEAD_MAX 512
 
-struct order {
-    int64_t count;
-    uint64_t *a, *b;     /* hashes of slices */
-    int64_t *from;       /* b's slice i is a's slice from[i] */
-    const unsigned char *cuts;
-    const char *noun;    /* what slices are called */
-};
-
 /* A slice may lie in many places, one for each index of the axes in front: then the hash of one is the seed of the next. */
-static void hash_slices(const struct held_tensor *tensor, int axis, uint64_t *hashes)
+void slices_hash(const struct held_tensor *tensor, int axis, uint64_t *hashes)
 {
     uint64_t outer = 1, inner = dtype_element_bytes(tensor->dtype), count = (uint64_t)tensor->shape[axis];
     for (int i = 0; i < axis; i++)
@@ -73,7 +63,7 @@ static int64_t slice_find(const struct hashed_slice *slices, int64_t *next, int6
 }
 
 /* Fills order->from; false: b's slices are not those of a, or are in the same order. */
-static bool slices_match(struct order *order, reshard_error *err)
+static bool slices_match(struct slice_order *order, reshard_error *err)
 {
     const size_t count = (size_t)order->count;
     struct hashed_slice *slices = malloc(count * sizeof(*slices));
@@ -95,84 +85,10 @@ static bool slices_match(struct order *order, reshard_error *err)
     return is_found;
 }
 
-/* ---- fused weights ---- */
-
-/* Parts of a fused weight, in units of which each rank has a whole number. */
-struct fusion {
-    int64_t parts, size[3]; /* slices of each part */
-};
-
-/* Where slice i of the weight that `degree` ranks hold lies in the weight of one rank. */
-static int64_t fusion_whole(const struct fusion *fusion, int64_t degree, int64_t count, int64_t i)
-{
-    const int64_t per_rank = count / degree, rank = i / per_rank;
-    int64_t rest = i % per_rank, before = 0, part = 0;
-    while (rest >= fusion->size[part] / degree) {
-        rest -= fusion->size[part] / degree;
-        before += fusion->size[part++];
-    }
-    return before + rank * (fusion->size[part] / degree) + rest;
-}
-
-/* And back. */
-static int64_t fusion_place(const struct fusion *fusion, int64_t degree, int64_t count, int64_t whole)
-{
-    int64_t before = 0, part = 0;
-    while (whole >= fusion->size[part]) {
-        whole -= fusion->size[part];
-        before += fusion->size[part++] / degree;
-    }
-    const int64_t own = fusion->size[part] / degree;
-    return whole / own * (count / degree) + before + whole % own;
-}
-
-static bool is_fused_for(const struct order *order, const struct fusion *fusion, int64_t degree_a, int64_t degree_b)
-{
-    for (int64_t i = 0; i < order->count; i++) {
-        int64_t whole = fusion_whole(fusion, degree_b, order->count, i);
-        if (order->b[i] != order->a[fusion_place(fusion, degree_a, order->count, whole)])
-            return false;
-    }
-    return true;
-}
-
-static bool try_fusion(const struct order *order, const struct fusion *fusion, int64_t units, struct buffer *out)
-{
-    for (int64_t a = 1; a <= units && a <= DEGREE_MAX; a++)
-        for (int64_t b = 1; units % a == 0 && b <= units && b <= DEGREE_MAX; b++) {
-            bool is_plausible = fusion->parts == 3 || ((a & (a - 1)) == 0 && (b & (b - 1)) == 0);
-            if (a == b || units % b || !is_plausible || !is_fused_for(order, fusion, a, b))
-                continue;
-            buffer_printf(out, "%s of %s are interleaved for %lld tensor-parallel ranks in the second, for %lld in the first", order->noun,
-                          fusion->parts == 2 ? "two fused weights (gate and up)" : "fused q, k and v", (long long)b, (long long)a);
-            if (fusion->parts == 3 && fusion->size[0] != fusion->size[1])
-                buffer_printf(out, " (%lld of q for one of k and v)", (long long)(fusion->size[0] / fusion->size[1]));
-            return true;
-        }
-    return false;
-}
-
-static bool is_fused_pair(const struct order *order, struct buffer *out)
-{
-    const struct fusion fusion = { 2, { order->count / 2, order->count / 2 } };
-    return order->count % 2 == 0 && try_fusion(order, &fusion, order->count / 2, out);
-}
-
-static bool is_fused_qkv(const struct order *order, struct buffer *out)
-{
-    for (int64_t group = 1; group <= GROUPS_MAX && group + 2 <= order->count; group++) {
-        int64_t units = order->count / (group + 2);
-        const struct fusion fusion = { 3, { units * group, units, units } };
-        if (order->count % (group + 2) == 0 && try_fusion(order, &fusion, units, out))
-            return true;
-    }
-    return false;
-}
-
 /* ---- other orders ---- */
 
 /* Halves of each head against pairs, as two conventions of rotary embeddings want them. */
-static bool is_rotary(const struct order *order, struct buffer *out)
+static bool is_rotary(const struct slice_order *order, struct buffer *out)
 {
     for (int64_t head = 8; head <= HEAD_MAX && head <= order->count; head += 2) {
         bool to_pairs = order->count % head == 0, to_halves = to_pairs;
@@ -202,7 +118,7 @@ static int64_t divisor_of_both(int64_t a, int64_t b)
 }
 
 /* The largest pieces of one size that the order moves as wholes. */
-static int64_t piece_size(const struct order *order)
+static int64_t piece_size(const struct slice_order *order)
 {
     int64_t size = order->count;
     for (int64_t i = 0; i < order->count; i++) {
@@ -213,7 +129,7 @@ static int64_t piece_size(const struct order *order)
 }
 
 /* Whether pieces of that size are whole shards of one side or of the other. */
-static bool pieces_are_shards(const struct order *order, int64_t size)
+static bool pieces_are_shards(const struct slice_order *order, int64_t size)
 {
     for (int64_t i = 0; i < order->count; i += size)
         if (!order->cuts || !order->cuts[i])
@@ -221,7 +137,7 @@ static bool pieces_are_shards(const struct order *order, int64_t size)
     return order->cuts != NULL;
 }
 
-static bool is_in_pieces(const struct order *order, bool must_be_shards, struct buffer *out)
+static bool is_in_pieces(const struct slice_order *order, bool must_be_shards, struct buffer *out)
 {
     const int64_t size = piece_size(order), pieces = order->count / size;
     const bool are_shards = pieces_are_shards(order, size);
@@ -238,7 +154,7 @@ static bool is_in_pieces(const struct order *order, bool must_be_shards, struct 
 }
 
 /* Where the shard that begins at index i ends; shards may be of several sizes. */
-static int64_t shard_end(const struct order *order, int64_t i)
+static int64_t shard_end(const struct slice_order *order, int64_t i)
 {
     do
         i++;
@@ -246,7 +162,7 @@ static int64_t shard_end(const struct order *order, int64_t i)
     return i;
 }
 
-static int64_t shard_number(const struct order *order, int64_t index)
+static int64_t shard_number(const struct slice_order *order, int64_t index)
 {
     int64_t number = 0;
     for (int64_t i = 1; i <= index; i++)
@@ -255,7 +171,7 @@ static int64_t shard_number(const struct order *order, int64_t index)
 }
 
 /* Whole shards of the first stand where the second has whole ones. */
-static bool is_in_shards(const struct order *order, struct buffer *out)
+static bool is_in_shards(const struct slice_order *order, struct buffer *out)
 {
     int64_t shards = 0;
     if (!order->cuts || !order->cuts[0] || shard_end(order, 0) == order->count)
@@ -276,7 +192,7 @@ static bool is_in_shards(const struct order *order, struct buffer *out)
     return true;
 }
 
-static void tell_runs(const struct order *order, struct buffer *out)
+static void tell_runs(const struct slice_order *order, struct buffer *out)
 {
     int64_t runs = 0;
     buffer_printf(out, "%s come in another order: the second has the first's ", order->noun);
@@ -296,15 +212,15 @@ static bool mentions(struct str key, const char *word)
 }
 
 /* What the key says of fused weights goes before what shards or heads may look like. */
-static void tell_order(const struct order *order, struct str key, struct buffer *out)
+static void tell_order(const struct slice_order *order, struct str key, struct buffer *out)
 {
     bool looks_paired = mentions(key, "gate_up") || mentions(key, "fc1") || mentions(key, "h_to_4h") || mentions(key, "w13");
     bool looks_qkv = mentions(key, "qkv") || mentions(key, "query_key") || mentions(key, "c_attn");
-    if ((looks_paired && is_fused_pair(order, out)) || (looks_qkv && is_fused_qkv(order, out)))
+    if ((looks_paired && slices_fused_pair(order, out)) || (looks_qkv && slices_fused_qkv(order, out)))
         return;
     if (is_in_pieces(order, true, out) || is_in_shards(order, out))
         return;
-    if (!is_rotary(order, out) && !is_fused_qkv(order, out) && !is_fused_pair(order, out) &&
+    if (!is_rotary(order, out) && !slices_fused_qkv(order, out) && !slices_fused_pair(order, out) &&
         !is_in_pieces(order, false, out))
         tell_runs(order, out);
 }
@@ -317,7 +233,7 @@ bool explain_order(const struct held_tensor *a, const struct held_tensor *b, str
         return false;
     for (int axis = 0; axis < a->rank && axis < AXES_TRIED; axis++) {
         const size_t count = (size_t)a->shape[axis];
-        struct order order = { .count = a->shape[axis], .cuts = cuts[axis], .noun = nouns[axis] };
+        struct slice_order order = { .count = a->shape[axis], .cuts = cuts[axis], .noun = nouns[axis] };
         if (order.count < 2 || order.count > SLICES_MAX)
             continue;
         order.a = malloc(count * sizeof(*order.a));
@@ -327,8 +243,8 @@ bool explain_order(const struct held_tensor *a, const struct held_tensor *b, str
         if (!is_found)
             error_set_memory(err);
         if (is_found) {
-            hash_slices(a, axis, order.a);
-            hash_slices(b, axis, order.b);
+            slices_hash(a, axis, order.a);
+            slices_hash(b, axis, order.b);
             is_found = slices_match(&order, err);
         }
         if (is_found)

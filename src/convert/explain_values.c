@@ -64,6 +64,64 @@ static bool explain_cast(const struct held_tensor *a, const struct held_tensor *
     return out->size > 0;
 }
 
+/* Whether b has the upper halves of a's float32, as they are or as bfloat16. */
+static bool is_cut_to_bf16(const struct held_tensor *a, const struct held_tensor *b)
+{
+    if (a->dtype != DTYPE_F32 || (b->dtype != DTYPE_F32 && b->dtype != DTYPE_BF16))
+        return false;
+    for (uint64_t i = 0; i < a->elements; i++) {
+        uint32_t whole, half;
+        uint16_t code;
+        memcpy(&whole, a->bytes + i * sizeof(whole), sizeof(whole));
+        memcpy(&code, b->bytes + i * sizeof(code), sizeof(code));
+        half = (uint32_t)code << 16;
+        if (b->dtype == DTYPE_F32)
+            memcpy(&half, b->bytes + i * sizeof(half), sizeof(half));
+        if (half != (whole & 0xffff0000))
+            return false;
+    }
+    return true;
+}
+
+static bool explain_cut(const struct held_tensor *a, const struct held_tensor *b, struct buffer *out)
+{
+    const bool is_second = is_cut_to_bf16(a, b);
+    if (is_second || is_cut_to_bf16(b, a))
+        buffer_printf(out, "the %s was cast to BF16 by cutting digits off, not by rounding%s", is_second ? "second" : "first",
+                      a->dtype == b->dtype ? ", and back" : "");
+    return out->size > 0;
+}
+
+/* Numbers of one side that are none on the other, where all else agrees. */
+static bool explain_lost_numbers(const struct held_tensor *a, const struct held_tensor *b, struct buffer *out)
+{
+    const unsigned width = dtype_element_bytes(a->dtype);
+    to_double_function to_double = cast_to_double_find(a->dtype);
+    uint64_t nan[2] = { 0 }, infinite[2] = { 0 };
+    if (a->dtype != b->dtype || dtype_info(a->dtype)->class_ != DTYPE_CLASS_FLOAT)
+        return false;
+    for (uint64_t i = 0; i < a->elements; i++) {
+        double pair[2];
+        if (memcmp(a->bytes + i * width, b->bytes + i * width, width) == 0)
+            continue;
+        to_double(a->bytes + i * width, &pair[0], 1);
+        to_double(b->bytes + i * width, &pair[1], 1);
+        if ((isfinite(pair[0]) != 0) == (isfinite(pair[1]) != 0))
+            return false;
+        const int side = isfinite(pair[0]) ? 1 : 0;
+        *(isnan(pair[side]) ? &nan[side] : &infinite[side]) += 1;
+    }
+    for (int side = 0; side < 2; side++) {
+        const char *const where = side ? "second" : "first";
+        if (nan[side])
+            buffer_printf(out, "%llu NaN in the %s alone, ", (unsigned long long)nan[side], where);
+        if (infinite[side])
+            buffer_printf(out, "%llu infinite in the %s alone, ", (unsigned long long)infinite[side], where);
+    }
+    buffer_printf(out, "all other values agree");
+    return true;
+}
+
 /* Relative rounding of one operation in the type. */
 static double explain_rounding(enum dtype dtype)
 {
@@ -141,5 +199,5 @@ bool explain_values(const struct held_tensor *a, const struct held_tensor *b, st
         buffer_printf(out, "the %s is nothing but zeros", is_all_zero(b) ? "second" : "first");
         return true;
     }
-    return explain_cast(a, b, out) || explain_factor(a, b, out);
+    return explain_cast(a, b, out) || explain_cut(a, b, out) || explain_lost_numbers(a, b, out) || explain_factor(a, b, out);
 }

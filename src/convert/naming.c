@@ -115,6 +115,12 @@ reshard_status naming_apply(struct naming *naming, enum naming_of of, struct str
     return naming_take(naming, key, err);
 }
 
+void naming_hint(const struct naming *naming, reshard_error *err)
+{
+    if (naming->is_active)
+        error_hint(err, "patterns are compared with the new names, after prefixes and renames");
+}
+
 void naming_end(struct naming *naming)
 {
     for (uint32_t i = 0; i < naming->rename_count; i++)

@@ -38,6 +38,9 @@ enum naming_of { NAMING_TENSOR, NAMING_ITEM };
 
 /* Replaces *key, whose new text lives until naming_end; the old one must live as long. USAGE if something else has that name. */
 reshard_status naming_apply(struct naming *naming, enum naming_of of, struct str *key, reshard_error *err);
+
+/* What a pattern is compared with where names are changed; for the hint, when one has matched no key. */
+void naming_hint(const struct naming *naming, reshard_error *err);
 void naming_end(struct naming *naming);
 
 #endif

@@ -349,8 +349,11 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
         status = recipe_table_close(&made.table, made.wanted->tensor_count, err);
     for (uint32_t i = 0; i < catalog->item_count && !status; i++)
         status = select_item(&choice, i, err);
-    if (!status)
+    if (!status) {
         status = key_rules_check(&choice.rules, err);
+        if (status)
+            naming_hint(&choice.naming, err);
+    }
     if (!status && made.wanted->tensor_count == 0 && catalog->tensor_count > 0 && (options->include || options->exclude))
         status = error_set(err, RESHARD_ERR_USAGE,
                            "no tensor is left after reshard_convert_options.include and reshard_convert_options.exclude");

@@ -33,7 +33,10 @@ static void difference_element(struct difference *difference, const struct toler
     bool is_tolerant = tolerance->absolute > 0 || tolerance->relative > 0;
     if (is_tolerant && (both_nan || absolute <= tolerance->absolute + tolerance->relative * magnitude))
         return;
-    difference_note(difference, index, absolute, absolute > 0 ? absolute / magnitude : 0);
+    double relative = absolute > 0 ? absolute / magnitude : 0;
+    if (!isfinite(absolute))
+        relative = both_nan ? 0 : INFINITY;
+    difference_note(difference, index, absolute, relative);
 }
 
 static void difference_block(struct difference *difference, enum dtype dtype, const struct tolerance *tolerance, const uint8_t *a,

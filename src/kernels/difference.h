@@ -12,7 +12,7 @@ struct difference {
     uint64_t changed;       /* elements whose bits differ */
     int64_t first_index;    /* of those counted; -1 if there are none */
     double max_absolute;    /* NaN: no number, on one side at least */
-    double max_relative;    /* |x - y| against |y|; infinite where y is zero */
+    double max_relative;    /* |x - y| against |y|; infinite where y is zero, or one of them is no number */
 };
 
 struct tolerance {

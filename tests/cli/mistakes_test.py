@@ -83,6 +83,10 @@ def rounded_to_bf16(value):
     return struct.unpack("<f", struct.pack("<I", bits + 0x7fff + (bits >> 16 & 1) & 0xffff0000))[0]
 
 
+def cut_to_bf16(value):
+    return struct.unpack("<f", b"\0\0" + struct.pack("<f", value)[2:])[0]
+
+
 def cause_of(work, a, b):
     """What diff says of `w` in the second."""
     safetensors(work.folder / "a.safetensors", {"w": a} if not isinstance(a, dict) else a)
@@ -120,12 +124,53 @@ def case_causes(work):
     ):
         said = cause_of(work, a, b)
         assert expected in said, f"{said!r} instead of {expected!r}"
+    cut = [[cut_to_bf16(x) for x in row] for row in w]
+    assert cause_of(work, w, cut) == "the second was cast to BF16 by cutting digits off, not by rounding, and back"
+    work.run("convert", "b.safetensors", "cut.safetensors", "--dtype", "*=BF16")
+    said = [f["text"] for f in work.findings("diff", "cut.safetensors", "a.safetensors") if f["kind"] == "cause"]
+    assert said == ["the first was cast to BF16 by cutting digits off, not by rounding"], said
+    lost = [list(row) for row in w]
+    lost[3][4], lost[5][6], lost[5][7] = math.nan, -math.inf, math.inf
+    assert cause_of(work, w, lost) == "1 NaN in the second alone, 2 infinite in the second alone, all other values agree"
+    said = json.loads(work.run("diff", "a.safetensors", "b.safetensors", "--json", status=1).stdout)
+    assert said["summary"]["max_relative"] is None and "relative error inf" in said["verdict"], said
+    assert cause_of(work, lost, w) == "1 NaN in the first alone, 2 infinite in the first alone, all other values agree"
     halves = [row for head in range(0, 32, 16) for pair in zip(q[head:head + 8], q[head + 8:head + 16]) for row in pair]
     assert "the other convention of rotary embeddings" in cause_of(work, q, halves)
     noise = [[x + work.draw.uniform(0.1, 0.2) for x in row] for row in w]
     assert cause_of(work, w, noise) == "", "an explanation of noise"
     swapped = cause_of(work, {"l.0": w, "l.1": noise}, {"l.0": noise, "l.1": w})
     assert swapped == {"l.0": "it and 'l.1' have changed places", "l.1": "it and 'l.0' have changed places"}, swapped
+
+
+def case_fused_elsewhere(work):
+    """Ranks' fused weights, put behind each other and cut as if one rank had them all: several tensors have rows of each other."""
+    draw = work.draw
+    parts = {"gate_proj": matrix(16, 6, draw), "up_proj": matrix(16, 6, draw), "q_proj": matrix(32, 6, draw),
+             "k_proj": matrix(8, 6, draw), "v_proj": matrix(8, 6, draw)}
+    model = {f"l.{name}.weight": rows for name, rows in parts.items()}
+    for words, degree, what in (
+        (("gate_proj", "up_proj"), 2, "two fused weights (gate and up)"),
+        (("gate_proj", "up_proj"), 8, "two fused weights (gate and up)"),
+        (("q_proj", "k_proj", "v_proj"), 4, "fused q, k and v"),
+    ):
+        rows = fused([parts[word] for word in words], degree)
+        other = dict(model)
+        for word in words:
+            other[f"l.{word}.weight"], rows = rows[:len(parts[word])], rows[len(parts[word]):]
+        for a, b, ranks in ((model, other, (degree, 1)), (other, model, (1, degree))):
+            if ranks == (1, 2):
+                continue  # with two ranks and two parts it is the same order from either side
+            said = cause_of(work, a, b)
+            assert sorted(said) == sorted(f"l.{word}.weight" for word in words), said
+            for word in words:
+                text, rest = said[f"l.{word}.weight"], [f"'l.{x}.weight'" for x in words if x != word]
+                expected = f"with {' and '.join(rest)}: rows of {what} are interleaved for {ranks[0]} tensor-parallel ranks in the " \
+                           f"second, for {ranks[1]} in the first"
+                assert text.startswith(expected), f"{text!r} instead of {expected!r}"
+    apart = dict(model)
+    apart["l.up_proj.weight"], apart["l.gate_proj.weight"] = matrix(16, 6, draw), matrix(16, 6, draw)
+    assert cause_of(work, model, apart) == {}, "a cause of weights that have nothing of each other"
 
 
 def case_stale_shard(work):

@@ -355,9 +355,12 @@ def option_strip_prefix(sh, verb):
         return
     if verb == "diff":
         return names_agree(sh, "--strip-prefix", "a.")
+    new_names = "compared with the new names"
     if verb in ("ls", "hash", "stats"):
         sh("convert", model(sh), "named", "--to", "safetensors", "--add-prefix", "a.")
         equal(sorted(t["key"] for t in sh.json(verb, "named", "--strip-prefix", "a.")["tensors"]), ["n", "v", "w"])
+        assert new_names in sh(verb, "named", "a.*", "--strip-prefix", "a.", status=2).stderr
+        assert new_names not in sh(verb, "named", "b.*", status=2).stderr
         return
     if verb == "inspect":
         sh("convert", model(sh), "named", "--to", "safetensors", "--add-prefix", "a.")
@@ -367,6 +370,8 @@ def option_strip_prefix(sh, verb):
     target = ["bad"] if verb == "convert" else []
     said = sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "glm.", status=2).stderr
     assert "'glm.w' and 'w' would both be called 'w'" in said, said
+    said = sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "gl", "--include", "glm.w", status=2).stderr
+    assert new_names in said, said
     found, _ = made(sh, verb, "long.safetensors", "--to", "hf", "--exclude", "w", "--strip-prefix", "gl")
     assert found is None or set(found) == {"m.w"}, found
 
