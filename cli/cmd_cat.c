@@ -232,9 +232,21 @@ static int cat_tensor(const struct options *options, reshard_checkpoint *checkpo
 
 #define KEYS_OFFERED_MAX 100000
 
+/* A slice that was typed behind the key, as in Python: how it is asked for. */
+static bool hint_slice(const reshard_checkpoint *checkpoint, const char *key, char *out, size_t size)
+{
+    const char *bracket = strrchr(key, '['), *end = key + strlen(key);
+    if (!bracket || end - bracket < 3 || end[-1] != ']' || reshard_tensor_find(checkpoint, key, (size_t)(bracket - key)) < 0)
+        return false;
+    snprintf(out, size, "did you mean '%.*s --slice %.*s'?", (int)(bracket - key), key, (int)(end - bracket - 2), bracket + 1);
+    return true;
+}
+
 /* "did you mean": the keys that are nearest, of parameters, buffers and all else. */
 static void hint_keys(const struct options *options, const reshard_checkpoint *checkpoint, const char *key, char *out, size_t size)
 {
+    if (hint_slice(checkpoint, key, out, size))
+        return;
     struct near_names near = { .word = key };
     size_t count = reshard_tensor_count(checkpoint) < KEYS_OFFERED_MAX ? reshard_tensor_count(checkpoint) : KEYS_OFFERED_MAX;
     char **names = calloc(count + 1, sizeof(*names)), otherwise[200];

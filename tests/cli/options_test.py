@@ -661,6 +661,8 @@ def option_slice(sh, verb):
                          ("::0", None), ("16", None), ("-17", None)):
         said = sh("cat", model(sh), "w", "--slice", text, status=0 if values is not None else 2).stdout.split()
         equal([float(value) for value in said], values or [])
+    assert "did you mean 'w --slice 1:3,2'?" in sh("cat", model(sh), "w[1:3,2]", status=2).stderr
+    assert "--slice" not in sh("cat", model(sh), "no[1]", status=2).stderr
     data = sh.json("cat", model(sh), "w", "--slice", "::8,0")
     equal((data["shape"], data["data"]), ([2, 1], [7, 39]))
 
