@@ -282,11 +282,10 @@ class Bench:
             self.row("read amplification of it", found[5], "1.00" if once else "", "", "" if once else "every byte is wanted twice")
         shutil.rmtree(folder)
 
-    def machines(self, gigabytes):
+    def machines(self, gigabytes, where, *sync):
         """A conversion by two processes, over MPI and as parts without it, against the same by one."""
         reshard, source = self.args.reshard, self.make("dcp", gigabytes, 4)
-        convert = lambda program, target, *more: [program, "convert", source, self.out + "/" + target, "--to", "hf", "--quiet", "--no-sync",
-                                                  *more]
+        convert = lambda program, target, *more: [program, "convert", source, self.out + "/" + target, "--to", "hf", "--quiet", *sync, *more]
         parts = [" ".join(convert(reshard, "parts", "--part", f"{i}/2")) for i in range(2)]
         commands = {"one": convert(reshard, "one"),
                     "`--part` twice side by side": f"{parts[0]} & {parts[1]} && wait && {reshard} commit {self.out}/parts"}
@@ -298,7 +297,7 @@ class Bench:
         found = self.side_by_side(commands)
         for name in [name for name in commands if name[0] == "`"]:
             start = found.get("start of " + name.strip("`").split()[0])
-            self.row(f"DCP to hf, {gigabytes} GB, {name}, against one process", f"{found['one'][0] / found[name][0]:.2f}x", "1.0x", "",
+            self.row(f"DCP to hf, {gigabytes} GB {where}, {name}, against one process", f"{found['one'][0] / found[name][0]:.2f}x", "1.0x", "",
                      f"{found[name][0]:.2f} s, one {found['one'][0]:.2f} s" +
                      (f"; MPI's start and a `verify` {start[0]:.2f} s" if start else ""))
         shutil.rmtree(source)
@@ -480,7 +479,7 @@ def main():
         if bench.wants("ranks"):
             bench.ranks(1000, "in memory")
         if bench.wants("machines"):
-            bench.machines(int(args.gigabytes.split(",")[-1]))
+            bench.machines(int(args.gigabytes.split(",")[-1]), "in memory", "--no-sync")
         if bench.wants("mapping"):
             bench.mapping()
         if bench.wants("megatron"):
@@ -493,13 +492,15 @@ def main():
             bench.zarr(int(args.gigabytes.split(",")[0]))
         if bench.wants("small"):
             bench.small()
-        if bench.wants("disk", "ranks") and disk_folder(args):
+        if bench.wants("disk", "ranks", "machines") and disk_folder(args):
             bench.root = on_disk = tempfile.mkdtemp(prefix="reshard-bench-", dir=disk_folder(args))
             bench.out = os.path.join(on_disk, "out")
             if bench.wants("disk"):
                 bench.disk(int(args.gigabytes.split(",")[0]))
             if bench.wants("ranks"):
                 bench.ranks(1000, "on a disk")
+            if bench.wants("machines"):
+                bench.machines(int(args.gigabytes.split(",")[-1]), "on a disk, synced")
         if args.before:
             print("\n| command | before, s | now, s | ratio | ratio of CPU time |\n|---|---|---|---|---|")
             for what, was, now, cpu_was, cpu_now in bench.before:
