@@ -285,7 +285,8 @@ class Bench:
     def machines(self, gigabytes, where, *sync):
         """A conversion by two processes, over MPI and as parts without it, against the same by one."""
         reshard, source = self.args.reshard, self.make("dcp", gigabytes, 4)
-        convert = lambda program, target, *more: [program, "convert", source, self.out + "/" + target, "--to", "hf", "--quiet", *sync, *more]
+        options = ["--to", "hf", "--quiet", *sync]
+        convert = lambda program, target, *more: [program, "convert", source, f"{self.out}/{target}", *options, *more]
         parts = [" ".join(convert(reshard, "parts", "--part", f"{i}/2")) for i in range(2)]
         commands = {"one": convert(reshard, "one"),
                     "`--part` twice side by side": f"{parts[0]} & {parts[1]} && wait && {reshard} commit {self.out}/parts"}
@@ -297,7 +298,8 @@ class Bench:
         found = self.side_by_side(commands)
         for name in [name for name in commands if name[0] == "`"]:
             start = found.get("start of " + name.strip("`").split()[0])
-            self.row(f"DCP to hf, {gigabytes} GB {where}, {name}, against one process", f"{found['one'][0] / found[name][0]:.2f}x", "1.0x", "",
+            ratio = found["one"][0] / found[name][0]
+            self.row(f"DCP to hf, {gigabytes} GB {where}, {name}, against one process", f"{ratio:.2f}x", "1.0x", "",
                      f"{found[name][0]:.2f} s, one {found['one'][0]:.2f} s" +
                      (f"; MPI's start and a `verify` {start[0]:.2f} s" if start else ""))
         shutil.rmtree(source)
