@@ -5,10 +5,14 @@
 #include "mapping_input.h"
 #include "streams.h"
 
+#include "reshard/writer.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define COMMIT_SCHEMA "reshard-commit/1"
 
 /* The format that the target's name says, where nothing else does; NULL: it says none. */
 static const char *format_of_name(const struct options *options)
@@ -239,6 +243,15 @@ static char *part_words_make(const struct options *options, size_t *size)
     return words;
 }
 
+/* Says what was written, and takes the report back. */
+static void conversion_told(const struct options *options, const char *schema, bool is_part, reshard_report *report)
+{
+    if (options->json)
+        report_json(options, report, schema);
+    else if (!options->quiet && !is_part)
+        convert_text(options, report);
+}
+
 typedef reshard_status (*conversion_call)(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                           const reshard_run_options *run, reshard_report *report, reshard_error *err);
 
@@ -261,10 +274,8 @@ static int run_conversion(const struct options *options, const struct mapping_in
     progress_end(&progress);
     if (status)
         exit_status = convert_failed(options, mapping, status, &err);
-    else if (options->json)
-        report_json(options, &report, call == reshard_commit ? "reshard-commit/1" : "reshard-convert/1");
-    else if (!options->quiet && !convert->part_count)
-        convert_text(options, &report);
+    else
+        conversion_told(options, call == reshard_commit ? COMMIT_SCHEMA : "reshard-convert/1", convert->part_count, &report);
     reshard_report_release(&report);
     reshard_close(source);
     return exit_status;
@@ -339,14 +350,29 @@ static void options_of_part(struct options *part, const struct options *options,
     part->color = options->color;
 }
 
+/* Parts that a program has written. */
+static int commit_declared(const struct options *given, const char *target)
+{
+    static struct options options;
+    struct progress progress;
+    reshard_error err = { 0 };
+    reshard_report report = RESHARD_REPORT_INIT;
+    options = *given;
+    options.paths[1] = target;
+    reshard_run_options run = progress_start(&progress, &options, "commit");
+    reshard_status status = reshard_writer_commit(NULL, target, NULL, &run, &report, &err);
+    progress_end(&progress);
+    if (!status)
+        conversion_told(&options, COMMIT_SCHEMA, false, &report);
+    reshard_report_release(&report);
+    return status ? print_error(&options, status, &err) : 0;
+}
+
 static int commit_as(const struct options *options, const char *target, char *words, size_t size)
 {
     static struct options part;
     struct mapping_input mapping;
     char **argv;
-    if (!size) /* they are no parts of this command */
-        return print_failure(options, RESHARD_ERR_UNSUPPORTED, NULL,
-                             "a program has written the parts, and commits them: reshard_commit or reshard_writer_commit");
     int count = part_words_split(words, size, &argv);
     if (count < 2 || chdir(argv[0])) {
         free(argv);
@@ -390,7 +416,7 @@ int command_commit(const struct options *options)
     if (status)
         exit_status = target ? print_error(options, status, &err) : print_failure(options, status, NULL, "out of memory");
     else
-        exit_status = commit_as(options, target, words, size);
+        exit_status = size ? commit_as(options, target, words, size) : commit_declared(options, target);
     reshard_free(words);
     free(target);
     return exit_status;

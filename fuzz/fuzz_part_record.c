@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a part of a target says that it has written, as the commit reads it: any bytes behind the right beginning, with the right checksum.
+ * What a part of a target says that it has written, and what it was opened with, as the commit reads them: any bytes behind the right
+ * beginning, with the right checksum.
  * A commit succeeds, and what is visible then opens, or it fails, and nothing is visible.
  */
 #include "base/crc32.h"
@@ -102,6 +103,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     options.part_count = 0;
     reshard_status status = reshard_writer_commit(&input, target, &options, NULL, NULL, NULL);
     must((status == RESHARD_OK) == (access(target, F_OK) == 0));
+    if (status) {
+        status = reshard_writer_commit(NULL, target, NULL, NULL, NULL, NULL);
+        must((status == RESHARD_OK) == (access(target, F_OK) == 0));
+    }
     if (status)
         return 0;
     reshard_checkpoint *opened;

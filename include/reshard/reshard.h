@@ -514,7 +514,8 @@ reshard_status reshard_convert(reshard_checkpoint *source, const char *target_pa
 reshard_status reshard_commit(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                               const reshard_run_options *run, reshard_report *report, reshard_error *err);
 
-/* The part_words of some part of a target that is not yet visible; free *words with reshard_free. RESHARD_DIFFERS: there is no part. */
+/* The part_words of some part of a target that is not yet visible, none if its program gave none (reshard_writer_commit may do without);
+ * free *words with reshard_free. RESHARD_DIFFERS: there is no part. */
 reshard_status reshard_part_words(const char *target_path, char **words, size_t *size, reshard_error *err);
 
 /* What reshard_convert would do; touches nothing. target_path may be NULL. */

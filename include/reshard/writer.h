@@ -88,6 +88,10 @@ reshard_status reshard_writer_finish(reshard_writer *writer, reshard_error *err)
  * put the pieces that it has, and finished. RESHARD_DIFFERS names a part that is missing or of another run, or elements that no part or
  * that two parts have written; nothing is visible then, and what is there stays. A part that failed, or whose process died, is written
  * again.
+ *
+ * input and options may both be NULL: part 0 keeps what it was opened with, but for run options, so that anybody who sees the storage can
+ * commit, as `reshard commit` does. It keeps nothing, and this is RESHARD_ERR_UNSUPPORTED, if it has part_words, or options with open, map,
+ * rename, choose_missing or store.
  */
 reshard_status reshard_writer_commit(const reshard_writer_input *input, const char *target_path, const reshard_convert_options *options,
                                      const reshard_run_options *run, reshard_report *report, reshard_error *err);

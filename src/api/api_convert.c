@@ -3,6 +3,7 @@
 
 #include "api/convert_call.h"
 #include "api/report.h"
+#include "api/writer_declaration.h"
 #include "convert/target_check.h"
 #include "formats/preview.h"
 
@@ -206,13 +207,16 @@ API_EXPORT reshard_status reshard_commit(reshard_checkpoint *source, const char 
 API_EXPORT reshard_status reshard_part_words(const char *target_path, char **words, size_t *size, reshard_error *err)
 {
     struct buffer out = { 0 };
+    bool is_first;
     ERROR_SCOPE(err);
     NEEDS(words, err);
     *words = NULL;
     NEEDS(size, err);
     *size = 0;
     NEEDS(target_path, err);
-    reshard_status status = conversion_part_words(target_path, &out, err);
+    reshard_status status = conversion_part_words(target_path, &is_first, &out, err);
+    if (!status && declaration_is(buffer_str(&out)))
+        buffer_clear(&out);
     if (!status && !buffer_append(&out, "", 1))
         status = error_set_memory(err);
     if (status) {

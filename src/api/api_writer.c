@@ -8,6 +8,7 @@
 #include "api/items.h"
 #include "api/public_shards.h"
 #include "api/report.h"
+#include "api/writer_declaration.h"
 #include "convert/feeding.h"
 
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 struct reshard_writer {
     struct feeding feeding;
     struct convert_call call;
+    struct buffer declaration; /* that the first part keeps */
     bool is_prepared;
 };
 
@@ -66,6 +68,16 @@ static reshard_status declared_open(const reshard_writer_input *input, const str
     return status;
 }
 
+static reshard_status declaration_keep(reshard_writer *writer, const reshard_writer_input *input, reshard_error *err)
+{
+    struct conversion_options *options = &writer->call.options;
+    if (!options->part_count || options->part || options->part_words.size)
+        return RESHARD_OK;
+    reshard_status status = declaration_write(input, &writer->call.given, &writer->declaration, err);
+    options->part_words = buffer_str(&writer->declaration);
+    return status;
+}
+
 /* Prepares, and goes on with what is given. */
 static reshard_status writer_begin(reshard_writer *writer, const reshard_writer_input *input, const char *target_path,
                                    reshard_status (*begin)(struct feeding *feeding, reshard_error *err), reshard_report *report,
@@ -75,6 +87,10 @@ static reshard_status writer_begin(reshard_writer *writer, const reshard_writer_
     struct checkpoint *source = NULL;
     reshard_status status = declared_open(input, &call->open.options.open, &source, err);
     if (!status)
+        status = declaration_keep(writer, input, err);
+    if (status)
+        checkpoint_close(source);
+    else
         status = feeding_prepare(&writer->feeding, source, target_path, &call->options, &call->run.engine, err);
     status = map_call_status(&call->map, status, err);
     if (!status) {
@@ -125,6 +141,31 @@ API_EXPORT reshard_status reshard_writer_open(const reshard_writer_input *input,
     return writer_new(input, target_path, options, run, feeding_begin, report, out, err);
 }
 
+/* What the parts were opened with is what the first of them has kept. */
+static reshard_status commit_declared(const char *target_path, const reshard_run_options *run, reshard_report *report, reshard_error *err)
+{
+    struct declaration declaration = { .input = RESHARD_WRITER_INPUT_INIT };
+    struct buffer words = { 0 };
+    reshard_writer *writer = NULL;
+    bool is_first;
+    reshard_status status = conversion_part_words(target_path, &is_first, &words, err);
+    if (!status && !declaration_is(buffer_str(&words))) {
+        status = is_first ? RESHARD_ERR_UNSUPPORTED : RESHARD_DIFFERS;
+        error_set(err, status, is_first ? "the parts do not keep what they were opened with: their program commits them"
+                                        : "part 0 is missing, which keeps what the parts were opened with");
+        if (!is_first)
+            error_hint(err, "write it, then commit again");
+    }
+    if (!status)
+        status = declaration_read(buffer_str(&words), &declaration, err);
+    if (!status)
+        status = writer_new(&declaration.input, target_path, &declaration.options, run, feeding_commit, report, &writer, err);
+    reshard_writer_free(writer);
+    declaration_release(&declaration);
+    buffer_release(&words);
+    return status;
+}
+
 API_EXPORT reshard_status reshard_writer_commit(const reshard_writer_input *input, const char *target_path,
                                                 const reshard_convert_options *options, const reshard_run_options *run,
                                                 reshard_report *report, reshard_error *err)
@@ -134,8 +175,10 @@ API_EXPORT reshard_status reshard_writer_commit(const reshard_writer_input *inpu
     reshard_status status = struct_clear(report, "reshard_report", err);
     if (status)
         return status;
-    NEEDS(input, err);
     NEEDS(target_path, err);
+    if (!input && !options)
+        return commit_declared(target_path, run, report, err);
+    NEEDS(input, err);
     NEEDS(options, err);
     status = writer_new(input, target_path, options, run, feeding_commit, report, &writer, err);
     reshard_writer_free(writer);
@@ -210,5 +253,6 @@ API_EXPORT void reshard_writer_free(reshard_writer *writer)
     if (writer->is_prepared)
         feeding_release(&writer->feeding);
     map_call_release(&writer->call.map);
+    buffer_release(&writer->declaration);
     free(writer);
 }

@@ -2,51 +2,23 @@
 #include "api/saver_request.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "api/handle.h"
+#include "api/options_pack.h"
 #include "api/sharded_handle.h"
 #include "base/checked.h"
 #include "parallel/shard_pack.h"
 
-#define REQUEST_MAGIC UINT64_C(0x3245564153485352) /* RSHSAVE2 */
-#define TEXT_NONE UINT32_MAX
-
-/* ---- which options go along ---- */
-
-static const size_t option_texts[] = {
-    offsetof(reshard_convert_options, to),           offsetof(reshard_convert_options, layout),
-    offsetof(reshard_convert_options, checksum),     offsetof(reshard_convert_options, wrap),
-    offsetof(reshard_convert_options, strip_prefix), offsetof(reshard_convert_options, add_prefix),
-    offsetof(reshard_convert_options, missing),
-};
-static const size_t option_lists[] = {
-    offsetof(reshard_convert_options, include), offsetof(reshard_convert_options, exclude),
-    offsetof(reshard_convert_options, dtypes),  offsetof(reshard_convert_options, format_options),
-    offsetof(reshard_convert_options, renames),
-};
-static const size_t option_ints[] = {
-    offsetof(reshard_convert_options, no_shard_limit), offsetof(reshard_convert_options, drop_items),
-    offsetof(reshard_convert_options, overwrite),      offsetof(reshard_convert_options, no_sync),
-    offsetof(reshard_convert_options, verify),
-};
-#define TEXTS (sizeof(option_texts) / sizeof(option_texts[0]))
-#define LISTS (sizeof(option_lists) / sizeof(option_lists[0]))
-#define INTS (sizeof(option_ints) / sizeof(option_ints[0]))
-
-#define MEMBER(type, structure, offset) (*(type *)((uint8_t *)(uintptr_t)(structure) + (offset)))
+#define REQUEST_MAGIC UINT64_C(0x3345564153485352) /* RSHSAVE3 */
 
 reshard_status saver_request_check(const struct saver_request *request, reshard_error *err)
 {
     const reshard_convert_options *options = request->options;
-    const char *what = options->open              ? "open"
-                       : options->map             ? "map"
-                       : options->rename          ? "rename"
-                       : options->choose_missing  ? "choose_missing"
+    const char *excluded = options_pack_excluded(options);
+    const char *what = excluded                   ? excluded
                        : options->resume          ? "resume"
                        : options->part_count      ? "part_count"
                        : options->part_words.size ? "part_words"
-                       : options->store           ? "store"
                                                   : NULL;
     if (what)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.%s is not for saves in the background", what);
@@ -67,71 +39,13 @@ const struct shard *saver_request_shard(const struct saver_request *request, siz
 
 /* ---- writing ---- */
 
-static void request_put_bytes(struct buffer *out, const char *data, size_t size)
-{
-    if (size >= TEXT_NONE) {
-        out->failed = true;
-        return;
-    }
-    buffer_append_u32le(out, (uint32_t)size);
-    buffer_append(out, data, size);
-    buffer_append_byte(out, 0);
-}
-
-static void request_put_text(struct buffer *out, const char *text)
-{
-    if (text)
-        request_put_bytes(out, text, strlen(text));
-    else
-        buffer_append_u32le(out, TEXT_NONE);
-}
-
-/* The other process may have another working directory by then. */
-static reshard_status request_put_path(struct buffer *out, const char *path, reshard_error *err)
-{
-    struct buffer whole = { 0 };
-    char *folder = path && path[0] != '/' ? getcwd(NULL, 0) : NULL;
-    if (path && path[0] != '/' && !folder)
-        return error_set_errno(err, "the working directory");
-    if (folder) {
-        buffer_append_text(&whole, folder);
-        buffer_append_byte(&whole, '/');
-        buffer_append(&whole, path, strlen(path) + 1);
-    }
-    if (whole.failed)
-        out->failed = true;
-    else
-        request_put_text(out, folder ? (const char *)whole.data : path);
-    buffer_release(&whole);
-    free(folder);
-    return RESHARD_OK;
-}
-
-static void request_put_list(struct buffer *out, const char *const *list)
-{
-    uint32_t count = 0;
-    while (list && list[count])
-        count++;
-    buffer_append_u32le(out, list ? count : TEXT_NONE);
-    for (uint32_t i = 0; i < count; i++)
-        request_put_text(out, list[i]);
-}
-
 static reshard_status request_put_options(const struct saver_request *request, struct buffer *out, reshard_error *err)
 {
-    reshard_status status = request_put_path(out, request->path, err);
+    reshard_status status = packed_put_path(out, request->path, err);
+    packed_put_text(out, request->name);
     if (!status)
-        status = request_put_path(out, request->options->like, err);
-    request_put_text(out, request->name);
-    for (size_t i = 0; i < TEXTS; i++)
-        request_put_text(out, MEMBER(const char *, request->options, option_texts[i]));
-    for (size_t i = 0; i < LISTS; i++)
-        request_put_list(out, MEMBER(const char *const *, request->options, option_lists[i]));
-    for (size_t i = 0; i < INTS; i++)
-        buffer_append_byte(out, MEMBER(int, request->options, option_ints[i]) != 0);
-    buffer_append_byte(out, request->options->no_space_check != 0);
-    buffer_append_u64le(out, request->options->max_shard_bytes);
-    request_put_text(out, request->run->io);
+        status = options_pack(request->options, out, err);
+    packed_put_text(out, request->run->io);
     buffer_append_u64le(out, request->run->memory_bytes);
     buffer_append_u64le(out, request->run->threads);
     return status;
@@ -166,8 +80,8 @@ reshard_status saver_request_write(const struct saver_request *request, const ui
     }
     buffer_append_u64le(out, request->item_count);
     for (size_t i = 0; i < request->item_count; i++) {
-        request_put_bytes(out, request->items[i].key.data, request->items[i].key.size);
-        request_put_bytes(out, request->items[i].json.data, request->items[i].json.size);
+        packed_put_bytes(out, request->items[i].key.data, request->items[i].key.size);
+        packed_put_bytes(out, request->items[i].json.data, request->items[i].json.size);
     }
     return out->failed ? buffer_error(out, err) : RESHARD_OK;
 }
@@ -183,80 +97,25 @@ struct request_reading {
     uint64_t item_count;
 };
 
-static bool request_take_bytes(struct cursor *cursor, struct str *out)
+static reshard_status request_damaged(const struct request_reading *reading, reshard_error *err)
 {
-    uint32_t size;
-    uint8_t end;
-    return cursor_u32le(cursor, &size) && size != TEXT_NONE && cursor_bytes(cursor, size, out) && cursor_u8(cursor, &end) && end == 0;
+    return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", reading->cursor.pos);
 }
 
-static bool request_take_text(struct cursor *cursor, const char **out)
-{
-    struct cursor before = *cursor;
-    struct str text;
-    uint32_t size;
-    *out = NULL;
-    if (!cursor_u32le(&before, &size))
-        return false;
-    if (size == TEXT_NONE) {
-        *cursor = before;
-        return true;
-    }
-    if (!request_take_bytes(cursor, &text) || memchr(text.data, 0, text.size))
-        return false;
-    *out = text.data;
-    return true;
-}
-
-static bool request_take_list(struct request_reading *reading, const char *const **out)
-{
-    uint32_t count;
-    *out = NULL;
-    if (!cursor_u32le(&reading->cursor, &count))
-        return false;
-    if (count == TEXT_NONE)
-        return true;
-    if (count > cursor_left(&reading->cursor) / sizeof(count))
-        return false;
-    const char **list = arena_array(&reading->work->arena, (size_t)count + 1, sizeof(*list));
-    if (!list)
-        return false;
-    for (uint32_t i = 0; i < count; i++) {
-        if (!request_take_text(&reading->cursor, &list[i]) || !list[i])
-            return false;
-    }
-    list[count] = NULL;
-    *out = list;
-    return true;
-}
-
-static bool request_take_options(struct request_reading *reading)
+static reshard_status request_take_options(struct request_reading *reading, reshard_error *err)
 {
     struct cursor *cursor = &reading->cursor;
+    struct saver_work *work = reading->work;
     uint64_t magic;
-    uint8_t flag;
-    if (!cursor_u64le(cursor, &magic) || magic != REQUEST_MAGIC || !request_take_text(cursor, &reading->work->path) ||
-        !reading->work->path || !request_take_text(cursor, &reading->work->options.like) ||
-        !request_take_text(cursor, &reading->work->name))
-        return false;
-    for (size_t i = 0; i < TEXTS; i++) {
-        if (!request_take_text(cursor, &MEMBER(const char *, &reading->work->options, option_texts[i])))
-            return false;
-    }
-    for (size_t i = 0; i < LISTS; i++) {
-        if (!request_take_list(reading, &MEMBER(const char *const *, &reading->work->options, option_lists[i])))
-            return false;
-    }
-    for (size_t i = 0; i < INTS; i++) {
-        if (!cursor_u8(cursor, &flag))
-            return false;
-        MEMBER(int, &reading->work->options, option_ints[i]) = flag;
-    }
-    if (!cursor_u8(cursor, &flag))
-        return false;
-    reading->work->options.no_space_check = flag;
-    return cursor_u64le(cursor, &reading->work->options.max_shard_bytes) && request_take_text(cursor, &reading->work->run.io) &&
-           cursor_u64le(cursor, &reading->work->run.memory_bytes) && cursor_u64le(cursor, &reading->work->run.threads);
+    if (!cursor_u64le(cursor, &magic) || magic != REQUEST_MAGIC || !packed_take_text(cursor, &work->path) || !work->path ||
+        !packed_take_text(cursor, &work->name))
+        return request_damaged(reading, err);
+    reshard_status status = options_unpack(cursor, &work->arena, &work->options, err);
+    if (status)
+        return status;
+    bool is_good = packed_take_text(cursor, &work->run.io) && cursor_u64le(cursor, &work->run.memory_bytes) &&
+                   cursor_u64le(cursor, &work->run.threads);
+    return is_good ? RESHARD_OK : request_damaged(reading, err);
 }
 
 /* The copy of a shard's values is row-major. */
@@ -277,14 +136,14 @@ static reshard_status request_take_sharded(struct request_reading *reading, resh
     struct str packed;
     uint64_t size, offset;
     if (!cursor_u64le(cursor, &size) || !cursor_bytes(cursor, size, &packed))
-        return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
+        return request_damaged(reading, err);
     reshard_status status = reshard_sharded_new(&reading->work->sharded, err);
     if (!status)
         status = sharded_unpack(packed.data, packed.size, &reading->work->sharded->dict, err);
     for (size_t i = 0; !status && i < reading->work->sharded->dict.tensor_count; i++) {
         struct shard *shard = &reading->work->sharded->dict.tensors[i].shard;
         if (!cursor_u64le(cursor, &offset))
-            return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
+            return request_damaged(reading, err);
         if (shard->is_elsewhere)
             status = request_place_values(reading, shard, offset, err);
         shard->is_elsewhere = false;
@@ -299,7 +158,7 @@ static reshard_status request_take_shard(struct request_reading *reading, reshar
     struct shard shard;
     uint64_t offset;
     if (!shard_unpack(cursor, &room, &shard) || !cursor_u64le(cursor, &offset))
-        return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
+        return request_damaged(reading, err);
     shard.is_elsewhere = false;
     reshard_status status = shard_check(&shard, err);
     if (!status)
@@ -317,8 +176,8 @@ static reshard_status request_take_items(struct request_reading *reading, reshar
         return error_set_memory(err);
     for (uint64_t i = 0; i < reading->item_count; i++) {
         struct str key, json;
-        if (!request_take_bytes(cursor, &key) || !request_take_bytes(cursor, &json))
-            return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
+        if (!packed_take_bytes(cursor, &key) || !packed_take_bytes(cursor, &json))
+            return request_damaged(reading, err);
         reading->items[i] = (reshard_state_item){ { key.data, key.size }, { json.data, json.size } };
     }
     return cursor_left(cursor) ? error_set(err, RESHARD_ERR_FORMAT, "a save's request has %zu bytes too many", cursor_left(cursor))
@@ -328,12 +187,14 @@ static reshard_status request_take_items(struct request_reading *reading, reshar
 static reshard_status request_read(struct request_reading *reading, reshard_error *err)
 {
     uint64_t count = 0;
-    uint8_t is_sharded;
-    if (!request_take_options(reading) || !cursor_u8(&reading->cursor, &is_sharded))
-        return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", reading->cursor.pos);
-    reshard_status status = is_sharded ? request_take_sharded(reading, err) : RESHARD_OK;
+    uint8_t is_sharded = 0;
+    reshard_status status = request_take_options(reading, err);
+    if (!status && !cursor_u8(&reading->cursor, &is_sharded))
+        status = request_damaged(reading, err);
+    if (!status && is_sharded)
+        status = request_take_sharded(reading, err);
     if (!status && !cursor_u64le(&reading->cursor, &count))
-        status = error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", reading->cursor.pos);
+        status = request_damaged(reading, err);
     if (!status)
         status = reshard_shards_new(&reading->work->shards, err);
     for (uint64_t i = 0; i < count && !status; i++)

@@ -83,8 +83,8 @@ reshard_status conversion_run(struct conversion *conversion, const char *target_
  */
 reshard_status conversion_commit(struct conversion *conversion, const char *target_path, reshard_error *err);
 
-/* The words that some part of an unfinished target left; RESHARD_DIFFERS if there is none. */
-reshard_status conversion_part_words(const char *target_path, struct buffer *out, reshard_error *err);
+/* The words that a part of an unfinished target left: part 0 if it is there, else some other; RESHARD_DIFFERS if there is none. */
+reshard_status conversion_part_words(const char *target_path, bool *is_first, struct buffer *out, reshard_error *err);
 
 /* conversion_settings.c: adds the configuration that the model has under its new names, as an item, and says so. */
 reshard_status conversion_add_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err);

@@ -109,7 +109,7 @@ reshard_status conversion_commit(struct conversion *conversion, const char *targ
     return status;
 }
 
-reshard_status conversion_part_words(const char *target_path, struct buffer *out, reshard_error *err)
+reshard_status conversion_part_words(const char *target_path, bool *is_first, struct buffer *out, reshard_error *err)
 {
     struct buffer bytes = { 0 };
     struct part_record record;
@@ -121,6 +121,7 @@ reshard_status conversion_part_words(const char *target_path, struct buffer *out
         status = error_set(err, RESHARD_DIFFERS, "the record of a part of '%s' is damaged", target_path);
     if (!status && !buffer_append_str(out, record.words))
         status = error_set_memory(err);
+    *is_first = !status && record.part == 0;
     buffer_release(&bytes);
     return status;
 }

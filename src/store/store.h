@@ -205,7 +205,7 @@ reshard_status store_txn_journal_append(struct store_txn *txn, const void *bytes
 
 /*
  * Ends a part: what it has written is on the disk, and a record of that name beside the target says so. Frees txn in either case. A record
- * replaces one of the same name. STORE_TXN_REST lists and reads them; store_partial_record reads any one of them without beginning
+ * replaces one of the same name. STORE_TXN_REST lists and reads them; store_partial_record reads the first by name without beginning
  * anything, *found: there is one.
  */
 reshard_status store_txn_leave(struct store_txn *txn, const char *record, const void *bytes, size_t size, reshard_error *err);

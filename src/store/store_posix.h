@@ -66,7 +66,7 @@ reshard_status written_files_flush(struct written_file **files, size_t count, re
 reshard_status posix_txn_begin(int parent_fd, const char *parent_path, const char *name, const struct store_txn_options *options,
                                struct store_txn **out, reshard_error *err);
 
-/* The record of some part of an unfinished target; takes over parent_fd. */
+/* As store_partial_record; takes over parent_fd. */
 reshard_status posix_partial_record(int parent_fd, const char *parent_path, const char *name, bool *found, struct buffer *out,
                                     reshard_error *err);
 

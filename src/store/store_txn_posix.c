@@ -576,7 +576,7 @@ static reshard_status posix_record_read(struct store_txn *base, const char *name
     return part_record_read(store_txn_posix_txn_of(base)->partial_fd, name, out, err);
 }
 
-/* Any of the records beside the target. */
+/* The first of the records beside the target, by name: that of part 0, if it is there. */
 static reshard_status record_read_any(const struct posix_txn *txn, bool *found, struct buffer *out, reshard_error *err)
 {
     struct arena arena = { 0 };
@@ -586,8 +586,11 @@ static reshard_status record_read_any(const struct posix_txn *txn, bool *found, 
     if (!status)
         status = records_list(txn->partial_fd, &arena, &names, &count, err);
     *found = !status && count > 0;
+    const char *first = *found ? names[0] : NULL;
+    for (size_t i = 1; i < count; i++)
+        first = strcmp(names[i], first) < 0 ? names[i] : first;
     if (*found)
-        status = part_record_read(txn->partial_fd, names[0], out, err);
+        status = part_record_read(txn->partial_fd, first, out, err);
     arena_release(&arena);
     return status;
 }

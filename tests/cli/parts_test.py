@@ -148,7 +148,7 @@ def doubled_parts_are_refused(test):
 
 
 def parts_of_a_program_are_told_from_those_of_the_command(test):
-    """They have no words: reshard_writer_put wrote them."""
+    """They have no words, and do not keep what they were opened with."""
     source, target = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4"), test.work / "out"
     test.good(*test.part(source, target, ["--to", "torch-dcp"], 0, 1))
     record = test.work / ".out.reshard-partial" / ".part-0-of-1"
@@ -157,7 +157,7 @@ def parts_of_a_program_are_told_from_those_of_the_command(test):
     forged = data[:24] + bytes(4) + data[28 + words : -4]
     record.write_bytes(forged + crc32c(forged).to_bytes(4, "little"))
     code, _, err = test.run("commit", target)
-    assert code == 5 and "reshard_writer_commit" in err and not target.exists(), f"exit {code}: {err}"
+    assert code == 5 and "their program commits them" in err and not target.exists(), f"exit {code}: {err}"
 
 
 def wrong_numbers_are_refused(test):
