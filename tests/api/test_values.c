@@ -233,11 +233,28 @@ TEST(threads_share_a_handle)
     }
 }
 
+/* Also of one number. */
+TEST(statistics_of_parts_are_joined)
+{
+    reshard_tensor_stats into = RESHARD_TENSOR_STATS_INIT, part = RESHARD_TENSOR_STATS_INIT;
+    into.count = part.count = 1;
+    into.min = into.max = into.mean = into.norm = 3;
+    part.min = part.max = part.mean = -4;
+    part.norm = 4;
+    assert_int_equal(reshard_stats_join(&into, &part), RESHARD_OK);
+    assert_int_equal(into.count, 2);
+    assert_true(into.min == -4 && into.max == 3 && into.mean == -0.5 && into.deviation == 3.5 && into.norm == 5);
+    part.inf_count = 1; /* it has no finite number then */
+    assert_int_equal(reshard_stats_join(&into, &part), RESHARD_OK);
+    assert_true(into.count == 3 && into.mean == -0.5 && into.min == -4);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_typed),
         cmocka_unit_test(all_kinds_of_values_are_met),
+        cmocka_unit_test(statistics_of_parts_are_joined),
         cmocka_unit_test(what_is_returned_lives_as_long_as_the_handle),
     };
     const struct CMUnitTest threads[] = { cmocka_unit_test(threads_share_a_handle) };

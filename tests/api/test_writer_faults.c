@@ -122,7 +122,7 @@ static reshard_status run_plan(const char *format, int is_part)
     reshard_state state = RESHARD_STATE_INIT;
     reshard_checkpoint *live = NULL;
     reshard_shards *shards;
-    reshard_plan *plan = NULL;
+    reshard_plan *plan = NULL, *part = NULL;
     (void)is_part;
     options.to = format;
     options.no_sync = 1;
@@ -134,7 +134,10 @@ static reshard_status run_plan(const char *format, int is_part)
     if (!status)
         status = reshard_plan_new(live, path, &options, NULL, &plan, &err);
     if (!status)
+        status = reshard_plan_part(plan, 0, 2, &part, &err);
+    if (!status)
         status = reshard_plan_run(plan, NULL, &err);
+    reshard_plan_free(part);
     reshard_plan_free(plan);
     reshard_close(live);
     reshard_shards_free(shards);

@@ -340,6 +340,8 @@ def option_missing(sh, verb):
     safetensors(sh.work / "fourth.safetensors", {"x": ("F32", [4], floats(4))})
     assert "[4]" in sh(verb, "m.safetensors", *target, *like, "fourth.safetensors", status=5).stderr
     assert "nowhere" in sh(verb, "m.safetensors", *target, *like, "nowhere", status=3).stderr
+    safetensors(sh.work / "fifth.safetensors", {"x": ("C64", [3], floats(6))})
+    assert "no cast from C64 to BF16" in sh(verb, "m.safetensors", *target, *like, "fifth.safetensors", status=5).stderr
 
 
 def names_agree(sh, *words):

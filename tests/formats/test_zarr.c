@@ -3,6 +3,7 @@
 
 #include "engine/engine.h"
 #include "fail_malloc.h"
+#include "formats/zarr/zarr_array.h"
 
 static reshard_error err;
 
@@ -156,6 +157,16 @@ TEST(fill_values_of_e8m0_are_powers_of_two)
             fail_msg("%s is taken", cases[i].value);
         store_free(store);
     }
+}
+
+/* That of a number alone is asked for; what there is no name for has none. */
+TEST(types_have_the_names_of_either_version)
+{
+    assert_string_equal(zarr_dtype_name_v2(DTYPE_BOOL), "|b1");
+    assert_string_equal(zarr_dtype_name_v3(DTYPE_BOOL), "bool");
+    assert_string_equal(zarr_dtype_name_v3(DTYPE_BITS16), "r16");
+    assert_null(zarr_dtype_name_v2(DTYPE_BITS16));
+    assert_null(zarr_dtype_name_v3(DTYPE_F4));
 }
 
 TEST(absent_chunks_hold_the_fill_value)
@@ -522,6 +533,7 @@ int main(void)
         cmocka_unit_test(chunks_at_the_edge_are_of_full_size_in_every_order),
         cmocka_unit_test(fill_values_of_small_floats_are_rounded_to_nearest_even),
         cmocka_unit_test(fill_values_of_e8m0_are_powers_of_two),
+        cmocka_unit_test(types_have_the_names_of_either_version),
         cmocka_unit_test(absent_chunks_hold_the_fill_value),
         cmocka_unit_test(shards_are_read_through_their_index),
         cmocka_unit_test(an_inner_chunk_outside_the_shards_data_is_refused),

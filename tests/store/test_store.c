@@ -419,6 +419,7 @@ TEST(a_memory_store_lists_directories_by_their_files)
     assert_memory_equal(store_object_map(object), "123", 3);
     store_object_close(object);
     CHECK_FAILS(store_open_object(store, "b", &object, &err), RESHARD_ERR_IO);
+    CHECK_FAILS(store_memory_put(store, "../x", "1", 1, &err), RESHARD_ERR_FORMAT);
     store_free(store);
 }
 
