@@ -7,29 +7,41 @@ set -u
 cd "$(dirname "$0")/.."
 build=$1 seed=${2:-1}
 common=(--bin "$build/cli/reshard" --module "$build/tests/crash/libinterpose.so")
-log=$(mktemp)
-plans=0
-trap 'rm -f "$log"' EXIT
-run() {
-    echo "$1"
-    python3 "$@" | tee -a "$log" | grep -vE '^ok |^1\.\.'
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+run() { # SCRIPT ARGUMENTS...: shown when it has ended, because another lane writes, too
+    local output=$logs/output.$BASHPID began=$SECONDS
+    python3 "$@" >"$output"
     # Status 1 is told by its 'not ok' lines, anything else is an end that nobody counted.
-    [ "${PIPESTATUS[0]}" -le 1 ] && [ "$(grep -c '^1\.\.' "$log")" = "$((++plans))" ] || echo "not ok - $1 did not end well" | tee -a "$log"
+    [ "$?" -le 1 ] && [ "$(grep -c '^1\.\.' "$output")" = 1 ] || echo "not ok - $1 did not end well" >>"$output"
+    echo "$1, $((SECONDS - began)) s"$'\n'"$(grep -vE '^ok |^1\.\.' "$output")"
+    cat "$output" >>"$log"
 }
-run tests/crash/faults_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --seed "$seed"
-run tests/crash/durability_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --states 6 --reruns 60 --seed "$seed"
-run tests/crash/kill_test.py "${common[@]}"
-run tests/cli/blowup_test.py --bin "$build/cli/reshard"
-run tests/cli/flip_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --flips 200 --seed "$seed"
-run tests/cli/salvage_every_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --damages 2 --seed "$seed"
-if [ -x "$build/tests/mpi/mpi_ranks" ] && command -v mpirun.openmpi >/dev/null; then
-    run tests/mpi/mpi_test.py --mpirun mpirun.openmpi --ranks "$build/tests/mpi/mpi_ranks" --only random_layouts_through --saved-cases 1667
-else
-    echo "skipped: layouts by ranks of MPI (openmpi-bin, libopenmpi-dev)"
-fi
-RESHARD_EVERY_FAULT=1 meson test -C "$build" --no-rebuild --timeout-multiplier 10 --print-errorlogs faults megatron_faults settings_faults map_faults saved_layouts &&
-    echo "ok in-process" >>"$log" || echo "not ok - faults inside the process" | tee -a "$log"
-passed=$(grep -c '^ok ' "$log") failed=$(grep -c '^not ok ' "$log")
+# Two lanes: what spreads itself over the cores, and what does one thing after the other.
+spread() {
+    run tests/crash/faults_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --seed "$seed"
+    run tests/crash/kill_test.py "${common[@]}"
+}
+one_by_one() {
+    run tests/crash/durability_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --states 6 --reruns 60 --seed "$seed"
+    run tests/cli/blowup_test.py --bin "$build/cli/reshard"
+    run tests/cli/flip_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --flips 200 --seed "$seed"
+    run tests/cli/salvage_every_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --damages 2 --seed "$seed"
+    if [ -x "$build/tests/mpi/mpi_ranks" ] && command -v mpirun.openmpi >/dev/null; then
+        run tests/mpi/mpi_test.py --mpirun mpirun.openmpi --ranks "$build/tests/mpi/mpi_ranks" --only random_layouts_through --saved-cases 1667
+    else
+        echo "skipped: layouts by ranks of MPI (openmpi-bin, libopenmpi-dev)"
+    fi
+}
+in_process() {
+    RESHARD_EVERY_FAULT=1 meson test -C "$build" --no-rebuild --timeout-multiplier 10 --print-errorlogs faults megatron_faults settings_faults map_faults \
+        saved_layouts && echo "ok in-process" >>"$log" || echo "not ok - faults inside the process" | tee -a "$log"
+}
+(log=$logs/spread && spread) &
+(log=$logs/one_by_one && one_by_one)
+wait
+log=$logs/in_process && in_process
+passed=$(cat "$logs"/{spread,one_by_one,in_process} | grep -c '^ok ') failed=$(cat "$logs"/{spread,one_by_one,in_process} | grep -c '^not ok ')
 [ "$passed" -gt 0 ] || failed=$((failed + 1))
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

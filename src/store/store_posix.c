@@ -357,11 +357,24 @@ static reshard_status open_parent(const char *path, unsigned flags, struct store
     return status;
 }
 
+/* Where nothing is there, parts of it may be. */
+static reshard_status cannot_open_path(const char *path, reshard_error *err)
+{
+    const bool is_absent = errno == ENOENT;
+    struct buffer record = { 0 };
+    bool has_parts = false;
+    reshard_status status = cannot_open(path, err);
+    if (is_absent && !store_partial_record(path, &has_parts, &record, NULL) && has_parts)
+        error_hint(err, "parts of it are there: 'reshard commit %s' makes them visible, once all are", path);
+    buffer_release(&record);
+    return status;
+}
+
 reshard_status store_open_path(const char *path, unsigned flags, struct store **out, char **file_name, reshard_error *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOTDIR ? open_parent(path, flags, out, file_name, err) : cannot_open(path, err);
+        return errno == ENOTDIR ? open_parent(path, flags, out, file_name, err) : cannot_open_path(path, err);
     char *own_path = strdup(path), *empty = strdup("");
     if (!own_path || !empty) {
         close(fd);

@@ -138,6 +138,10 @@ def doubled_parts_are_refused(test):
     target = test.work / "out"
     for _ in range(2):
         test.good(*test.part(source, target, words, 0, 2))
+    code, _, err = test.run("inspect", target)
+    assert code == 3 and f"'reshard commit {target}'" in err, f"exit {code}: {err}"
+    code, _, err = test.run("inspect", test.work / "other")
+    assert code == 3 and "commit" not in err, f"exit {code}: {err}"
     folder = test.work / ".out.reshard-partial"
     shutil.copy(folder / ".part-0-of-2", folder / ".part-1-of-2")
     code, _, err = test.run("commit", target)
