@@ -160,7 +160,7 @@ def sample(count, share, chance):
     """All of 1..count, or that share of them in a few runs of neighbours."""
     if share >= 1 or count == 0:
         return range(1, count + 1)
-    length = min(8, count)
+    length = min(32, count)
     blocks = range(0, max(1, -(-count // length)))
     kept = [block for block in blocks if chance.random() < share] or [chance.choice(blocks)]
     return [number for block in kept for number in range(block * length + 1, min(count, (block + 1) * length) + 1)]
