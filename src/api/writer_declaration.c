@@ -94,65 +94,63 @@ static reshard_status declaration_damaged(const struct declaration_reading *read
     return error_set(reading->err, RESHARD_ERR_FORMAT, "what the parts were opened with is damaged at byte %zu", reading->cursor.pos);
 }
 
-/* Room for as many as a number says, each of which takes at least so many bytes. */
-static reshard_status declaration_take_room(struct declaration_reading *reading, size_t least, size_t size, void **room, size_t *count)
+/* As many members as a number says, each of which takes at least so many bytes. */
+static reshard_status declaration_take_array(struct declaration_reading *reading, size_t least, size_t size,
+                                             reshard_status (*take)(struct declaration_reading *reading, void *out), const void **array,
+                                             size_t *count)
 {
     uint64_t number;
     if (!cursor_u64le(&reading->cursor, &number) || number > cursor_left(&reading->cursor) / least)
         return declaration_damaged(reading);
+    uint8_t *room = arena_array(&reading->out->arena, (size_t)number + 1, size);
+    reshard_status status = room ? RESHARD_OK : error_set_memory(reading->err);
+    for (size_t i = 0; i < number && !status; i++)
+        status = take(reading, room + i * size);
+    *array = room;
     *count = (size_t)number;
-    *room = arena_array(&reading->out->arena, *count + 1, size);
-    return *room ? RESHARD_OK : error_set_memory(reading->err);
+    return status;
 }
 
-static reshard_status declaration_take_tensor(struct declaration_reading *reading, reshard_writer_tensor *out)
+static reshard_status declaration_take_tensor(struct declaration_reading *reading, void *out)
 {
     struct cursor *cursor = &reading->cursor;
+    reshard_writer_tensor *tensor = out;
     struct str key;
     uint8_t rank;
-    if (!packed_take_bytes(cursor, &key) || !packed_take_text(cursor, &out->dtype) || !cursor_u8(cursor, &rank))
+    if (!packed_take_bytes(cursor, &key) || !packed_take_text(cursor, &tensor->dtype) || !cursor_u8(cursor, &rank))
         return declaration_damaged(reading);
     int64_t *shape = arena_array(&reading->out->arena, (size_t)rank + 1, sizeof(*shape));
     if (!shape)
         return error_set_memory(reading->err);
     if (!unpack_numbers(cursor, rank, shape))
         return declaration_damaged(reading);
-    out->key = (reshard_str){ key.data, key.size };
-    out->rank = rank;
-    out->shape = shape;
+    tensor->key = (reshard_str){ key.data, key.size };
+    tensor->rank = rank;
+    tensor->shape = shape;
     return RESHARD_OK;
 }
 
-static reshard_status declaration_take_tensors(struct declaration_reading *reading)
+static reshard_status declaration_take_item(struct declaration_reading *reading, void *out)
 {
-    reshard_writer_input *input = &reading->out->input;
-    size_t count = 0;
-    void *room = NULL;
-    reshard_status status = declaration_take_room(reading, TENSOR_BYTES_MIN, sizeof(reshard_writer_tensor), &room, &count);
-    reshard_writer_tensor *tensors = room;
-    for (size_t i = 0; i < count && !status; i++)
-        status = declaration_take_tensor(reading, &tensors[i]);
-    input->tensors = tensors;
-    input->tensor_count = count;
-    return status;
+    struct str key, json;
+    if (!packed_take_bytes(&reading->cursor, &key) || !packed_take_bytes(&reading->cursor, &json))
+        return declaration_damaged(reading);
+    *(reshard_state_item *)out = (reshard_state_item){ { key.data, key.size }, { json.data, json.size } };
+    return RESHARD_OK;
 }
 
-static reshard_status declaration_take_items(struct declaration_reading *reading)
+/* Of tensors and items. */
+static reshard_status declaration_take_arrays(struct declaration_reading *reading)
 {
     reshard_writer_input *input = &reading->out->input;
-    size_t count = 0;
-    void *room = NULL;
-    reshard_status status = declaration_take_room(reading, ITEM_BYTES_MIN, sizeof(reshard_state_item), &room, &count);
-    reshard_state_item *items = room;
-    for (size_t i = 0; i < count && !status; i++) {
-        struct str key, json;
-        if (!packed_take_bytes(&reading->cursor, &key) || !packed_take_bytes(&reading->cursor, &json))
-            status = declaration_damaged(reading);
-        else
-            items[i] = (reshard_state_item){ { key.data, key.size }, { json.data, json.size } };
-    }
+    const void *tensors = NULL, *items = NULL;
+    reshard_status status = declaration_take_array(reading, TENSOR_BYTES_MIN, sizeof(reshard_writer_tensor), declaration_take_tensor,
+                                                   &tensors, &input->tensor_count);
+    if (!status)
+        status = declaration_take_array(reading, ITEM_BYTES_MIN, sizeof(reshard_state_item), declaration_take_item, &items,
+                                        &input->item_count);
+    input->tensors = tensors;
     input->items = items;
-    input->item_count = count;
     return status;
 }
 
@@ -204,9 +202,7 @@ reshard_status declaration_read(struct str bytes, struct declaration *out, resha
     if (!status && !packed_take_text(&reading.cursor, &out->input.name))
         status = declaration_damaged(&reading);
     if (!status)
-        status = declaration_take_tensors(&reading);
-    if (!status)
-        status = declaration_take_items(&reading);
+        status = declaration_take_arrays(&reading);
     if (!status)
         status = declaration_take_values(&reading);
     return status || !cursor_left(&reading.cursor) ? status : declaration_damaged(&reading);
