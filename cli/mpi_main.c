@@ -11,10 +11,12 @@
 
 #include "reshard/mpi.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#define THREADS_DEFAULT_MAX 8U /* as without MPI */
 #define FORWARDING_MICROSECONDS 200000
 
 /* Launchers end all processes at once, and may do so before they have passed on what those wrote: they are given a moment. */
@@ -111,6 +113,22 @@ static int ranks_look(const struct options *options, reshard_comm *comm, reshard
 
 /* ---- all ---- */
 
+/* Ranks of one machine have its cores together, at most as many as the launcher lets this one have. */
+static unsigned threads_of_rank(void)
+{
+    MPI_Comm here;
+    int ranks = 1;
+    cpu_set_t set;
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned own = sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    MPI_Comm_size(here, &ranks);
+    MPI_Comm_free(&here);
+    const unsigned share = online > ranks ? (unsigned)(online / ranks) : 1;
+    own = own < share ? own : share;
+    return own < THREADS_DEFAULT_MAX ? own : THREADS_DEFAULT_MAX;
+}
+
 static const char *why_refused(const struct options *options)
 {
     const bool looks = options->verb == VERB_HASH || options->verb == VERB_VERIFY || options->verb == VERB_DIFF;
@@ -133,7 +151,7 @@ static int ranks_refuse(const struct options *options, int rank)
 }
 
 /* Parts take as long as they take: a rank waits for the others until MPI ends the job. */
-static int ranks_run(const struct options *options)
+static int ranks_run(struct options *options)
 {
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_comm_options patience = RESHARD_COMM_OPTIONS_INIT;
@@ -142,6 +160,8 @@ static int ranks_run(const struct options *options)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (why_refused(options))
         return ranks_refuse(options, rank);
+    if (!options->threads)
+        options->threads = threads_of_rank();
     patience.timeout_seconds = 1e9;
     reshard_status status = reshard_comm_mpi(MPI_COMM_WORLD, &patience, &comm, &err);
     if (status)
