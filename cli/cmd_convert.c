@@ -243,8 +243,8 @@ static char *part_words_make(const struct options *options, size_t *size)
     return words;
 }
 
-/* Says what was written, and takes the report back. */
-static void conversion_told(const struct options *options, const char *schema, bool is_part, reshard_report *report)
+/* Says what was written; a part does so as JSON alone. */
+static void conversion_told(const struct options *options, const char *schema, bool is_part, const reshard_report *report)
 {
     if (options->json)
         report_json(options, report, schema);

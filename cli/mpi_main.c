@@ -120,13 +120,13 @@ static unsigned threads_of_rank(void)
     int ranks = 1;
     cpu_set_t set;
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned own = sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
     MPI_Comm_size(here, &ranks);
     MPI_Comm_free(&here);
-    const unsigned share = online > ranks ? (unsigned)(online / ranks) : 1;
-    own = own < share ? own : share;
-    return own < THREADS_DEFAULT_MAX ? own : THREADS_DEFAULT_MAX;
+    unsigned share = online > ranks ? (unsigned)(online / ranks) : 1;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && (unsigned)CPU_COUNT(&set) < share)
+        share = (unsigned)CPU_COUNT(&set);
+    return share < THREADS_DEFAULT_MAX ? share : THREADS_DEFAULT_MAX;
 }
 
 static const char *why_refused(const struct options *options)

@@ -25,8 +25,7 @@ void packed_put_bytes(struct buffer *out, const char *data, size_t size);
 void packed_put_text(struct buffer *out, const char *text); /* may be NULL */
 reshard_status packed_put_path(struct buffer *out, const char *path, reshard_error *err); /* may be NULL */
 
-/* Texts are checked to have no zero byte but the last. */
 bool packed_take_bytes(struct cursor *cursor, struct str *out);
-bool packed_take_text(struct cursor *cursor, const char **out); /* NULL as it was put */
+bool packed_take_text(struct cursor *cursor, const char **out); /* NULL as it was put; false for one with a zero byte inside, too */
 
 #endif

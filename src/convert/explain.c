@@ -71,6 +71,16 @@ reshard_status explain_hold(const struct explanation *explanation, bool is_a, ui
 
 /* ---- trying ---- */
 
+static uint64_t sum_of_rows(const struct held_tensor *tensor)
+{
+    const uint64_t rows = tensor->rank ? (uint64_t)tensor->shape[0] : 1;
+    const uint64_t bytes = rows ? tensor->elements / rows * dtype_element_bytes(tensor->dtype) : 0;
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < rows; i++)
+        sum += hash64(tensor->bytes + i * bytes, bytes, 0);
+    return sum;
+}
+
 static reshard_status suspect_order(const struct explanation *explanation, const struct suspect *suspect, const struct held_tensor *a,
                                     const struct held_tensor *b, bool *is_found, struct buffer *out, reshard_error *err)
 {
@@ -131,6 +141,10 @@ static reshard_status suspect_try(const struct explanation *explanation, struct 
     suspect->digest_a = hash64(a->bytes, a->elements * dtype_element_bytes(a->dtype), 0);
     suspect->digest_b = hash64(b->bytes, b->elements * dtype_element_bytes(b->dtype), 0);
     suspect->is_read = true;
+    if (!is_found) {
+        suspect->rows_a = sum_of_rows(a);
+        suspect->rows_b = sum_of_rows(b);
+    }
     if (!is_found && is_same_shape)
         status = suspect_order(explanation, suspect, a, b, &is_found, &text, err);
     if (!is_found && is_same_shape && !status)

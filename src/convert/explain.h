@@ -23,6 +23,7 @@ struct held_tensor {
 struct suspect {
     struct lockstep_pair pair;
     uint64_t digest_a, digest_b;
+    uint64_t rows_a, rows_b; /* sums of the hashes of rows, in which their order does not count */
     char *text;   /* the cause; NULL: none was found */
     bool is_read;
     bool is_partial; /* whole shards of it differ, and others agree */

@@ -204,10 +204,14 @@ static reshard_status explain_family(struct explanation *explanation, struct sus
     struct family_rows a = { 0 }, b = { 0 };
     struct buffer how = { 0 };
     const int members = family_find(explanation, by_key, first, family);
+    uint64_t rows = 0; /* that one side has and the other lacks, as a sum */
     bool is_alike = members > 0;
     reshard_status status = RESHARD_OK;
-    for (int i = 0; i < members; i++)
+    for (int i = 0; i < members; i++) {
         is_alike = is_alike && (!family[i]->text || family[i]->is_partial) && explain_reaches(explanation, family[i]);
+        rows += family[i]->rows_a - family[i]->rows_b;
+    }
+    is_alike = is_alike && !rows;
     if (is_alike)
         status = family_rows_read(explanation, true, family, members, &a, &is_alike, err);
     if (is_alike && !status)

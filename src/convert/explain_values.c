@@ -73,10 +73,12 @@ static bool is_cut_to_bf16(const struct held_tensor *a, const struct held_tensor
         uint32_t whole, half;
         uint16_t code;
         memcpy(&whole, a->bytes + i * sizeof(whole), sizeof(whole));
-        memcpy(&code, b->bytes + i * sizeof(code), sizeof(code));
-        half = (uint32_t)code << 16;
-        if (b->dtype == DTYPE_F32)
+        if (b->dtype == DTYPE_F32) {
             memcpy(&half, b->bytes + i * sizeof(half), sizeof(half));
+        } else {
+            memcpy(&code, b->bytes + i * sizeof(code), sizeof(code));
+            half = (uint32_t)code << 16;
+        }
         if (half != (whole & 0xffff0000))
             return false;
     }
