@@ -29,6 +29,7 @@ static const struct {
     { "reshard_convert_options.include", "--include" },
     { "reshard_convert_options.exclude", "--exclude" },
     { "reshard_convert_options.dtypes", "--dtype" },
+    { "reshard_convert_options.renames", "--rename" },
     { "reshard_convert_options.format_options", "-o" },
     { "reshard_convert_options.max_shard_bytes", "--max-shard-size" },
     { "reshard_convert_options.wrap", "--wrap" },

@@ -171,6 +171,18 @@ static bool is_comparable(const struct conversion *conversion, uint32_t tensor)
            !has_replicas(source, from);
 }
 
+/* Whether the target was asked to pad a vocabulary to other rows: state has them too, though only its parameter is noted. */
+static bool has_other_rows(const struct conversion *conversion, const struct catalog *written, uint32_t tensor, uint32_t found)
+{
+    const struct note_list *changed = &conversion->target.changed;
+    const struct catalog_tensor *target = &conversion->target.catalog->tensors[tensor], *read = &written->tensors[found];
+    bool is_noted = false;
+    for (uint32_t i = 0; i < changed->count; i++)
+        is_noted = is_noted || changed->notes[i].kind == NOTE_ROWS;
+    return is_noted && read->rank == target->rank && read->rank > 0 &&
+           catalog_vector_at(written, read->shape)[0] != catalog_vector_at(conversion->target.catalog, target->shape)[0];
+}
+
 static void compare(const struct conversion *conversion, struct checkpoint *written)
 {
     const struct catalog *target = conversion->target.catalog;
@@ -183,6 +195,8 @@ static void compare(const struct conversion *conversion, struct checkpoint *writ
         uint32_t found = catalog_find(written->source->catalog, target_read_key(&conversion->target, i));
         if (found == CATALOG_NONE)
             fail("missing after writing", key, &err);
+        if (has_other_rows(conversion, written->source->catalog, i, found))
+            continue;
         if (whole_hash(conversion->source, conversion->selection.wanted_source[i], &before, &err))
             fail("was written, but cannot be read", key, &err);
         if (whole_hash(written, found, &after, &err))

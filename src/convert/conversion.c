@@ -181,6 +181,23 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     return status;
 }
 
+/* Folders may have names of any bytes, keys are texts to every format: what is written with others, nothing opens. */
+static reshard_status conversion_check_names(const struct catalog *wanted, reshard_error *err)
+{
+    size_t bad;
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        struct str key = wanted->tensors[i].key;
+        if (str_is_utf8(key, true, &bad))
+            continue;
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': its name is no Unicode text, byte %zu is 0x%02X", STR_ARG(key), bad,
+                  (uint8_t)key.data[bad]);
+        error_object(err, "%.*s", STR_ARG(key));
+        error_hint(err, "reshard_convert_options.renames gives it a name, reshard_convert_options.exclude leaves it out");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status conversion_lay_out(struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     const struct format_driver *driver;
@@ -199,6 +216,8 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
     if (status)
         return status;
     status = conversion_select(conversion, driver, err);
+    if (!status)
+        status = conversion_check_names(conversion->selection.wanted, err);
     if (status)
         return status;
     conversion->file_name = conversion_base_name(target_path ? target_path : "checkpoint");

@@ -6,6 +6,7 @@ usage: escapes_test.py --bin PATH
 """
 import argparse
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -85,11 +86,33 @@ def written_files_hold_the_same_keys(shell):
     assert sorted(header) == sorted(shell.keys)
 
 
+def names_that_are_no_text(shell):
+    """Folders have names of any bytes, keys have not: no format gets one that its own reader would refuse; a new name helps."""
+    array = shell.work / "arrays" / os.fsdecode(b"a\xd1b")
+    array.mkdir(parents=True)
+    (shell.work / "arrays" / ".zgroup").write_text('{"zarr_format": 2}')
+    (array / ".zarray").write_text(json.dumps({"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "|u1", "order": "C", "fill_value": 0,
+                                               "compressor": None, "filters": None}))
+    (array / "0").write_bytes(b"\1\2")
+    out, _ = shell("ls", "arrays")
+    assert out.startswith("a\\xd1b\tU8"), out
+    formats = json.loads(shell("formats", "--json")[0])["formats"]
+    written = [found["name"] for found in formats if found["writes"]]
+    assert len(written) > 10, formats
+    for name in written:
+        _, err = shell("convert", "arrays", "none", "--to", name, status=5)
+        assert "tensor 'a\\xd1b'" in err, (name, err)
+        assert "no Unicode text, byte 1 is 0xD1" in err and "--rename gives it a name" in err, (name, err)
+        assert not (shell.work / "none").exists(), name
+    shell("convert", "arrays", "named", "--to", "torch-dcp", "--rename", "s/^a.*/b/")
+    assert shell("ls", "named")[0].startswith("b\tU8"), "renamed"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
-    checks = (listings, errors, reports, written_files_hold_the_same_keys)
+    checks = (listings, errors, reports, written_files_hold_the_same_keys, names_that_are_no_text)
     return small_models.run(args.bin,
                             [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
 

@@ -221,6 +221,8 @@ def padding_of_a_vocabulary(shell, fixtures):
         shell("convert", path, target, *words)
         found = {t["key"]: t["shape"] for t in json.loads(shell("ls", "--json", target))["tensors"]}
         assert found["embedding.word_embeddings.weight"][0] == rows, found
+    said = shell("convert", source, "lost", "--to", "megatron", "-o", "padded-vocab=2", exit_status=2)
+    assert b"tokens, whose rows would be lost" in said, said
 
 
 def main():

@@ -7,7 +7,8 @@
 
 #include <inttypes.h>
 
-static reshard_status option_rows(const struct layout_request *request, int64_t *rows, reshard_error *err)
+static reshard_status option_rows(const struct layout_request *request, const struct training_args *args, int64_t *rows,
+                                  reshard_error *err)
 {
     const char *text = layout_option(request, "padded-vocab");
     uint64_t number;
@@ -17,6 +18,12 @@ static reshard_status option_rows(const struct layout_request *request, int64_t 
     if (!str_to_u64(str_of(text), &number) || number < 1 || number > INT64_MAX / 4)
         return error_set(err, RESHARD_ERR_USAGE, "option padded-vocab='%s': expected a number", text);
     *rows = (int64_t)number;
+    if (*rows < args->vocabulary) {
+        error_set(err, RESHARD_ERR_USAGE, "option padded-vocab=%s: the vocabulary has %" PRId64 " tokens, whose rows would be lost", text,
+                  args->vocabulary);
+        error_hint(err, "%" PRId64 " or more are its rows and padding", args->vocabulary);
+        return RESHARD_ERR_USAGE;
+    }
     return RESHARD_OK;
 }
 
@@ -26,7 +33,7 @@ reshard_status megatron_choose_vocabulary(const struct layout_request *request, 
     const struct megatron_source *like = megatron_folder_state(request->like);
     const struct training_args *args = &state->args;
     int64_t least, most;
-    reshard_status status = option_rows(request, &state->padded_vocabulary, err);
+    reshard_status status = option_rows(request, args, &state->padded_vocabulary, err);
     if (status || state->padded_vocabulary > 0)
         return status;
     if (like && like->args.padded_vocabulary > 0 && !layout_number(request, "tp") &&
