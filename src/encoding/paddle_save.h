@@ -89,7 +89,8 @@ reshard_status paddle_save_load_value(struct paddle_archive *archive, const stru
 void paddle_save_release(struct paddle_archive *archive);
 
 /* Whether a value can stand in such a file without paddle.load calling anything but what makes plain values of NumPy and Python. If not,
- * *stranger (an arena's text, may stay empty) names what it would call. false in *out also for tensors and storages of other containers. */
+ * *stranger (an arena's text, may stay empty) names what it would call. false in *out also for tensors and storages of other containers,
+ * and for arrays that paddle_save_open would refuse. */
 reshard_status paddle_save_check_value(const struct value *value, uint32_t graph_count, struct work *work, struct arena *arena, bool *out,
                                        struct str *stranger, reshard_error *err);
 

@@ -220,6 +220,7 @@ reshard_status paddle_save_load_value(struct paddle_archive *archive, const stru
 struct checking {
     const struct value *global; /* that is not known */
     bool is_foreign;
+    bool has_broken_array;
 };
 
 static bool check_node(const struct value *value, void *context)
@@ -227,7 +228,9 @@ static bool check_node(const struct value *value, void *context)
     struct checking *checking = context;
     if (value->kind == VALUE_GLOBAL && (!is_known_global(value) || value_is_global(value, "builtins", "eval")))
         checking->global = value;
-    checking->is_foreign = checking->global || value->kind == VALUE_PERSID || value->tensor || value->storage;
+    checking->has_broken_array = pickle_array_is(value) && !pickle_array_is_sound(value);
+    checking->is_foreign =
+        checking->global || checking->has_broken_array || value->kind == VALUE_PERSID || value->tensor || value->storage;
     return !checking->is_foreign;
 }
 
@@ -240,6 +243,8 @@ reshard_status paddle_save_check_value(const struct value *value, uint32_t graph
     *out = value_walk(value, graph_count, work, check_node, &checking, &no_memory);
     if (no_memory)
         return work_error(work, err);
+    if (checking.has_broken_array)
+        *stranger = STR("numpy.ndarray with a state that NumPy does not write");
     if (!checking.global)
         return RESHARD_OK;
     char *text = arena_printf(arena, "%.*s.%.*s", STR_ARG(checking.global->global.module), STR_ARG(checking.global->global.name));

@@ -234,6 +234,30 @@ static reshard_status array_payload(const struct pickle_skim *skim, const struct
     return RESHARD_OK;
 }
 
+/* Whether the elements of an array whose strings are loaded are those of its shape. */
+static bool payload_fits(const struct value *payload, uint64_t bytes)
+{
+    bool is_none;
+    const struct value *string = payload_string(payload, &is_none);
+    if (!string || string->kind != VALUE_STR)
+        return (string || is_none) && bytes == (string ? string->text.size : 0);
+    for (size_t i = 0; i < string->text.size; i++)
+        if ((uint8_t)string->text.data[i] > 0xC3) /* begins a character beyond U+00FF, which is no byte */
+            return false;
+    return bytes == count_code_points(string->text);
+}
+
+bool pickle_array_is_sound(const struct value *node)
+{
+    struct array_parts parts;
+    struct pickle_array found = { 0 };
+    bool is_plain = false;
+    if (!array_parts(node, &parts) || array_type(node, parts.type, &found, &is_plain, NULL))
+        return false;
+    return !is_plain || (!array_shape(node, &parts, &found, NULL) && !array_order(node, &parts, &found, NULL) &&
+                         payload_fits(parts.payload, found.bytes));
+}
+
 reshard_status pickle_array_read(const struct pickle_skim *skim, const struct value *node, struct pickle_array *out, bool *is_plain,
                                  reshard_error *err)
 {

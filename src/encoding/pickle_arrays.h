@@ -31,6 +31,9 @@ bool pickle_array_is(const struct value *node);
 reshard_status pickle_array_read(const struct pickle_skim *skim, const struct value *node, struct pickle_array *out, bool *is_plain,
                                  reshard_error *err);
 
+/* Whether pickle_array_read takes such a node once it is written: of a value whose strings are loaded. */
+bool pickle_array_is_sound(const struct value *node);
+
 /* The string node that holds the elements; NULL if the node is no such array. */
 const struct value *pickle_array_payload(const struct value *node);
 

@@ -265,6 +265,21 @@ def check_refusal(tap, binary, work):
     tap("keys None and 'None' in one dict", [] if "'0.None' is there twice" in said and not target.exists() else [said])
 
 
+def check_arrays(tap, binary, work):
+    """NumPy's calls in a .pt are values of any kind; in a .pdparams they are arrays: what makes none would make the file unreadable."""
+    source, target = work / "arrays.pt", work / "arrays.pdparams"
+    broken = {"short": S.Array("f4", (3,), bytes(8)), "shapeless": S.Array("f4", 2, bytes(8)), "negative": S.Array("f4", (-2,), bytes(8)),
+              "no bytes": S.Array("u1", (1,), chr(0x100)), "inside": [1, S.Array("u1", (2,), b"b")]}
+    with S.Pickles():
+        torch_stub.write_zip(source, {"w": floats(1), "good": array(), "empty": S.Array("f4", (0, 3), b""), **broken})
+    said = convert(binary, source, target)
+    for name in broken:
+        tap(f"an array that NumPy did not write: {name}",
+            [] if f"dropped: {name}" in said and "with a state that NumPy does not write" in said else [said])
+    tap("arrays beside those are kept", [] if target.exists() and {"w", "good", "empty"} <= set(read(target)) else [said])
+    tap("and the file opens", [line for line in [convert(binary, target, work / "arrays-again.pdparams")] if line.strip()])
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -272,7 +287,7 @@ def main():
     tap = Tap("*")
     with tempfile.TemporaryDirectory() as scratch:
         work = pathlib.Path(scratch)
-        for check in (check_objects, check_torch, check_back, check_parts, check_folders, check_refusal):
+        for check in (check_objects, check_torch, check_back, check_parts, check_folders, check_refusal, check_arrays):
             check(tap, options.bin, work)
     print(f"1..{tap.count}")
     return tap.failed > 0
