@@ -33,6 +33,7 @@ static const struct {
     { "reshard_convert_options.format_options", "-o" },
     { "reshard_convert_options.max_shard_bytes", "--max-shard-size" },
     { "reshard_convert_options.wrap", "--wrap" },
+    { "reshard_convert_options.verify", "--verify" },
     { "reshard_convert_options.missing", "--missing" },
     { "reshard_convert_options.overwrite", "--overwrite" },
     { "reshard_convert_options.no_space_check", "--no-space-check" },

@@ -435,6 +435,20 @@ static reshard_status sidecar_compare_rows(const struct conversion *conversion, 
     return status;
 }
 
+/* A target may keep an optimizer's tensors within an item, where they are not compared: that is not to be called missing. */
+static reshard_status sidecar_lacks(const struct catalog *written, struct str key, reshard_error *err)
+{
+    size_t dot = key.size;
+    str_find_char(key, '.', &dot);
+    struct str item = { key.data, dot };
+    if (catalog_find_item(written, item) == CATALOG_NONE)
+        return error_set(err, RESHARD_DIFFERS, "tensor '%.*s' is missing", STR_ARG(key));
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' lies within the item '%.*s', where it cannot be compared", STR_ARG(key),
+              STR_ARG(item));
+    error_hint(err, "nothing is known to be wrong: without reshard_convert_options.verify it is written");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 reshard_status sidecar_compare_conversion(const struct conversion *conversion, struct checkpoint *written, reshard_error *err)
 {
     const struct catalog *target = written->source->catalog, *wanted = conversion->target.catalog;
@@ -456,7 +470,7 @@ reshard_status sidecar_compare_conversion(const struct conversion *conversion, s
         struct str key = wanted->tensors[tensors[i]].key;
         const char *expected = hex_source[tensors[i]];
         if (found == CATALOG_NONE)
-            status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s' is missing", STR_ARG(key));
+            status = sidecar_lacks(target, key, err);
         bool is_same = found != CATALOG_NONE && strcmp(hex_target[found], expected) == 0;
         if (!status && !is_same)
             status = sidecar_compare_rows(conversion, tensors[i], written, found, expected, &is_same, err);

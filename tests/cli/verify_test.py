@@ -225,6 +225,16 @@ def padding_of_a_vocabulary(shell, fixtures):
     assert b"tokens, whose rows would be lost" in said, said
 
 
+def state_within_an_item(shell, fixtures):
+    """convert --verify says of tensors that the target keeps within an item that they are not compared, not that they are missing."""
+    source = fixture(fixtures, "torch-file/torch-file-training")
+    words = ("--to", "fsdp-ranks", "--layout", "ranks=2")
+    said = shell("convert", source, "ranks", *words, "--verify", exit_status=5)
+    assert b"'optimizer.state.0.step' lies within the item 'optimizer'" in said and b"without --verify it is written" in said, said
+    shell("convert", source, "ranks", *words)
+    assert b"\noptimizer\tdict\t" in shell("ls", "--items", "ranks")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -232,7 +242,7 @@ def main():
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
-             records_of_items, differing_replicas, padding_of_a_vocabulary)
+             records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item)
     raise SystemExit(small_models.run(args.bin,
                                       [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]))
 
