@@ -189,11 +189,9 @@ static bool has_other_rows(const struct conversion *conversion, const struct cat
  */
 static bool is_named_by_items(const struct conversion *conversion, const struct catalog *written, struct str key)
 {
-    size_t dot = key.size;
     if (!(conversion->target.driver->abilities & FORMAT_ITEMS_NAME_TENSORS))
         return false;
-    str_find_char(key, '.', &dot);
-    return conversion->options->selection.drop_items || catalog_find_item(written, (struct str){ key.data, dot }) != CATALOG_NONE;
+    return conversion->options->selection.drop_items || catalog_find_item(written, str_take(&key, '.')) != CATALOG_NONE;
 }
 
 static void compare(const struct conversion *conversion, struct checkpoint *written)

@@ -438,9 +438,7 @@ static reshard_status sidecar_compare_rows(const struct conversion *conversion, 
 /* A target may keep an optimizer's tensors within an item, where they are not compared: that is not to be called missing. */
 static reshard_status sidecar_lacks(const struct catalog *written, struct str key, reshard_error *err)
 {
-    size_t dot = key.size;
-    str_find_char(key, '.', &dot);
-    struct str item = { key.data, dot };
+    struct str rest = key, item = str_take(&rest, '.');
     if (catalog_find_item(written, item) == CATALOG_NONE)
         return error_set(err, RESHARD_DIFFERS, "tensor '%.*s' is missing", STR_ARG(key));
     error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' lies within the item '%.*s', where it cannot be compared", STR_ARG(key),

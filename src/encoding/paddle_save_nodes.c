@@ -219,7 +219,6 @@ reshard_status paddle_save_load_value(struct paddle_archive *archive, const stru
 
 struct checking {
     const struct value *global; /* that is not known */
-    bool is_foreign;
     bool has_broken_array;
 };
 
@@ -229,9 +228,7 @@ static bool check_node(const struct value *value, void *context)
     if (value->kind == VALUE_GLOBAL && (!is_known_global(value) || value_is_global(value, "builtins", "eval")))
         checking->global = value;
     checking->has_broken_array = pickle_array_is(value) && !pickle_array_is_sound(value);
-    checking->is_foreign =
-        checking->global || checking->has_broken_array || value->kind == VALUE_PERSID || value->tensor || value->storage;
-    return !checking->is_foreign;
+    return !checking->global && !checking->has_broken_array && value->kind != VALUE_PERSID && !value->tensor && !value->storage;
 }
 
 reshard_status paddle_save_check_value(const struct value *value, uint32_t graph_count, struct work *work, struct arena *arena, bool *out,

@@ -234,6 +234,21 @@ static reshard_status array_payload(const struct pickle_skim *skim, const struct
     return RESHARD_OK;
 }
 
+/* All but the elements: type, shape and order into *out, shape and order only of plain elements. */
+static reshard_status array_head(const struct value *node, struct array_parts *parts, struct pickle_array *out, bool *is_plain,
+                                 reshard_error *err)
+{
+    *out = (struct pickle_array){ 0 };
+    *is_plain = false;
+    if (!array_parts(node, parts))
+        return array_fail(node, err, "a call of numpy's that makes no array as numpy writes it");
+    reshard_status status = array_type(node, parts->type, out, is_plain, err);
+    if (status || !*is_plain)
+        return status;
+    status = array_shape(node, parts, out, err);
+    return status ? status : array_order(node, parts, out, err);
+}
+
 /* Whether the elements of an array whose strings are loaded are those of its shape. */
 static bool payload_fits(const struct value *payload, uint64_t bytes)
 {
@@ -250,27 +265,15 @@ static bool payload_fits(const struct value *payload, uint64_t bytes)
 bool pickle_array_is_sound(const struct value *node)
 {
     struct array_parts parts;
-    struct pickle_array found = { 0 };
-    bool is_plain = false;
-    if (!array_parts(node, &parts) || array_type(node, parts.type, &found, &is_plain, NULL))
-        return false;
-    return !is_plain || (!array_shape(node, &parts, &found, NULL) && !array_order(node, &parts, &found, NULL) &&
-                         payload_fits(parts.payload, found.bytes));
+    struct pickle_array found;
+    bool is_plain;
+    return !array_head(node, &parts, &found, &is_plain, NULL) && (!is_plain || payload_fits(parts.payload, found.bytes));
 }
 
 reshard_status pickle_array_read(const struct pickle_skim *skim, const struct value *node, struct pickle_array *out, bool *is_plain,
                                  reshard_error *err)
 {
     struct array_parts parts;
-    *out = (struct pickle_array){ 0 };
-    *is_plain = false;
-    if (!array_parts(node, &parts))
-        return array_fail(node, err, "a call of numpy's that makes no array as numpy writes it");
-    reshard_status status = array_type(node, parts.type, out, is_plain, err);
-    if (status || !*is_plain)
-        return status;
-    status = array_shape(node, &parts, out, err);
-    if (!status)
-        status = array_order(node, &parts, out, err);
-    return status ? status : array_payload(skim, node, &parts, out, err);
+    reshard_status status = array_head(node, &parts, out, is_plain, err);
+    return status || !*is_plain ? status : array_payload(skim, node, &parts, out, err);
 }
