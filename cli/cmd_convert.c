@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define PLAN_SCHEMA "reshard-plan/1"
 #define COMMIT_SCHEMA "reshard-commit/1"
 
 /* The format that the target's name says, where nothing else does; NULL: it says none. */
@@ -89,6 +90,11 @@ static void json_targets(const reshard_report *report)
     putchar(']');
 }
 
+static bool is_plan(const char *schema)
+{
+    return strcmp(schema, PLAN_SCHEMA) == 0;
+}
+
 static void report_json(const struct options *options, const reshard_report *report, const char *schema)
 {
     printf("{\"schema\":\"%s\",\"source\":", schema);
@@ -99,6 +105,9 @@ static void report_json(const struct options *options, const reshard_report *rep
            (unsigned long long)report->source_chunks, (unsigned long long)report->target_chunks, (unsigned long long)report->steps,
            (unsigned long long)report->read_bytes, (unsigned long long)report->write_bytes, (unsigned long long)report->file_count,
            (unsigned long long)report->target_bytes, (unsigned long long)report->peak_memory_bytes);
+    if (options->verify && !is_plan(schema))
+        printf(",\"verified_tensors\":%llu,\"verified_bytes\":%llu", (unsigned long long)report->verified_tensors,
+               (unsigned long long)report->verified_bytes);
     if (options->ranks_flag)
         json_targets(report);
     json_notes("dropped", report, RESHARD_NOTE_DROPPED);
@@ -171,7 +180,7 @@ static int run_plan(const struct options *options, const struct mapping_input *m
     if (status)
         exit_status = mapping_input_error(mapping, status, &err);
     else if (options->json)
-        report_json(options, &report, "reshard-plan/1");
+        report_json(options, &report, PLAN_SCHEMA);
     else if (!(is_terminal() ? plan_text(options, &report) : plan_lines(options, &report)))
         exit_status = print_failure(options, RESHARD_ERR_MEMORY, NULL, "out of memory");
     reshard_report_release(&report);
@@ -198,9 +207,13 @@ static void convert_text(const struct options *options, const reshard_report *re
     print_text(stdout, options->paths[1], strlen(options->paths[1]));
     printf(": %llu tensors, %llu items, %s in %llu files\n", (unsigned long long)report->tensors, (unsigned long long)report->items,
            human_bytes(report->target_bytes, size), (unsigned long long)report->file_count);
-    if (options->verify)
-        printf("verified: %llu tensors, %s read back and compared with the source, bit by bit\n", (unsigned long long)report->tensors,
-               human_bytes(report->write_bytes, size));
+    if (!options->verify)
+        return;
+    printf("verified: %llu tensors, %s read back and compared with the source, bit by bit", (unsigned long long)report->verified_tensors,
+           human_bytes(report->verified_bytes, size));
+    if (report->verified_tensors < report->tensors)
+        printf("; not the %llu that lie within items", (unsigned long long)(report->tensors - report->verified_tensors));
+    puts("");
 }
 
 static int convert_failed(const struct options *options, const struct mapping_input *mapping, reshard_status status,

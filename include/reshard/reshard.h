@@ -468,8 +468,11 @@ typedef struct reshard_report {
     uint64_t peak_memory_bytes;         /* buffers and metadata, as planned */
     size_t file_count, note_count;
     size_t move_count;                  /* of reshard_preview; else 0. Since 0.3 */
+    uint64_t verified_tensors;          /* of tensors: read back and compared, where that was asked for; others lie within items, where
+                                         * nothing names them. Since 0.3 */
+    uint64_t verified_bytes;            /* of those. Since 0.3 */
 } reshard_report;
-#define RESHARD_REPORT_INIT { sizeof(reshard_report), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define RESHARD_REPORT_INIT { sizeof(reshard_report), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 void reshard_report_release(reshard_report *report);
 
 /* A file of the target, and what is written into it. */

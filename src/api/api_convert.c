@@ -170,6 +170,7 @@ static reshard_status convert_by(conversion_work work, reshard_checkpoint *sourc
         status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_RUN, &conversion, report, err);
     if (!status) {
         status = work(&conversion, target_path, err);
+        report_give_verified(&conversion, report);
         conversion_release(&conversion);
         if (status && report)
             reshard_report_release(report);

@@ -138,6 +138,14 @@ reshard_status report_give(const struct conversion *conversion, reshard_report *
     return report_make(conversion, false, out, err);
 }
 
+void report_give_verified(const struct conversion *conversion, reshard_report *out)
+{
+    if (!struct_reaches(out, offsetof(reshard_report, verified_bytes) + sizeof(out->verified_bytes)))
+        return;
+    out->verified_tensors = conversion->verified.tensors;
+    out->verified_bytes = conversion->verified.bytes;
+}
+
 reshard_status report_give_moves(const struct conversion *conversion, reshard_report *out, reshard_error *err)
 {
     return report_make(conversion, true, out, err);

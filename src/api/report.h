@@ -21,7 +21,10 @@ struct reshard_report_lists *report_lists_of(const reshard_report *report);
 /* Fills a report of the caller's, which was cleared. */
 reshard_status report_give(const struct conversion *conversion, reshard_report *out, reshard_error *err);
 
-/* The same, with what goes from which file into which. */
+/* Adds to a report that was filled before the run what the run has read back; out may be NULL. */
+void report_give_verified(const struct conversion *conversion, reshard_report *out);
+
+/* The same as report_give, with what goes from which file into which. */
 reshard_status report_give_moves(const struct conversion *conversion, reshard_report *out, reshard_error *err);
 
 /* What goes from which file into which; false without memory. */

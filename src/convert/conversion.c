@@ -45,6 +45,15 @@ static char *conversion_base_name(const char *path)
     return str_copy((struct str){ path + start, size - start });
 }
 
+/* Formats may store nothing of a tensor without elements, and keep it all the same. */
+bool conversion_stores(const struct conversion *conversion, uint32_t wanted)
+{
+    const struct catalog *target = conversion->target.catalog;
+    const struct catalog_tensor *tensor = &target->tensors[wanted];
+    bool is_empty = box_volume(tensor->rank, catalog_vector_at(target, tensor->shape)) == 0 && !(tensor->flags & TENSOR_HIDDEN);
+    return tensor->chunk_count || is_empty;
+}
+
 static reshard_status conversion_make_recipes(struct conversion *conversion, reshard_error *err)
 {
     const struct catalog *target = conversion->target.catalog;
@@ -53,11 +62,8 @@ static reshard_status conversion_make_recipes(struct conversion *conversion, res
     if (!conversion->recipes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < target->tensor_count; i++) {
-        const struct catalog_tensor *tensor = &target->tensors[i];
-        /* Formats may store nothing of a tensor without elements, and keep it all the same. */
-        bool is_empty = box_volume(tensor->rank, catalog_vector_at(target, tensor->shape)) == 0 && !(tensor->flags & TENSOR_HIDDEN);
-        conversion->tensor_count += tensor->chunk_count || is_empty;
-        if (!tensor->chunk_count)
+        conversion->tensor_count += conversion_stores(conversion, i);
+        if (!target->tensors[i].chunk_count)
             continue;
         for (uint32_t r = table->first[i]; r < table->first[i + 1]; r++)
             conversion->recipes[conversion->recipe_count++] = table->recipes[r];

@@ -53,7 +53,10 @@ struct conversion {
     char *file_name;
     struct target target;
     struct recipe *recipes;
-    uint32_t recipe_count, tensor_count; /* tensors with a chunk in the target */
+    uint32_t recipe_count, tensor_count; /* tensors that the target stores */
+    struct {
+        uint64_t tensors, bytes;
+    } verified;                          /* what was read back and compared (read_back.h) */
     struct plan *plan;
     struct engine_options engine;
 };
@@ -68,6 +71,9 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
                                   const struct engine_options *engine, enum conversion_purpose purpose, struct conversion *out,
                                   reshard_error *err);
 void conversion_release(struct conversion *conversion);
+
+/* Whether the target stores a wanted tensor: it is not dropped, and not the same as one that is. */
+bool conversion_stores(const struct conversion *conversion, uint32_t wanted);
 
 /* A prepared conversion is to write another target, with options that say the same and lie elsewhere. *out false: the name is a part of
  * what was laid out, and it has to be prepared anew. */

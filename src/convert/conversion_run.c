@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "convert/conversion_second.h"
+#include "convert/read_back.h"
 #include "convert/sidecar.h"
 #include "convert/target_check.h"
 #include "store/store_calls.h"
@@ -172,7 +173,7 @@ reshard_status run_check(struct run *run, reshard_error *err)
     if (!status && options->verify && run->conversion->target.driver->abilities & FORMAT_STATE_BY_PARAMETER)
         status = checkpoint_relate(written, &compared, err);
     if (!status && options->verify)
-        status = sidecar_compare_conversion(run->conversion, compared, err);
+        status = read_back_compare(run->conversion, compared, err);
     if (!status && options->checksum)
         status = sidecar_make(written, options->checksum, &run->conversion->engine, &run->sidecar, &run->sidecar_name, err);
     checkpoint_close(written);

@@ -39,7 +39,4 @@ reshard_status sidecar_verify(struct checkpoint *checkpoint, const uint8_t *is_g
                               const struct engine_options *options, struct finding_sink *findings, struct sidecar_cover *cover,
                               reshard_error *err);
 
-/* Compares the written target with the conversion's source, casts applied. RESHARD_DIFFERS with the first tensor that is wrong. */
-reshard_status sidecar_compare_conversion(const struct conversion *conversion, struct checkpoint *written, reshard_error *err);
-
 #endif

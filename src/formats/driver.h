@@ -173,6 +173,8 @@ struct target {
     void *driver_state;
     struct note_list dropped, changed; /* what the format cannot hold, and what becomes something else; texts lie in catalog->arena */
     struct str *read_keys;  /* by tensor: what it is called when the target is read, in catalog->arena; NULL: as in wanted */
+    struct str *hidden_keys; /* by tensor: the key of the hidden tensor of an item that it is when the target is read, in catalog->arena;
+                              * data NULL: it is none, or of no known key. NULL: none is */
     uint32_t *chunks;       /* numbers of the catalog's chunks, by object, and in an object by offset; from target_seal */
     uint32_t *first_chunk;  /* by object: its place in chunks, and one past the last object, that behind them */
 };
@@ -186,6 +188,9 @@ static inline struct str target_read_key(const struct target *target, uint32_t t
 /* For formats that nest: the tensor is put under a path, and read under the path's joined parts, which need not be its key: the metadata of
  * a DCP may call a tensor one thing and place it under another. */
 reshard_status target_read_as_path(struct target *target, uint32_t tensor, const struct path_part *parts, size_t count, reshard_error *err);
+
+/* For formats whose items hold tensors: the tensor is read as the hidden one of that key. */
+reshard_status target_read_as_hidden(struct target *target, uint32_t tensor, struct str key, reshard_error *err);
 
 /* Seals the catalog of a target that lay_out has filled; nothing changes it any more. */
 reshard_status target_seal(struct target *target, reshard_error *err);

@@ -56,17 +56,22 @@ reshard_status target_add_tensors(const struct layout_request *request, struct t
 static reshard_status target_set_read_key(struct target *target, uint32_t tensor, struct str key, reshard_error *err)
 {
     struct catalog *catalog = target->catalog;
-    char *text = arena_alloc(&catalog->arena, key.size + 1);
-    if (text && !target->read_keys) {
+    if (!target->read_keys) {
         target->read_keys = arena_array(&catalog->arena, catalog->tensor_count, sizeof(*target->read_keys));
         for (uint32_t i = 0; target->read_keys && i < catalog->tensor_count; i++)
             target->read_keys[i] = catalog->tensors[i].key;
     }
-    if (!text || !target->read_keys)
-        return error_set_memory(err);
-    memcpy(text, key.data, key.size);
-    target->read_keys[tensor] = (struct str){ text, key.size };
-    return RESHARD_OK;
+    bool is_kept = target->read_keys && arena_str(&catalog->arena, key, &target->read_keys[tensor]);
+    return is_kept ? RESHARD_OK : error_set_memory(err);
+}
+
+reshard_status target_read_as_hidden(struct target *target, uint32_t tensor, struct str key, reshard_error *err)
+{
+    struct catalog *catalog = target->catalog;
+    if (!target->hidden_keys)
+        target->hidden_keys = arena_zalloc(&catalog->arena, (size_t)catalog->tensor_count * sizeof(*target->hidden_keys));
+    bool is_kept = target->hidden_keys && arena_str(&catalog->arena, key, &target->hidden_keys[tensor]);
+    return is_kept ? RESHARD_OK : error_set_memory(err);
 }
 
 reshard_status target_read_as_path(struct target *target, uint32_t tensor, const struct path_part *parts, size_t count, reshard_error *err)

@@ -92,7 +92,8 @@ static reshard_status convert(const char *to, int verify)
 
 TEST(a_byte_that_arrives_wrong_is_found_by_verify_and_by_nothing_else)
 {
-    static const char *const formats[] = { "safetensors", "hf", "torch", "torch-dcp", "torch_dist", "torch_dcp", "fsdp_dtensor", "zarr" };
+    static const char *const formats[] = { "safetensors",  "hf",   "torch",       "torch-dcp", "torch_dist", "torch_dcp",
+                                           "fsdp_dtensor", "zarr", "paddle-flex", "fsdp-ranks" };
     write_source();
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
         corrupted = 0;

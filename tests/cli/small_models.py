@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of the command share: a command in a folder, small models of different bytes, and TAP."""
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -11,9 +12,10 @@ class Shell:
     def __init__(self, binary, work):
         self.binary, self.work = binary, work
 
-    def __call__(self, *words, exit_status=0):
+    def __call__(self, *words, exit_status=0, environment=None):
         """Standard output; where a failure is wanted, with what was said about it."""
-        done = subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, timeout=120)
+        done = subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, timeout=120,
+                              env={**os.environ, **(environment or {})})
         assert done.returncode == exit_status, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
         return done.stdout + done.stderr if exit_status else done.stdout
 

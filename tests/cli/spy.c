@@ -3,7 +3,8 @@
  * A library for LD_PRELOAD that counts what options change and output does not show: threads, mapped files, reads and writes past the page
  * cache, syncs, the largest read, the bytes of all reads. At the end "name count" lines are written to the file that SPY_OUTPUT names.
  * SPY_LOCALE=NAME: the program has called setlocale before it calls the library, as a host program of it may have; the decimal comma is
- * counted. SPY_DAMAGE=1: a byte in the middle of every write of 512 bytes or more is wrong, as on a bad disk.
+ * counted. SPY_DAMAGE=1: a byte in the middle of every write of 512 bytes or more is wrong, as on a bad disk; SPY_DAMAGE=TEXT: the first
+ * byte behind that text in what is written is.
  */
 #undef _FILE_OFFSET_BITS
 #include <dlfcn.h>
@@ -59,15 +60,28 @@ EXPORT ssize_t pread64(int fd, void *bytes, size_t size, off64_t offset)
     return got;
 }
 
+/* The byte that arrives wrong; NULL: none does. */
+static unsigned char *damaged_byte(unsigned char *bytes, size_t size)
+{
+    const char *asked = getenv("SPY_DAMAGE");
+    if (!asked)
+        return NULL;
+    if (strcmp(asked, "1") == 0)
+        return size >= DAMAGE_MIN ? bytes + size / 2 : NULL;
+    unsigned char *found = memmem(bytes, size, asked, strlen(asked));
+    return found && found + strlen(asked) < bytes + size ? found + strlen(asked) : NULL;
+}
+
 EXPORT ssize_t pwrite64(int fd, const void *bytes, size_t size, off64_t offset)
 {
     ssize_t (*real)(int, const void *, size_t, off64_t) = next("pwrite64");
     direct_writes += is_direct(fd);
-    char *damaged = getenv("SPY_DAMAGE") && size >= DAMAGE_MIN ? malloc(size) : NULL;
+    unsigned char *damaged = getenv("SPY_DAMAGE") ? malloc(size + 1) : NULL, *wrong;
     if (!damaged)
         return real(fd, bytes, size, offset);
     memcpy(damaged, bytes, size);
-    damaged[size / 2] ^= 1;
+    if ((wrong = damaged_byte(damaged, size)))
+        *wrong ^= 1;
     ssize_t done = real(fd, damaged, size, offset);
     free(damaged);
     return done;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What verify says of damage that hides, and of what no checksum covers. Prints TAP.
 
-usage: verify_test.py --bin PATH --fixtures DIR
+usage: verify_test.py --bin PATH --fixtures DIR --spy LIBRARY
 """
 import argparse
 import io
@@ -10,11 +10,15 @@ import json
 import pathlib
 import shutil
 import struct
+import sys
 import zipfile
 import zlib
 
 import small_models
 import zip_crcs
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import torch_stub  # noqa: E402
 
 TENSORS = {"a.weight": [8, 8], "b.weight": [8, 8], "c.weight": [16, 4]}
 
@@ -226,25 +230,47 @@ def padding_of_a_vocabulary(shell, fixtures):
 
 
 def state_within_an_item(shell, fixtures):
-    """convert --verify says of tensors that the target keeps within an item that they are not compared, not that they are missing."""
-    source = fixture(fixtures, "torch-file/torch-file-training")
-    words = ("--to", "fsdp-ranks", "--layout", "ranks=2")
-    said = shell("convert", source, "ranks", *words, "--verify", exit_status=5)
+    """convert --verify compares an optimizer's tensors within the item that the target keeps them in, and says which it cannot compare."""
+    source, words = fixture(fixtures, "torch-file/torch-file-training"), ("--to", "fsdp-ranks", "--verify")
+    for path, target, ranks in (source, "two", 2), ("two", "three", 3):
+        report = json.loads(shell("convert", path, target, *words, "--layout", f"ranks={ranks}", "--json"))
+        assert report["verified_tensors"] == report["tensors"] >= 47 and report["verified_bytes"] >= 6440, report
+    assert b"\noptimizer\tdict\t" in shell("ls", "--items", "three")
+    said = shell("convert", fixture(fixtures, "verl/verl-fsdp2"), "verl", *words, "--layout", "ranks=2")
+    assert said.endswith(b"verified: 59 tensors, 10.94 kB read back and compared with the source, bit by bit; not the 2 that lie within "
+                         b"items\n"), said
+    lone = ("--include", "optimizer*.step", "--items", "drop", "--layout", "ranks=2")
+    said = shell("convert", source, "lone", *words, *lone, exit_status=5)
     assert b"'optimizer.state.0.step' lies within the item 'optimizer'" in said and b"without --verify it is written" in said, said
-    shell("convert", source, "ranks", *words)
-    assert b"\noptimizer\tdict\t" in shell("ls", "--items", "ranks")
+    shell("convert", source, "lone", *words[:2], *lone)
+
+
+def damage_within_an_item(shell, spy):
+    """convert --verify finds a byte that arrives wrong in an optimizer's state within its item, and nothing becomes visible."""
+    mark = b"what is looked for"
+    moment = torch_stub.tensor("FloatStorage", [16], mark + bytes(range(200, 246)))
+    value = {"w": torch_stub.tensor("FloatStorage", [2], bytes(8)), "optimizer": {"state": {0: {"exp_avg": moment}}}}
+    torch_stub.write_zip(shell.work / "a.pt", value)
+    words = ("--to", "fsdp-ranks", "--verify", "--io", "buffered", "--layout")
+    for path, target, ranks, key in ("a.pt", "two", 2, "optimizer.state.0.exp_avg"), ("two", "one", 1, "optimizer:state.0.exp_avg"):
+        said = shell("convert", path, target, *words, f"ranks={ranks}", exit_status=1,
+                     environment={"LD_PRELOAD": spy, "SPY_DAMAGE": mark.decode()})
+        assert f"tensor '{key}': digest".encode() in said and not (shell.work / target).exists(), said
+        shell("convert", path, target, *words, f"ranks={ranks}")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--fixtures", required=True)
+    parser.add_argument("--spy", required=True)
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
              records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item)
-    raise SystemExit(small_models.run(args.bin,
-                                      [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]))
+    cases = [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]
+    cases.append((damage_within_an_item.__doc__, lambda shell: damage_within_an_item(shell, pathlib.Path(args.spy).resolve())))
+    raise SystemExit(small_models.run(args.bin, cases))
 
 
 main()

@@ -167,6 +167,20 @@ static reshard_status fsdp_put_leaf(struct emitting *emitting, struct str key, c
     return is_taken ? error_set(err, RESHARD_ERR_UNSUPPORTED, "two entries would be called '%.*s'", STR_ARG(key)) : RESHARD_OK;
 }
 
+/* What the file's tensor is called when it is read: an optimizer's are hidden wholes, called by their path in the file. */
+static reshard_status fsdp_read_as(const struct emitting *emitting, uint32_t tensor, const struct path_part *full, size_t full_count,
+                                   const struct path_part *parts, size_t count, reshard_error *err)
+{
+    struct buffer key = { 0 };
+    if (emitting->file->kind != FSDP_OPTIMIZER)
+        return target_read_as_path(emitting->target, tensor, full, full_count, err);
+    bool is_joined = buffer_append_str(&key, FSDP_HIDDEN_PREFIX) && path_join(parts, count, &key);
+    reshard_status status =
+        is_joined ? target_read_as_hidden(emitting->target, tensor, buffer_str(&key), err) : error_set_memory(err);
+    buffer_release(&key);
+    return status;
+}
+
 static reshard_status fsdp_put_tensors(struct emitting *emitting, reshard_error *err)
 {
     const struct catalog *wanted = emitting->request->wanted;
@@ -185,7 +199,7 @@ static reshard_status fsdp_put_tensors(struct emitting *emitting, reshard_error 
         struct value *leaf = make_tensor(emitting, i);
         status = leaf ? fsdp_put_leaf(emitting, tensor->key, parts, count, leaf, &is_joined, err) : emitting->status;
         if (!status && !is_joined && !emitting->file->is_planned)
-            status = target_read_as_path(emitting->target, i, full, full_count, err);
+            status = fsdp_read_as(emitting, i, full, full_count, parts, count, err);
     }
     return status;
 }

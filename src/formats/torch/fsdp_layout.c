@@ -253,6 +253,56 @@ static reshard_status lay_out_rank_file(const struct layout_request *request, st
     return status;
 }
 
+/* ---- what is read again ---- */
+
+/* The number of a state's parameter in the target's optimizer; CATALOG_NONE: it has none there, or it is not known which. */
+static uint32_t number_in_target(const struct layout_request *request, const struct fsdp_flat_plan *plan, uint32_t number)
+{
+    if (!plan->source)
+        return number;
+    if (number >= plan->number_count || (!plan->is_original && (request->like || request->wrap)))
+        return CATALOG_NONE;
+    return plan->target_number[number];
+}
+
+/* The hidden tensor `state.NUMBER.NAME` of the source's optimizer is one in the target's, whose number may be another. */
+static reshard_status name_state(const struct layout_request *request, struct target *target, uint32_t tensor, reshard_error *err)
+{
+    const struct fsdp_target *state = target->driver_state;
+    struct str key = request->wanted->tensors[tensor].key;
+    struct str rest = { key.data + FSDP_HIDDEN_PREFIX.size, key.size - FSDP_HIDDEN_PREFIX.size };
+    uint64_t number;
+    if (!str_is(str_take(&rest, '.'), "state") || !str_to_u64(str_take(&rest, '.'), &number) || number >= CATALOG_NONE)
+        return target_read_as_hidden(target, tensor, key, err);
+    uint32_t other = number_in_target(request, state->flat, (uint32_t)number);
+    struct buffer name = { 0 };
+    if (other == CATALOG_NONE)
+        return RESHARD_OK;
+    buffer_append_str(&name, FSDP_HIDDEN_PREFIX);
+    buffer_printf(&name, "state.%" PRIu32 ".", other);
+    reshard_status status =
+        buffer_append_str(&name, rest) ? target_read_as_hidden(target, tensor, buffer_str(&name), err) : error_set_memory(err);
+    buffer_release(&name);
+    return status;
+}
+
+/* Says what the states in the optimizer's item are read as, of those that are stored. */
+static reshard_status name_states(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    const struct catalog *catalog = target->catalog;
+    bool *is_stored = calloc((size_t)catalog->tensor_count + 1, sizeof(*is_stored));
+    reshard_status status = is_stored ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < catalog->chunk_count; i++)
+        is_stored[catalog->chunks[i].tensor] = true;
+    for (uint32_t i = 0; !status && i < catalog->tensor_count; i++) {
+        const struct catalog_tensor *tensor = &request->wanted->tensors[i];
+        if (is_stored[i] && tensor->flags & TENSOR_HIDDEN && fsdp_is_state(tensor->key))
+            status = name_state(request, target, i, err);
+    }
+    free(is_stored);
+    return status;
+}
+
 /* ---- what lies beside ---- */
 
 static reshard_status lay_out_config(const struct layout_request *request, struct target *target, reshard_error *err)
@@ -304,6 +354,8 @@ reshard_status fsdp_lay_out(const struct layout_request *request, struct target 
     for (size_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
         for (uint32_t rank = 0; !status && rank < state->spread.world; rank++)
             status = lay_out_rank_file(request, target, kinds[kind], rank, err);
+    if (!status)
+        status = name_states(request, target, err);
     if (!status)
         status = lay_out_config(request, target, err);
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++)
