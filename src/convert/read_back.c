@@ -3,76 +3,9 @@
 
 #include "convert/conversion_second.h"
 #include "convert/tensor_digests.h"
+#include "convert/written_names.h"
 
 #include <stdlib.h>
-
-/* The hidden tensors of the written checkpoint by their keys: those of an optimizer that lies within an item. */
-struct hidden_names {
-    struct name_map map;
-    uint32_t *tensors; /* by number */
-};
-
-static void hidden_names_release(struct hidden_names *names)
-{
-    name_map_release(&names->map);
-    free(names->tensors);
-}
-
-static reshard_status hidden_names_make(const struct catalog *catalog, struct hidden_names *out, reshard_error *err)
-{
-    out->tensors = malloc(((size_t)catalog->tensor_count + 1) * sizeof(*out->tensors));
-    if (!out->tensors)
-        return error_set_memory(err);
-    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
-        if (!(catalog->tensors[i].flags & TENSOR_HIDDEN))
-            continue;
-        uint32_t number = name_map_intern(&out->map, catalog->tensors[i].key, NULL);
-        if (number == NAME_NONE)
-            return error_set_memory(err);
-        out->tensors[number] = i;
-    }
-    return RESHARD_OK;
-}
-
-static struct str hidden_key(const struct target *target, uint32_t tensor)
-{
-    return target->hidden_keys ? target->hidden_keys[tensor] : (struct str){ 0 };
-}
-
-/* The target's tensor for a wanted one: by key, or where keys are ambiguous by path. */
-static uint32_t listed_tensor(const struct conversion *conversion, const struct checkpoint *written, uint32_t wanted)
-{
-    const struct catalog *in = written->source->catalog;
-    uint32_t found = catalog_find(in, target_read_key(&conversion->target, wanted));
-    if (found == CATALOG_NONE || !(in->tensors[found].flags & TENSOR_AMBIGUOUS))
-        return found;
-    struct path_part single, other_single;
-    const struct path_part *parts, *other;
-    size_t count = catalog_tensor_path(conversion->selection.wanted, &conversion->selection.wanted->tensors[wanted], &single, &parts);
-    for (uint32_t i = 0; i < in->tensor_count; i++) {
-        size_t other_count = catalog_tensor_path(in, &in->tensors[i], &other_single, &other);
-        if (path_equal(parts, count, other, other_count))
-            return i;
-    }
-    return CATALOG_NONE;
-}
-
-static uint32_t written_tensor(const struct conversion *conversion, const struct checkpoint *written, const struct hidden_names *hidden,
-                               uint32_t wanted)
-{
-    struct str key = hidden_key(&conversion->target, wanted);
-    uint32_t number = key.data ? name_map_find(&hidden->map, key) : NAME_NONE;
-    if (number != NAME_NONE)
-        return hidden->tensors[number];
-    bool is_hidden = conversion->target.catalog->tensors[wanted].flags & TENSOR_HIDDEN;
-    return is_hidden ? CATALOG_NONE : listed_tensor(conversion, written, wanted);
-}
-
-static bool is_compared(const struct conversion *conversion, uint32_t wanted)
-{
-    uint32_t flags = conversion->target.catalog->tensors[wanted].flags;
-    return !(flags & TENSOR_NO_DATA) && (!(flags & TENSOR_HIDDEN) || hidden_key(&conversion->target, wanted).data);
-}
 
 /* Digests of tensors that a mapping makes, by wanted tensor. They come one after the other, so one digest serves them all. */
 struct made_digests {
@@ -192,41 +125,55 @@ static reshard_status written_lacks(const struct catalog *written, struct str ke
 
 /* Tensors that are compared: what they are in the target, and what their digests are. */
 struct comparing {
-    uint32_t *wanted, *found; /* found: by place in wanted */
+    struct written_names names;
+    uint32_t *wanted;
+    struct written_tensor *found;   /* by place in wanted */
     uint32_t count;
-    char (*before)[DIGEST_HEX_MAX], (*after)[DIGEST_HEX_MAX]; /* by wanted tensor, by tensor of the target */
+    char (*before)[DIGEST_HEX_MAX]; /* by wanted tensor */
+    char (*after)[DIGEST_HEX_MAX];  /* by tensor of the target */
 };
 
 static void comparing_release(struct comparing *comparing)
 {
+    written_names_release(&comparing->names);
     free(comparing->wanted);
     free(comparing->found);
     free(comparing->before);
     free(comparing->after);
 }
 
-/* Hidden ones that are not found are not known to be read under a name. */
-static reshard_status find_compared(const struct conversion *conversion, const struct checkpoint *written, struct comparing *out,
-                                    reshard_error *err)
+/* What it was said of that the target has none. */
+static reshard_status dropped_names(const struct note_list *dropped, struct name_map *out, reshard_error *err)
 {
-    const struct catalog *wanted = conversion->target.catalog, *target = written->source->catalog;
-    struct hidden_names hidden = { 0 };
-    reshard_status status = conversion->target.hidden_keys ? hidden_names_make(target, &hidden, err) : RESHARD_OK;
+    for (uint32_t i = 0; i < dropped->count; i++)
+        if (name_map_intern(out, dropped->notes[i].key, NULL) == NAME_NONE)
+            return error_set_memory(err);
+    return RESHARD_OK;
+}
+
+/* Hidden ones that are not found are not known to be read under a name. */
+static reshard_status find_compared(const struct conversion *conversion, struct comparing *out, reshard_error *err)
+{
+    const struct catalog *wanted = conversion->target.catalog;
+    struct name_map dropped = { 0 };
+    reshard_status status = dropped_names(&conversion->target.dropped, &dropped, err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
-        if (!is_compared(conversion, i))
+        struct written_tensor *found = &out->found[out->count];
+        uint32_t flags = wanted->tensors[i].flags;
+        if (flags & TENSOR_NO_DATA || !written_is_named(conversion, i))
             continue;
-        uint32_t found = written_tensor(conversion, written, &hidden, i);
-        if (found == CATALOG_NONE && wanted->tensors[i].flags & TENSOR_HIDDEN)
-            continue;
-        if (found == CATALOG_NONE)
-            status = written_lacks(target, wanted->tensors[i].key, err);
-        out->wanted[out->count] = i;
-        out->found[out->count++] = found;
+        status = written_find(&out->names, i, found, err);
+        bool is_lacking = !status && found->tensor == CATALOG_NONE && !(flags & TENSOR_HIDDEN);
+        if (is_lacking && (conversion_stores(conversion, i) || name_map_find(&dropped, wanted->tensors[i].key) == NAME_NONE))
+            status = written_lacks(out->names.catalog, wanted->tensors[i].key, err);
+        if (found->tensor != CATALOG_NONE)
+            out->wanted[out->count++] = i;
     }
-    hidden_names_release(&hidden);
+    name_map_release(&dropped);
     return status;
 }
 
+/* Parts of tensors get their digests one by one (compare_one). */
 static reshard_status digest_compared(const struct conversion *conversion, struct checkpoint *written, struct comparing *comparing,
                                       reshard_error *err)
 {
@@ -234,9 +181,11 @@ static reshard_status digest_compared(const struct conversion *conversion, struc
     bool *is_taken = calloc((size_t)written->source->catalog->tensor_count + 1, sizeof(*is_taken));
     reshard_status status = tensors && is_taken ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < comparing->count && !status; i++) {
-        if (!is_taken[comparing->found[i]])
-            tensors[count++] = comparing->found[i];
-        is_taken[comparing->found[i]] = true;
+        const struct written_tensor *found = &comparing->found[i];
+        if (found->lead_count || is_taken[found->tensor])
+            continue;
+        tensors[count++] = found->tensor;
+        is_taken[found->tensor] = true;
     }
     if (!status)
         status = is_any_made(conversion) ? digest_made(conversion, comparing->wanted, comparing->count, comparing->before, err)
@@ -248,6 +197,21 @@ static reshard_status digest_compared(const struct conversion *conversion, struc
     return status;
 }
 
+/* Digest of the part at a place along a tensor's first axes. */
+static reshard_status digest_part(const struct conversion *conversion, struct checkpoint *written, const struct written_tensor *found,
+                                  char hex[DIGEST_HEX_MAX], reshard_error *err)
+{
+    const struct catalog *catalog = written->source->catalog;
+    const struct catalog_tensor *tensor = &catalog->tensors[found->tensor];
+    int64_t start[RANK_MAX] = { 0 }, extent[RANK_MAX];
+    memcpy(extent, catalog_vector_at(catalog, tensor->shape), (size_t)tensor->rank * sizeof(*extent));
+    for (int i = 0; i < found->lead_count; i++) {
+        start[i] = found->lead[i];
+        extent[i] = 1;
+    }
+    return tensor_digest_box(written->source, found->tensor, start, extent, &conversion->engine, hex, err);
+}
+
 /* Hidden tensors' keys begin with a NUL, which ends a text in messages. */
 static struct str shown_key(struct str key)
 {
@@ -257,11 +221,16 @@ static struct str shown_key(struct str key)
 static reshard_status compare_one(struct conversion *conversion, struct checkpoint *written, const struct comparing *comparing, uint32_t at,
                                   reshard_error *err)
 {
-    uint32_t wanted = comparing->wanted[at], found = comparing->found[at];
+    uint32_t wanted = comparing->wanted[at];
+    const struct written_tensor *found = &comparing->found[at];
     const struct catalog_tensor *tensor = &conversion->target.catalog->tensors[wanted];
-    const char *before = comparing->before[wanted], *after = comparing->after[found];
-    bool is_same = strcmp(after, before) == 0;
-    reshard_status status = is_same ? RESHARD_OK : read_back_compare_rows(conversion, wanted, written, found, before, &is_same, err);
+    const char *before = comparing->before[wanted], *after = comparing->after[found->tensor];
+    char part[DIGEST_HEX_MAX];
+    reshard_status status = found->lead_count ? digest_part(conversion, written, found, part, err) : RESHARD_OK;
+    after = found->lead_count ? part : after;
+    bool is_same = !status && strcmp(after, before) == 0;
+    if (!status && !is_same && !found->lead_count)
+        status = read_back_compare_rows(conversion, wanted, written, found->tensor, before, &is_same, err);
     if (!status && !is_same)
         status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(shown_key(tensor->key)), after,
                            before);
@@ -280,7 +249,9 @@ reshard_status read_back_compare(struct conversion *conversion, struct checkpoin
                                    .before = calloc((size_t)wanted + 1, sizeof(*comparing.before)),
                                    .after = calloc((size_t)there + 1, sizeof(*comparing.after)) };
     bool has_memory = comparing.wanted && comparing.found && comparing.before && comparing.after;
-    reshard_status status = has_memory ? find_compared(conversion, written, &comparing, err) : error_set_memory(err);
+    reshard_status status = has_memory ? written_names_make(conversion, written->source, &comparing.names, err) : error_set_memory(err);
+    if (!status)
+        status = find_compared(conversion, &comparing, err);
     if (!status)
         status = digest_compared(conversion, written, &comparing, err);
     for (uint32_t i = 0; i < comparing.count && !status; i++)

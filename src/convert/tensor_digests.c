@@ -138,31 +138,37 @@ reshard_status tensor_digests_shared(struct team *team, struct checkpoint *check
     return status;
 }
 
-static reshard_status rows_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
-                                reshard_error *err)
+static reshard_status digest_box_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                               reshard_error *err)
 {
     (void)tensor, (void)offset, (void)is_last, (void)err;
     digest_update(context, bytes, size);
     return RESHARD_OK;
 }
 
-reshard_status tensor_digest_rows(struct source *source, uint32_t tensor, int64_t rows, const struct engine_options *options,
-                                  char hex[DIGEST_HEX_MAX], reshard_error *err)
+reshard_status tensor_digest_box(struct source *source, uint32_t tensor, const int64_t *start, const int64_t *extent,
+                                 const struct engine_options *options, char hex[DIGEST_HEX_MAX], reshard_error *err)
 {
-    static const int64_t origin[RANK_MAX];
     const struct engine_source from = { .store = source->store, .catalog = source->catalog, .limits = &source->limits };
-    const struct catalog_tensor *of = &source->catalog->tensors[tensor];
     struct engine_options run = *options;
-    int64_t extent[RANK_MAX];
     struct digest *digest = digest_new(DIGEST_XXH3);
-    memcpy(extent, catalog_vector_at(source->catalog, of->shape), (size_t)of->rank * sizeof(*extent));
-    extent[0] = rows;
     run.threads = 1;
     reshard_status status = digest ? source_resolve(source, &tensor, 1, err) : error_set_memory(err);
     if (!status)
-        status = engine_stream(&from, &tensor, 1, origin, extent, &run, rows_sink, digest, err);
+        status = engine_stream(&from, &tensor, 1, start, extent, &run, digest_box_sink, digest, err);
     if (!status)
         digest_hex(digest, hex);
     digest_free(digest);
     return status;
+}
+
+reshard_status tensor_digest_rows(struct source *source, uint32_t tensor, int64_t rows, const struct engine_options *options,
+                                  char hex[DIGEST_HEX_MAX], reshard_error *err)
+{
+    static const int64_t origin[RANK_MAX];
+    const struct catalog_tensor *of = &source->catalog->tensors[tensor];
+    int64_t extent[RANK_MAX];
+    memcpy(extent, catalog_vector_at(source->catalog, of->shape), (size_t)of->rank * sizeof(*extent));
+    extent[0] = rows;
+    return tensor_digest_box(source, tensor, origin, extent, options, hex, err);
 }

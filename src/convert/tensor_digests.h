@@ -19,8 +19,10 @@ reshard_status tensor_digests_shared(struct team *team, struct checkpoint *check
                                      uint32_t count, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX],
                                      reshard_error *err);
 
-/* DIGEST_XXH3 of the first rows of a tensor, which has that many. */
+/* DIGEST_XXH3 of the first rows of a tensor, which has that many; and of a box of it, in row-major order. */
 reshard_status tensor_digest_rows(struct source *source, uint32_t tensor, int64_t rows, const struct engine_options *options,
                                   char hex[DIGEST_HEX_MAX], reshard_error *err);
+reshard_status tensor_digest_box(struct source *source, uint32_t tensor, const int64_t *start, const int64_t *extent,
+                                 const struct engine_options *options, char hex[DIGEST_HEX_MAX], reshard_error *err);
 
 #endif

@@ -185,6 +185,9 @@ static inline struct str target_read_key(const struct target *target, uint32_t t
     return target->read_keys ? target->read_keys[tensor] : target->catalog->tensors[tensor].key;
 }
 
+/* The tensor is read under that key. */
+reshard_status target_read_as(struct target *target, uint32_t tensor, struct str key, reshard_error *err);
+
 /* For formats that nest: the tensor is put under a path, and read under the path's joined parts, which need not be its key: the metadata of
  * a DCP may call a tensor one thing and place it under another. */
 reshard_status target_read_as_path(struct target *target, uint32_t tensor, const struct path_part *parts, size_t count, reshard_error *err);
@@ -270,6 +273,15 @@ struct publish_job {
 /* Publishes all objects, in their order, and commits. */
 reshard_status target_publish(const struct publish_job *job, reshard_error *err);
 
+/* A tensor by the name that it has in the files, where the listing has several of them as one. */
+struct stored_name {
+    struct str name;
+    uint32_t tensor;  /* of the catalog */
+    int64_t lead[2];  /* its place along the first axes of that */
+    int lead_count;
+};
+typedef reshard_status (*stored_name_sink)(const struct stored_name *name, void *context, reshard_error *err);
+
 struct format_driver {
     const char *name, *summary;
     const char *name_space; /* whose names the keys are, as models/ calls them: "hf", "torch_dist", "megatron", "paddle"; NULL: anybody's */
@@ -322,6 +334,9 @@ struct format_driver {
     /* What the checkpoint is without tensors and items that are stored under keys with that prefix; touches nothing. Release *out on
      * failure too. NULL: payload would have to move. */
     reshard_status (*leave_out)(struct source *source, struct str prefix, struct removal *out, reshard_error *err);
+
+    /* The weights by the names that they have in the files, where the catalog's are others: a target is laid out by those. NULL: never. */
+    reshard_status (*each_stored_name)(const struct source *source, stored_name_sink sink, void *context, reshard_error *err);
 
     /* Checks beyond the catalog: stored checksums, unreferenced files (as warnings). May be NULL. deep: also payload checksums. */
     reshard_status (*verify)(struct source *source, bool deep, reshard_error *err);

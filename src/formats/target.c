@@ -53,7 +53,7 @@ reshard_status target_add_tensors(const struct layout_request *request, struct t
     return RESHARD_OK;
 }
 
-static reshard_status target_set_read_key(struct target *target, uint32_t tensor, struct str key, reshard_error *err)
+reshard_status target_read_as(struct target *target, uint32_t tensor, struct str key, reshard_error *err)
 {
     struct catalog *catalog = target->catalog;
     if (!target->read_keys) {
@@ -79,7 +79,7 @@ reshard_status target_read_as_path(struct target *target, uint32_t tensor, const
     struct buffer joined = { 0 };
     reshard_status status = path_join(parts, count, &joined) ? RESHARD_OK : error_set_memory(err);
     if (!status && !str_equal(buffer_str(&joined), target->catalog->tensors[tensor].key))
-        status = target_set_read_key(target, tensor, buffer_str(&joined), err);
+        status = target_read_as(target, tensor, buffer_str(&joined), err);
     buffer_release(&joined);
     return status;
 }

@@ -245,6 +245,15 @@ def state_within_an_item(shell, fixtures):
     shell("convert", source, "lone", *words[:2], *lone)
 
 
+def state_without_its_item(shell, fixtures):
+    """Optimizer state in Megatron's folders is listed where its groups were left out, and compared by the names in the files."""
+    source = fixture(fixtures, "megatron/megatron-optim-dense-full-tp2dp2")
+    said = shell("convert", source, "legacy", "--to", "megatron", "--layout", "tp=2", "--items", "drop", "--verify")
+    assert b"verified: 60 tensors" in said and b"not the" not in said, said
+    listed = shell.tensors("legacy")
+    assert len(listed) == len(shell.tensors(source)) == 36 and sum(key.startswith("optimizer.state.") for key in listed) == 27
+
+
 def damage_within_an_item(shell, spy):
     """convert --verify finds a byte that arrives wrong in an optimizer's state within its item, and nothing becomes visible."""
     mark = b"what is looked for"
@@ -267,7 +276,7 @@ def main():
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
-             records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item)
+             records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item, state_without_its_item)
     cases = [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]
     cases.append((damage_within_an_item.__doc__, lambda shell: damage_within_an_item(shell, pathlib.Path(args.spy).resolve())))
     raise SystemExit(small_models.run(args.bin, cases))

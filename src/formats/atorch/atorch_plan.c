@@ -234,6 +234,14 @@ static reshard_status plan_find_renamed(struct planning *planning)
     return RESHARD_OK;
 }
 
+/* No module of torch's has a parameter of that name. */
+static reshard_status plan_refuse_nameless(struct planning *planning)
+{
+    error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "a tensor's key is empty: parameters of modules have names");
+    error_hint(planning->err, "reshard_convert_options.add_prefix gives it one, reshard_convert_options.exclude leaves it out");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 static reshard_status plan_read_names(struct planning *planning)
 {
     const struct catalog *wanted = planning->request->wanted;
@@ -242,7 +250,9 @@ static reshard_status plan_read_names(struct planning *planning)
         const struct catalog_tensor *tensor = &wanted->tensors[i];
         if (tensor->flags & TENSOR_HIDDEN)
             continue;
-        if (tensor->flags & TENSOR_NO_DATA)
+        if (tensor->key.size == 0)
+            status = plan_refuse_nameless(planning);
+        else if (tensor->flags & TENSOR_NO_DATA)
             status = target_note_dropped(planning->target, NOTE_NO_DATA, tensor->key, planning->err, "a tensor without data (meta)");
         else
             status = plan_note_name(planning, i);

@@ -3,6 +3,7 @@
 
 #include "encoding/pickle_write.h"
 #include "formats/dcp/dcp_source.h"
+#include "formats/shared/torch_spell.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -86,15 +87,6 @@ static reshard_status check_key(const struct catalog *wanted, const struct dcp_t
     return RESHARD_OK;
 }
 
-static reshard_status check_tensor(const struct catalog_tensor *tensor, reshard_error *err)
-{
-    if (torch_save_can_hold(tensor->dtype))
-        return RESHARD_OK;
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no dtype %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
-    error_hint(err, "reshard_convert_options.dtypes converts it, reshard_convert_options.exclude leaves it out");
-    return RESHARD_ERR_UNSUPPORTED;
-}
-
 static reshard_status check_wanted(const struct catalog *wanted, const struct dcp_target *state, reshard_error *err)
 {
     struct name_map keys = { 0 };
@@ -103,7 +95,7 @@ static reshard_status check_wanted(const struct catalog *wanted, const struct dc
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
         if (wanted->tensors[i].flags & TENSOR_HIDDEN)
             continue;
-        status = check_tensor(&wanted->tensors[i], err);
+        status = torch_check_type(&wanted->tensors[i], err);
         if (!status)
             status = check_key(wanted, state, &keys, number_of, i, wanted->tensors[i].key, err);
     }

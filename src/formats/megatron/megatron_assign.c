@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which stage holds which parameter, and which parts of it each rank's file. */
 #include "formats/megatron/megatron_target.h"
+#include "formats/shared/torch_spell.h"
 
 #include "base/array.h"
 #include "base/checked.h"
@@ -60,12 +61,8 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
     int rank = tensor->rank - parameter->lead_count;
     memcpy(shape, catalog_vector_at(request->wanted, tensor->shape) + parameter->lead_count, (size_t)rank * sizeof(*shape));
     parameter->rows = rank > 0 ? shape[0] : 1;
-    if (!torch_save_can_hold(tensor->dtype)) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key),
-                  dtype_info(tensor->dtype)->name);
-        error_hint(err, "reshard_convert_options.dtypes 'GLOB=TYPE' converts it to one that torch has");
+    if (torch_check_type(tensor, err))
         return RESHARD_ERR_UNSUPPORTED;
-    }
     /* The arguments of a distributed checkpoint say what a run of its TP has; the stored rows may be another run's. */
     int64_t old = megatron_folder_state(request->source) ? state->args.padded_vocabulary : 0;
     if (parameter->key.rule->is_vocabulary && rank > 0 && state->padded_vocabulary > 0 && state->padded_vocabulary != shape[0] &&

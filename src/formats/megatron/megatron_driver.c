@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/megatron/megatron.h"
 #include "formats/megatron/megatron_target.h"
+#include "formats/megatron/optimizer_source.h"
 #include "formats/shared/parallel_words.h"
 
 #include <stdlib.h>
@@ -141,6 +142,7 @@ const struct format_driver format_megatron = {
     .probe = megatron_probe,
     .read_catalog = megatron_read_catalog,
     .view_by_parameter = megatron_view_by_parameter,
+    .each_stored_name = megatron_each_stored_name,
     .verify = torch_source_verify,
     .lay_out = megatron_lay_out,
     .publish_object = megatron_publish_object,

@@ -95,7 +95,6 @@ static reshard_status leaves_add_member(struct collecting *collecting, struct st
     struct path_part part = { .kind = PATH_KEY, .key = key };
     struct megatron_rank *rank = &collecting->state->ranks[collecting->rank];
     if (str_is(key, "optimizer")) {
-        collecting->state->has_optimizer |= megatron_rank_has_optimizer(rank);
         value = megatron_optimizer_item(collecting->state, rank, value);
         if (!value)
             return error_set_memory(err);
@@ -141,6 +140,7 @@ static reshard_status read_rank(struct collecting *collecting, reshard_error *er
     const struct value *root = rank->root;
     reshard_status status = RESHARD_OK;
     rank->first_leaf = state->leaf_count;
+    state->has_optimizer |= megatron_rank_has_optimizer(rank);
     for (size_t i = 0; !status && i + 1 < root->list.count; i += 2) {
         const struct value *key = root->list.items[i];
         struct value *value = root->list.items[i + 1];

@@ -249,6 +249,29 @@ reshard_status megatron_add_distributed_tensors(struct source *source, reshard_e
     return status;
 }
 
+static reshard_status give_stored_name(const struct megatron_parameter *parameter, stored_name_sink sink, void *context, reshard_error *err)
+{
+    const struct stored_name name = { .name = parameter->key,
+                                      .tensor = parameter->tensor,
+                                      .lead = { parameter->lead[0], parameter->lead[1] },
+                                      .lead_count = (int)parameter->lead_count };
+    return sink(&name, context, err);
+}
+
+reshard_status megatron_each_stored_name(const struct source *source, stored_name_sink sink, void *context, reshard_error *err)
+{
+    const struct megatron_source *state = megatron_source_of(source);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; state->has_optimizer && i < state->parameter_count && !status; i++) {
+        const struct megatron_parameter *parameter = &state->parameters[i];
+        for (uint32_t k = 0; k < parameter->member_count && !status; k++)
+            status = give_stored_name(&parameter->members[k], sink, context, err);
+        if (!status && !parameter->is_copy && parameter->member_count == 0)
+            status = give_stored_name(parameter, sink, context, err);
+    }
+    return status;
+}
+
 /* ---- state ---- */
 
 /* What one rank has of the optimizer. */

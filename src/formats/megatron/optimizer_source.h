@@ -18,6 +18,9 @@ struct value *megatron_optimizer_item(struct megatron_source *state, const struc
 /* Adds the tensors of all parameters under their distributed keys, and sets tensor, lead and lead_count of each. */
 reshard_status megatron_add_distributed_tensors(struct source *source, reshard_error *err);
 
+/* Gives the parameters of which that was done by the names that they have in the files; none where it was not. */
+reshard_status megatron_each_stored_name(const struct source *source, stored_name_sink sink, void *context, reshard_error *err);
+
 /* Adds the state of all ranks. After the parameters have their tensors. */
 reshard_status megatron_add_optimizer(struct source *source, reshard_error *err);
 

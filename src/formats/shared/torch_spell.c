@@ -95,3 +95,13 @@ bool torch_spell(const struct value *value, const struct torch_storage_finder *f
         return false;
     return value->storage > 0 ? put_storage(finder, value, status, out) : put_module_class(value, out);
 }
+
+reshard_status torch_check_type(const struct catalog_tensor *tensor, reshard_error *err)
+{
+    if (torch_save_can_hold(tensor->dtype))
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
+    error_hint(err, "reshard_convert_options.dtypes 'GLOB=TYPE' converts it to one that torch has, reshard_convert_options.exclude leaves "
+                    "it out");
+    return RESHARD_ERR_UNSUPPORTED;
+}

@@ -3,7 +3,11 @@
 #ifndef FORMATS_SHARED_TORCH_SPELL_H
 #define FORMATS_SHARED_TORCH_SPELL_H
 
+#include "catalog/catalog.h"
 #include "encoding/torch_save.h"
+
+/* UNSUPPORTED if torch has no such type. */
+reshard_status torch_check_type(const struct catalog_tensor *tensor, reshard_error *err);
 
 /* Which record of the file to be written holds the storage of a persistent id, and its bytes. */
 struct torch_storage_finder {

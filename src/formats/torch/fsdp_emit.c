@@ -181,6 +181,17 @@ static reshard_status fsdp_read_as(const struct emitting *emitting, uint32_t ten
     return status;
 }
 
+/* Ranks' files are put together by joined paths. */
+static reshard_status fsdp_check_tensor(const struct catalog_tensor *tensor, reshard_error *err)
+{
+    if (!(tensor->flags & TENSOR_AMBIGUOUS))
+        return torch_check_type(tensor, err);
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "several tensors have the name '%.*s' when their paths are joined, and files of ranks are put "
+              "together by that", STR_ARG(tensor->key));
+    error_hint(err, "reshard_convert_options.to torch-dcp or torch keeps their paths apart");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 static reshard_status fsdp_put_tensors(struct emitting *emitting, reshard_error *err)
 {
     const struct catalog *wanted = emitting->request->wanted;
@@ -191,6 +202,9 @@ static reshard_status fsdp_put_tensors(struct emitting *emitting, reshard_error 
         const struct path_part *parts;
         if (tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA))
             continue;
+        status = fsdp_check_tensor(tensor, err);
+        if (status)
+            return status;
         size_t count = catalog_tensor_path(wanted, tensor, &single, &parts), full_count = count;
         const struct path_part *full = parts;
         bool is_joined;

@@ -5,6 +5,7 @@
  */
 #include "base/array.h"
 #include "formats/torch/torch.h"
+#include "formats/shared/torch_spell.h"
 #include "formats/torch/torch_target.h"
 
 #include "base/checked.h"
@@ -173,12 +174,9 @@ static reshard_status place_alone(const struct layout_request *request, struct t
 {
     const struct catalog_tensor *tensor = &request->wanted->tensors[i];
     struct torch_place *place = &state->places[i];
-    if (!torch_save_can_hold(tensor->dtype)) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key),
-                  dtype_info(tensor->dtype)->name);
-        error_hint(err, "reshard_convert_options.dtypes 'GLOB=TYPE' converts it to one that torch has");
-        return RESHARD_ERR_UNSUPPORTED;
-    }
+    reshard_status status = torch_check_type(tensor, err);
+    if (status)
+        return status;
     uint32_t tied = tensor->tied_to;
     if (tied != CATALOG_NONE && tied < i && state->places[tied].record != TORCH_NONE && !state->places[tied].strides &&
         request->wanted->tensors[tied].dtype == tensor->dtype) {

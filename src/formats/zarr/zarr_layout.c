@@ -22,6 +22,21 @@ struct zarr_laying {
 
 /* ---- names ---- */
 
+/* File systems take no longer part of a path. */
+#define ZARR_PART_BYTES_MAX 255
+
+static reshard_status key_parts_check(struct str key, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (struct str rest = key; rest.size && !status;) {
+        struct str part = str_take(&rest, '/');
+        if (part.size > ZARR_PART_BYTES_MAX)
+            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "it has a part of %zu bytes, file systems take %d", part.size,
+                               ZARR_PART_BYTES_MAX);
+    }
+    return status;
+}
+
 static reshard_status key_check(const struct zarr_laying *laying, struct str key, reshard_error *err)
 {
     reshard_status status = key.size ? store_name_check(key, err) : RESHARD_OK;
@@ -29,9 +44,11 @@ static reshard_status key_check(const struct zarr_laying *laying, struct str key
         if ((i == 0 || key.data[i - 1] == '/') && key.data[i] == '_' && key.data[i + 1] == '_')
             status = error_set(err, RESHARD_ERR_UNSUPPORTED, "names in format 3 may not begin with '__'");
     if (!status)
+        status = key_parts_check(key, err);
+    if (!status)
         return RESHARD_OK;
     error_prefix(err, "tensor '%.*s' cannot be a folder of that name", STR_ARG(key));
-    error_hint(err, "-m 'OLD -> NEW' gives it another name");
+    error_hint(err, "reshard_convert_options.renames gives it another name, reshard_convert_options.exclude leaves it out");
     return RESHARD_ERR_UNSUPPORTED;
 }
 
@@ -216,6 +233,8 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
                                          stored.size ? stored.data : "", stored.size ? "/" : "");
     if (!status && !prefix)
         status = error_set_memory(err);
+    if (!status && !str_equal(stored, tensor->key))
+        status = target_read_as(laying->target, index, stored, err);
     if (!status)
         status = zarr_chunks_lay_out(laying->request, &laying->style, laying->target, index, str_of(prefix), chunk, err);
     if (status) {
