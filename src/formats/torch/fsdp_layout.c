@@ -256,11 +256,14 @@ static reshard_status lay_out_rank_file(const struct layout_request *request, st
 /* ---- what is read again ---- */
 
 /* The number of a state's parameter in the target's optimizer; CATALOG_NONE: it has none there, or it is not known which. */
-static uint32_t number_in_target(const struct layout_request *request, const struct fsdp_flat_plan *plan, uint32_t number)
+static uint32_t number_in_target(const struct layout_request *request, const struct fsdp_target *state, uint32_t number)
 {
+    const struct fsdp_flat_plan *plan = state->flat;
     if (!plan->source)
         return number;
-    if (number >= plan->number_count || (!plan->is_original && (request->like || request->wrap)))
+    /* State by unit: one rank's is read as it lies, and other units count their parameters in another way. */
+    bool is_by_unit = !plan->is_original && (request->like || request->wrap || state->spread.world == 1);
+    if (number >= plan->number_count || is_by_unit)
         return CATALOG_NONE;
     return plan->target_number[number];
 }
@@ -274,7 +277,7 @@ static reshard_status name_state(const struct layout_request *request, struct ta
     uint64_t number;
     if (!str_is(str_take(&rest, '.'), "state") || !str_to_u64(str_take(&rest, '.'), &number) || number >= CATALOG_NONE)
         return target_read_as_hidden(target, tensor, key, err);
-    uint32_t other = number_in_target(request, state->flat, (uint32_t)number);
+    uint32_t other = number_in_target(request, state, (uint32_t)number);
     struct buffer name = { 0 };
     if (other == CATALOG_NONE)
         return RESHARD_OK;
