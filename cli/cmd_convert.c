@@ -12,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PLAN_SCHEMA "reshard-plan/1"
 #define COMMIT_SCHEMA "reshard-commit/1"
 
 /* The format that the target's name says, where nothing else does; NULL: it says none. */
@@ -90,12 +89,7 @@ static void json_targets(const reshard_report *report)
     putchar(']');
 }
 
-static bool is_plan(const char *schema)
-{
-    return strcmp(schema, PLAN_SCHEMA) == 0;
-}
-
-static void report_json(const struct options *options, const reshard_report *report, const char *schema)
+static void report_json(const struct options *options, const reshard_report *report, const char *schema, bool has_verified)
 {
     printf("{\"schema\":\"%s\",\"source\":", schema);
     json_text(stdout, options->paths[0]);
@@ -105,7 +99,7 @@ static void report_json(const struct options *options, const reshard_report *rep
            (unsigned long long)report->source_chunks, (unsigned long long)report->target_chunks, (unsigned long long)report->steps,
            (unsigned long long)report->read_bytes, (unsigned long long)report->write_bytes, (unsigned long long)report->file_count,
            (unsigned long long)report->target_bytes, (unsigned long long)report->peak_memory_bytes);
-    if (options->verify && !is_plan(schema))
+    if (has_verified)
         printf(",\"verified_tensors\":%llu,\"verified_bytes\":%llu", (unsigned long long)report->verified_tensors,
                (unsigned long long)report->verified_bytes);
     if (options->ranks_flag)
@@ -180,7 +174,7 @@ static int run_plan(const struct options *options, const struct mapping_input *m
     if (status)
         exit_status = mapping_input_error(mapping, status, &err);
     else if (options->json)
-        report_json(options, &report, PLAN_SCHEMA);
+        report_json(options, &report, "reshard-plan/1", false);
     else if (!(is_terminal() ? plan_text(options, &report) : plan_lines(options, &report)))
         exit_status = print_failure(options, RESHARD_ERR_MEMORY, NULL, "out of memory");
     reshard_report_release(&report);
@@ -260,7 +254,7 @@ static char *part_words_make(const struct options *options, size_t *size)
 static void conversion_told(const struct options *options, const char *schema, bool is_part, const reshard_report *report)
 {
     if (options->json)
-        report_json(options, report, schema);
+        report_json(options, report, schema, options->verify);
     else if (!options->quiet && !is_part)
         convert_text(options, report);
 }

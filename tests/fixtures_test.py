@@ -12,6 +12,7 @@ each, and what is said of a bad one; and which formats cannot hold what a good c
 repository) must be refused in some way. --pin writes the file anew; read the difference before you keep it.
 """
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -83,6 +84,7 @@ class Runner:
         done.seconds = time.monotonic() - started
         return done
 
+    @functools.cached_property
     def writable(self):
         return [words[0] for words in (line.split("\t") for line in self("formats").stdout.splitlines()) if "w" in words[1]]
 
@@ -281,7 +283,7 @@ def check_verified(run, case, cases, live):
     if not is_good(case) or may_refuse(case):
         return None
     lines, refused = [], []
-    for to in run.writable():
+    for to in run.writable:
         target = run.work / f"{case['case'][:100]}.{to}"
         done = run("convert", case["folder"] / case["path"], target, "--to", to, "--verify", "--quiet", "--no-sync")
         if done.returncode == 5:

@@ -127,7 +127,7 @@ static reshard_status written_lacks(const struct catalog *written, struct str ke
 struct comparing {
     struct written_names names;
     uint32_t *wanted;
-    struct written_tensor *found;   /* by place in wanted */
+    struct stored_name *found;   /* by place in wanted */
     uint32_t count;
     char (*before)[DIGEST_HEX_MAX]; /* by wanted tensor */
     char (*after)[DIGEST_HEX_MAX];  /* by tensor of the target */
@@ -158,9 +158,9 @@ static reshard_status find_compared(const struct conversion *conversion, struct 
     struct name_map dropped = { 0 };
     reshard_status status = dropped_names(&conversion->target.dropped, &dropped, err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
-        struct written_tensor *found = &out->found[out->count];
+        struct stored_name *found = &out->found[out->count];
         uint32_t flags = wanted->tensors[i].flags;
-        if (flags & TENSOR_NO_DATA || !written_is_named(conversion, i))
+        if (flags & TENSOR_NO_DATA)
             continue;
         status = written_find(&out->names, i, found, err);
         bool is_lacking = !status && found->tensor == CATALOG_NONE && !(flags & TENSOR_HIDDEN);
@@ -181,7 +181,7 @@ static reshard_status digest_compared(const struct conversion *conversion, struc
     bool *is_taken = calloc((size_t)written->source->catalog->tensor_count + 1, sizeof(*is_taken));
     reshard_status status = tensors && is_taken ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < comparing->count && !status; i++) {
-        const struct written_tensor *found = &comparing->found[i];
+        const struct stored_name *found = &comparing->found[i];
         if (found->lead_count || is_taken[found->tensor])
             continue;
         tensors[count++] = found->tensor;
@@ -198,7 +198,7 @@ static reshard_status digest_compared(const struct conversion *conversion, struc
 }
 
 /* Digest of the part at a place along a tensor's first axes. */
-static reshard_status digest_part(const struct conversion *conversion, struct checkpoint *written, const struct written_tensor *found,
+static reshard_status digest_part(const struct conversion *conversion, struct checkpoint *written, const struct stored_name *found,
                                   char hex[DIGEST_HEX_MAX], reshard_error *err)
 {
     const struct catalog *catalog = written->source->catalog;
@@ -222,7 +222,7 @@ static reshard_status compare_one(struct conversion *conversion, struct checkpoi
                                   reshard_error *err)
 {
     uint32_t wanted = comparing->wanted[at];
-    const struct written_tensor *found = &comparing->found[at];
+    const struct stored_name *found = &comparing->found[at];
     const struct catalog_tensor *tensor = &conversion->target.catalog->tensors[wanted];
     const char *before = comparing->before[wanted], *after = comparing->after[found->tensor];
     char part[DIGEST_HEX_MAX];

@@ -8,63 +8,43 @@
 
 /* ---- making them ---- */
 
-static reshard_status list_hidden(struct written_names *names, reshard_error *err)
+static reshard_status take_written_name(const struct stored_name *name, void *context, reshard_error *err)
 {
-    const struct catalog *catalog = names->catalog;
-    names->hidden_tensors = malloc(((size_t)catalog->tensor_count + 1) * sizeof(*names->hidden_tensors));
-    if (!names->hidden_tensors)
+    struct written_names *names = context;
+    uint32_t number = name_map_intern(&names->map, name->name, NULL);
+    if (number == NAME_NONE || !ARRAY_ROOM(names->tensors, number, names->capacity))
         return error_set_memory(err);
-    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
-        if (!(catalog->tensors[i].flags & TENSOR_HIDDEN))
-            continue;
-        uint32_t number = name_map_intern(&names->hidden, catalog->tensors[i].key, NULL);
-        if (number == NAME_NONE)
-            return error_set_memory(err);
-        names->hidden_tensors[number] = i;
-    }
+    names->tensors[number] = *name;
     return RESHARD_OK;
 }
 
-static reshard_status take_stored_name(const struct stored_name *name, void *context, reshard_error *err)
+static reshard_status take_hidden(struct written_names *names, reshard_error *err)
 {
-    struct written_names *names = context;
-    uint32_t number = name_map_intern(&names->stored, name->name, NULL);
-    if (number == NAME_NONE || !ARRAY_ROOM(names->stored_names, number, names->stored_capacity))
-        return error_set_memory(err);
-    names->stored_names[number] = *name;
-    return RESHARD_OK;
+    const struct catalog *catalog = names->catalog;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < catalog->tensor_count && !status; i++)
+        if (catalog->tensors[i].flags & TENSOR_HIDDEN)
+            status = take_written_name(&(struct stored_name){ .name = catalog->tensors[i].key, .tensor = i }, names, err);
+    return status;
 }
 
 reshard_status written_names_make(const struct conversion *conversion, const struct source *written, struct written_names *out,
                                   reshard_error *err)
 {
     *out = (struct written_names){ .conversion = conversion, .catalog = written->catalog };
-    reshard_status status = conversion->target.hidden_keys ? list_hidden(out, err) : RESHARD_OK;
+    reshard_status status = conversion->target.hidden_keys ? take_hidden(out, err) : RESHARD_OK;
     if (!status && written->driver->each_stored_name)
-        status = written->driver->each_stored_name(written, take_stored_name, out, err);
+        status = written->driver->each_stored_name(written, take_written_name, out, err);
     return status;
 }
 
 void written_names_release(struct written_names *names)
 {
-    name_map_release(&names->hidden);
-    name_map_release(&names->stored);
-    free(names->hidden_tensors);
-    free(names->stored_names);
+    name_map_release(&names->map);
+    free(names->tensors);
 }
 
 /* ---- finding ---- */
-
-static struct str hidden_key(const struct target *target, uint32_t tensor)
-{
-    return target->hidden_keys ? target->hidden_keys[tensor] : (struct str){ 0 };
-}
-
-bool written_is_named(const struct conversion *conversion, uint32_t wanted)
-{
-    bool is_hidden = conversion->target.catalog->tensors[wanted].flags & TENSOR_HIDDEN;
-    return !is_hidden || hidden_key(&conversion->target, wanted).data;
-}
 
 /* By key, or where keys are ambiguous by path. */
 static uint32_t written_listed(const struct written_names *names, uint32_t wanted)
@@ -86,31 +66,30 @@ static uint32_t written_listed(const struct written_names *names, uint32_t wante
 }
 
 /* By the name in the files: a parameter's, or that of the parameter whose state it is. */
-static reshard_status written_stored(const struct written_names *names, struct str key, struct written_tensor *out, reshard_error *err)
+static reshard_status written_stored(const struct written_names *names, struct str key, struct stored_name *out, reshard_error *err)
 {
     struct state_key state = { .kind = STATE_KEY_NONE };
     bool is_state = state_key_read(key, &state) && state.kind == STATE_KEY_PARAMETER;
-    uint32_t number = name_map_find(&names->stored, is_state ? state.parameter : key);
+    uint32_t number = name_map_find(&names->map, is_state ? state.parameter : key);
     struct buffer text = { 0 };
     if (number == NAME_NONE)
         return RESHARD_OK;
-    const struct stored_name *found = &names->stored_names[number];
-    *out = (struct written_tensor){ found->tensor, found->lead, found->lead_count };
+    *out = names->tensors[number];
     if (!is_state)
         return RESHARD_OK;
     buffer_append_str(&text, (struct str){ key.data, (size_t)(state.parameter.data - key.data) });
-    bool good = buffer_append_str(&text, names->catalog->tensors[found->tensor].key);
+    bool good = buffer_append_str(&text, names->catalog->tensors[out->tensor].key);
     out->tensor = catalog_find(names->catalog, buffer_str(&text));
     buffer_release(&text);
     return good ? RESHARD_OK : error_set_memory(err);
 }
 
-reshard_status written_find(const struct written_names *names, uint32_t wanted, struct written_tensor *out, reshard_error *err)
+reshard_status written_find(const struct written_names *names, uint32_t wanted, struct stored_name *out, reshard_error *err)
 {
     const struct target *target = &names->conversion->target;
-    struct str key = hidden_key(target, wanted);
-    uint32_t number = key.data ? name_map_find(&names->hidden, key) : NAME_NONE;
-    *out = (struct written_tensor){ .tensor = number == NAME_NONE ? CATALOG_NONE : names->hidden_tensors[number] };
+    struct str hidden = target->hidden_keys ? target->hidden_keys[wanted] : (struct str){ 0 };
+    uint32_t number = hidden.data ? name_map_find(&names->map, hidden) : NAME_NONE;
+    *out = number == NAME_NONE ? (struct stored_name){ .tensor = CATALOG_NONE } : names->tensors[number];
     if (number != NAME_NONE || target->catalog->tensors[wanted].flags & TENSOR_HIDDEN)
         return RESHARD_OK;
     out->tensor = written_listed(names, wanted);

@@ -61,11 +61,8 @@ EXPORT ssize_t pread64(int fd, void *bytes, size_t size, off64_t offset)
 }
 
 /* The byte that arrives wrong; NULL: none does. */
-static unsigned char *damaged_byte(unsigned char *bytes, size_t size)
+static unsigned char *damaged_byte(const char *asked, unsigned char *bytes, size_t size)
 {
-    const char *asked = getenv("SPY_DAMAGE");
-    if (!asked)
-        return NULL;
     if (strcmp(asked, "1") == 0)
         return size >= DAMAGE_MIN ? bytes + size / 2 : NULL;
     unsigned char *found = memmem(bytes, size, asked, strlen(asked));
@@ -76,11 +73,12 @@ EXPORT ssize_t pwrite64(int fd, const void *bytes, size_t size, off64_t offset)
 {
     ssize_t (*real)(int, const void *, size_t, off64_t) = next("pwrite64");
     direct_writes += is_direct(fd);
-    unsigned char *damaged = getenv("SPY_DAMAGE") ? malloc(size + 1) : NULL, *wrong;
+    const char *asked = getenv("SPY_DAMAGE");
+    unsigned char *damaged = asked ? malloc(size + 1) : NULL, *wrong;
     if (!damaged)
         return real(fd, bytes, size, offset);
     memcpy(damaged, bytes, size);
-    if ((wrong = damaged_byte(damaged, size)))
+    if ((wrong = damaged_byte(asked, damaged, size)))
         *wrong ^= 1;
     ssize_t done = real(fd, damaged, size, offset);
     free(damaged);

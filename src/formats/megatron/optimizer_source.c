@@ -198,13 +198,24 @@ static reshard_status read_names(struct stacking *stacking, reshard_error *err)
     return parameter_names_parse(data->text, &stacking->state->arena, &stacking->names, err);
 }
 
+/* Those that get tensors: no copies, and instead of a matrix of experts each expert's. */
+static uint32_t stackable_count(const struct megatron_parameter *parameter)
+{
+    return parameter->is_copy ? 0 : parameter->member_count > 0 ? parameter->member_count : 1;
+}
+
+static struct megatron_parameter *stackable_at(struct megatron_parameter *parameter, uint32_t index)
+{
+    return parameter->member_count > 0 ? &parameter->members[index] : parameter;
+}
+
 /* The list, and room for what is told of its parameters. */
 static reshard_status list_stackable(struct stacking *stacking, reshard_error *err)
 {
     struct megatron_source *state = stacking->state;
     uint64_t count = 0;
     for (uint32_t i = 0; i < state->parameter_count; i++)
-        count += state->parameters[i].is_copy ? 0 : state->parameters[i].member_count > 0 ? state->parameters[i].member_count : 1;
+        count += stackable_count(&state->parameters[i]);
     if (count > stacking->source->limits.tensors)
         return error_set(err, RESHARD_ERR_LIMIT, "%" PRIu64 " parameters, more than the limit tensors=%" PRIu64, count,
                          stacking->source->limits.tensors);
@@ -213,13 +224,9 @@ static reshard_status list_stackable(struct stacking *stacking, reshard_error *e
     stacking->stack_of = calloc((size_t)count + 1, sizeof(*stacking->stack_of));
     if (!stacking->list || !stacking->stacks || !stacking->stack_of)
         return error_set_memory(err);
-    for (uint32_t i = 0; i < state->parameter_count; i++) {
-        struct megatron_parameter *parameter = &state->parameters[i];
-        for (uint32_t k = 0; k < parameter->member_count; k++)
-            stacking->list[stacking->count++] = &parameter->members[k];
-        if (!parameter->is_copy && parameter->member_count == 0)
-            stacking->list[stacking->count++] = parameter;
-    }
+    for (uint32_t i = 0; i < state->parameter_count; i++)
+        for (uint32_t k = 0; k < stackable_count(&state->parameters[i]); k++)
+            stacking->list[stacking->count++] = stackable_at(&state->parameters[i], k);
     return RESHARD_OK;
 }
 
@@ -262,13 +269,9 @@ reshard_status megatron_each_stored_name(const struct source *source, stored_nam
 {
     const struct megatron_source *state = megatron_source_of(source);
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; state->has_optimizer && i < state->parameter_count && !status; i++) {
-        const struct megatron_parameter *parameter = &state->parameters[i];
-        for (uint32_t k = 0; k < parameter->member_count && !status; k++)
-            status = give_stored_name(&parameter->members[k], sink, context, err);
-        if (!status && !parameter->is_copy && parameter->member_count == 0)
-            status = give_stored_name(parameter, sink, context, err);
-    }
+    for (uint32_t i = 0; state->has_optimizer && i < state->parameter_count; i++)
+        for (uint32_t k = 0; k < stackable_count(&state->parameters[i]) && !status; k++)
+            status = give_stored_name(stackable_at(&state->parameters[i], k), sink, context, err);
     return status;
 }
 

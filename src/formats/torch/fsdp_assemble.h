@@ -27,6 +27,13 @@ static inline bool fsdp_is_state(struct str key)
     return key.size > FSDP_HIDDEN_PREFIX.size && memcmp(key.data, FSDP_HIDDEN_PREFIX.data, FSDP_HIDDEN_PREFIX.size) == 0;
 }
 
+/* Appends the key of the hidden tensor at a path in the optimizer's file; false without memory. */
+bool fsdp_state_key_of_path(const struct path_part *parts, size_t count, struct buffer *out);
+
+/* The key of a state of a number, `state.NUMBER.NAME`: appends it (false without memory); reads it (false: it is none). */
+bool fsdp_state_key_of_number(uint32_t number, struct str name, struct buffer *out);
+bool fsdp_state_key_read(struct str key, uint32_t *number, struct str *name);
+
 /* What an opened checkpoint of ranks says of itself, for who writes one like it. */
 struct torch_ranks {
     struct fsdp_file names[FSDP_EXTRA + 1]; /* by kind: how the file of rank 0 is called; name.data NULL: there is none */

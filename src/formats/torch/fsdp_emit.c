@@ -174,9 +174,8 @@ static reshard_status fsdp_read_as(const struct emitting *emitting, uint32_t ten
     struct buffer key = { 0 };
     if (emitting->file->kind != FSDP_OPTIMIZER)
         return target_read_as_path(emitting->target, tensor, full, full_count, err);
-    bool is_joined = buffer_append_str(&key, FSDP_HIDDEN_PREFIX) && path_join(parts, count, &key);
-    reshard_status status =
-        is_joined ? target_read_as_hidden(emitting->target, tensor, buffer_str(&key), err) : error_set_memory(err);
+    bool is_made = fsdp_state_key_of_path(parts, count, &key);
+    reshard_status status = is_made ? target_read_as_hidden(emitting->target, tensor, buffer_str(&key), err) : error_set_memory(err);
     buffer_release(&key);
     return status;
 }

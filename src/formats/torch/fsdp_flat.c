@@ -411,14 +411,11 @@ static reshard_status take_wholes(const struct catalog *catalog, struct fsdp_fla
 {
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[i];
-        struct str key = tensor->key;
-        uint64_t number;
-        if (!fsdp_is_state(key) || tensor->rank == 0)
+        struct str name;
+        uint32_t number;
+        if (tensor->rank == 0 || !fsdp_state_key_read(tensor->key, &number, &name) || number >= flat->number_count)
             continue;
-        key = (struct str){ key.data + FSDP_HIDDEN_PREFIX.size, key.size - FSDP_HIDDEN_PREFIX.size };
-        if (!str_is(str_take(&key, '.'), "state") || !str_to_u64(str_take(&key, '.'), &number) || number >= flat->number_count)
-            continue;
-        if (!add_state(flat, i, (uint32_t)number))
+        if (!add_state(flat, i, number))
             return error_set_memory(err);
         totals[number] = box_volume(tensor->rank, catalog_vector_at(catalog, tensor->shape));
     }
@@ -547,17 +544,6 @@ static reshard_status find_meaning(struct joining *joining, enum wrap_fit *found
 
 /* ---- wholes ---- */
 
-/* Key of the hidden tensor of a number's state, and what it is called in messages. */
-static bool put_state_key(struct buffer *out, uint32_t number, struct str name)
-{
-    char text[32];
-    snprintf(text, sizeof(text), "state.%" PRIu32 ".", number);
-    buffer_clear(out);
-    buffer_append_str(out, FSDP_HIDDEN_PREFIX);
-    buffer_append_text(out, text);
-    return buffer_append_str(out, name);
-}
-
 static struct value *state_value(const struct joining *joining, uint32_t number, uint32_t rank, size_t at)
 {
     const struct flat_cell *cell = &joining->cells[(size_t)number * joining->ranks + rank];
@@ -647,7 +633,8 @@ static reshard_status join_state(struct joining *joining, uint32_t number, uint3
         return *out ? RESHARD_OK : error_set_memory(err);
     }
     bool is_piece = archive_of(joining, rank)->tensors[value->tensor - 1].rank == 1;
-    if (!(*out = value_new(graph, VALUE_NONE)) || !put_state_key(&assembling->key, shown, cell->pairs[at]->text) ||
+    buffer_clear(&assembling->key);
+    if (!(*out = value_new(graph, VALUE_NONE)) || !fsdp_state_key_of_number(shown, cell->pairs[at]->text, &assembling->key) ||
         !ARRAY_ROOM(assembling->merged, assembling->merged_count, assembling->merged_capacity))
         return error_set_memory(err);
     reshard_status status =

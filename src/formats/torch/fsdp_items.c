@@ -87,14 +87,35 @@ reshard_status fsdp_add_item(struct assembling *assembling, const struct path_pa
 
 /* ---- optimizer ---- */
 
+bool fsdp_state_key_of_path(const struct path_part *parts, size_t count, struct buffer *out)
+{
+    return buffer_append_str(out, FSDP_HIDDEN_PREFIX) && path_join(parts, count, out);
+}
+
+bool fsdp_state_key_of_number(uint32_t number, struct str name, struct buffer *out)
+{
+    return buffer_append_str(out, FSDP_HIDDEN_PREFIX) && buffer_printf(out, "state.%" PRIu32 ".", number) && buffer_append_str(out, name);
+}
+
+bool fsdp_state_key_read(struct str key, uint32_t *number, struct str *name)
+{
+    uint64_t read;
+    if (!fsdp_is_state(key))
+        return false;
+    *name = (struct str){ key.data + FSDP_HIDDEN_PREFIX.size, key.size - FSDP_HIDDEN_PREFIX.size };
+    if (!str_is(str_take(name, '.'), "state") || !str_to_u64(str_take(name, '.'), &read) || read >= CATALOG_NONE)
+        return false;
+    *number = (uint32_t)read;
+    return true;
+}
+
 /* A tensor of the state becomes a piece of a hidden whole; what is none stays in the item, with the storages it may have. */
 static reshard_status add_state_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
 {
     struct assembling *assembling = context;
     uint32_t tensor;
     buffer_clear(&assembling->key);
-    buffer_append_str(&assembling->key, FSDP_HIDDEN_PREFIX);
-    if (!path_join(leaf->parts, leaf->part_count, &assembling->key))
+    if (!fsdp_state_key_of_path(leaf->parts, leaf->part_count, &assembling->key))
         return error_set_memory(err);
     reshard_status status = fsdp_add_tensor(assembling, leaf, &tensor, err);
     if (status || tensor == CATALOG_NONE)

@@ -271,21 +271,17 @@ static uint32_t number_in_target(const struct layout_request *request, const str
 /* The hidden tensor `state.NUMBER.NAME` of the source's optimizer is one in the target's, whose number may be another. */
 static reshard_status name_state(const struct layout_request *request, struct target *target, uint32_t tensor, reshard_error *err)
 {
-    const struct fsdp_target *state = target->driver_state;
-    struct str key = request->wanted->tensors[tensor].key;
-    struct str rest = { key.data + FSDP_HIDDEN_PREFIX.size, key.size - FSDP_HIDDEN_PREFIX.size };
-    uint64_t number;
-    if (!str_is(str_take(&rest, '.'), "state") || !str_to_u64(str_take(&rest, '.'), &number) || number >= CATALOG_NONE)
+    struct str key = request->wanted->tensors[tensor].key, name;
+    struct buffer made = { 0 };
+    uint32_t number;
+    if (!fsdp_state_key_read(key, &number, &name))
         return target_read_as_hidden(target, tensor, key, err);
-    uint32_t other = number_in_target(request, state, (uint32_t)number);
-    struct buffer name = { 0 };
-    if (other == CATALOG_NONE)
+    number = number_in_target(request, target->driver_state, number);
+    if (number == CATALOG_NONE)
         return RESHARD_OK;
-    buffer_append_str(&name, FSDP_HIDDEN_PREFIX);
-    buffer_printf(&name, "state.%" PRIu32 ".", other);
-    reshard_status status =
-        buffer_append_str(&name, rest) ? target_read_as_hidden(target, tensor, buffer_str(&name), err) : error_set_memory(err);
-    buffer_release(&name);
+    bool is_made = fsdp_state_key_of_number(number, name, &made);
+    reshard_status status = is_made ? target_read_as_hidden(target, tensor, buffer_str(&made), err) : error_set_memory(err);
+    buffer_release(&made);
     return status;
 }
 
