@@ -117,8 +117,15 @@ class Bench:
                                    "cat": f"cat {source}/*.distcp {kept}/*.safetensors > /dev/null",
                                    "diff": [reshard, "diff", source, kept, "--items", "ignore", "--stat"]})
         seconds = {name: value[0] for name, value in found.items()}
-        self.row(f"stats, {gigabytes} GB, time against `hash --digest xxh3`", f"{seconds['stats'] / seconds['xxh3']:.2f}x", "1.5x",
+        self.row(f"stats, {gigabytes} GB of BF16, time against `hash --digest xxh3`", f"{seconds['stats'] / seconds['xxh3']:.2f}x", "1.5x",
                  "1.1x", f"{seconds['stats']:.2f} s; {found['stats'][2] / found['xxh3'][2]:.2f}x its CPU time")
+        for dtype in ("F16", "F8_E4M3", "F32"):
+            cast = f"{self.out}-{dtype}"
+            subprocess.run([reshard, "convert", kept, cast, "--to", "hf", "--quiet", "--dtype", dtype], check=True)
+            other = self.side_by_side({"xxh3": [reshard, "hash", cast, "--digest", "xxh3"], "stats": [reshard, "stats", cast]})
+            self.row(f"the same of {dtype}", f"{other['stats'][0] / other['xxh3'][0]:.2f}x", "1.5x", "1.1x",
+                     f"{other['stats'][0]:.2f} s; {other['stats'][2] / other['xxh3'][2]:.2f}x its CPU time")
+            shutil.rmtree(cast)
         self.row(f"diff --stat of two layouts, {gigabytes} GB each, against `cat` of both", f"{seconds['cat'] / seconds['diff']:.2f}x",
                  "0.6x", "0.9x", f"{seconds['diff']:.2f} s")
         shutil.rmtree(kept)

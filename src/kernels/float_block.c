@@ -24,38 +24,28 @@
 #define LANES 16 /* sums that a compiler may keep in registers side by side */
 
 typedef uint32_t mem_bits __attribute__((aligned(1), may_alias));
-typedef uint16_t mem_half __attribute__((aligned(1), may_alias));
 
 /* ---- moments ---- */
 
-/* 16 numbers a sum, which lose less than a digit of float32 each time. Of a word of two bfloat16 the lower is the first. */
-#define TAKE(bits)                                      \
-    do {                                                \
-        float value = float_from_bits(bits);            \
-        float distance = value - shift;                 \
-        sums[j] += distance;                            \
-        squares[j] += distance * distance;              \
-        low[j] = value < low[j] ? value : low[j];       \
-        high[j] = value > high[j] ? value : high[j];    \
-    } while (0)
-
-static inline __attribute__((always_inline)) void moments_of(const mem_bits *words, float shift, bool is_bf16, struct float_moments *out)
+static inline __attribute__((always_inline)) void moments_of(const mem_bits *words, float shift, struct float_moments *out)
 {
-    const int word_count = is_bf16 ? FLOAT_BLOCK / 2 : FLOAT_BLOCK, stride = is_bf16 ? 8 * LANES : 16 * LANES;
     struct float_moments all = { .low = INFINITY, .high = -INFINITY };
     float low[LANES], high[LANES];
     for (int j = 0; j < LANES; j++) {
         low[j] = INFINITY;
         high[j] = -INFINITY;
     }
-    for (int first = 0; first < word_count; first += stride) {
+    /* 16 numbers a sum, which lose less than a digit of float32 each time. */
+    for (int first = 0; first < FLOAT_BLOCK; first += 16 * LANES) {
         float sums[LANES] = { 0 }, squares[LANES] = { 0 };
-        for (int i = first; i < first + stride; i += LANES) {
+        for (int i = first; i < first + 16 * LANES; i += LANES) {
             for (int j = 0; j < LANES; j++) {
-                uint32_t word = words[i + j];
-                if (is_bf16)
-                    TAKE(word << 16);
-                TAKE(is_bf16 ? word & 0xffff0000 : word);
+                float value = float_from_bits(words[i + j]);
+                float distance = value - shift;
+                sums[j] += distance;
+                squares[j] += distance * distance;
+                low[j] = value < low[j] ? value : low[j];
+                high[j] = value > high[j] ? value : high[j];
             }
         }
         for (int j = 0; j < LANES; j++) {
@@ -70,39 +60,28 @@ static inline __attribute__((always_inline)) void moments_of(const mem_bits *wor
     *out = all;
 }
 
-#define MOMENTS(name, target, is_bf16)                                                  \
-    target static void name(const void *elements, float shift, struct float_moments *out) \
-    {                                                                                   \
-        moments_of(elements, shift, is_bf16, out);                                      \
-    }
-
-MOMENTS(moments_f32_plain, , false)
-MOMENTS(moments_bf16_plain, , true)
+static void moments_plain(const void *elements, float shift, struct float_moments *out)
+{
+    moments_of(elements, shift, out);
+}
 
 /* ---- exponents ---- */
 
 /* Sign and exponent of each, from its upper half. */
-void exponents_count(struct exponent_counter *counter, const void *elements, uint64_t count, bool is_bf16)
+void exponents_count(struct exponent_counter *counter, const void *elements, uint64_t count)
 {
-    const mem_half *halves = (const mem_half *)elements + (is_bf16 ? 0 : 1);
-    const size_t step = is_bf16 ? 1 : 2;
-    for (; count >= 4; count -= 4, halves += 4 * step)
+    const mem_bits *words = elements;
+    for (; count >= 4; count -= 4, words += 4)
         for (size_t k = 0; k < 4; k++)
-            counter->tables[k][halves[k * step] >> 7]++;
-    for (; count; count--, halves += step)
-        counter->tables[0][halves[0] >> 7]++;
+            counter->tables[k][words[k] >> 23]++;
+    for (; count; count--, words++)
+        counter->tables[0][*words >> 23]++;
 }
 
-static void exponents_f32_plain(struct exponent_counter *counter, const void *elements, int top)
+static void exponents_plain(struct exponent_counter *counter, const void *elements, int top)
 {
     (void)top;
-    exponents_count(counter, elements, FLOAT_BLOCK, false);
-}
-
-static void exponents_bf16_plain(struct exponent_counter *counter, const void *elements, int top)
-{
-    (void)top;
-    exponents_count(counter, elements, FLOAT_BLOCK, true);
+    exponents_count(counter, elements, FLOAT_BLOCK);
 }
 
 /* Streams 0 and 1: of both signs; 2 and 3: of positive numbers. */
@@ -132,8 +111,10 @@ void exponents_settle(struct exponent_counter *counter)
 
 #if HAS_WIDE
 
-MOMENTS(moments_f32_wide, TARGET_WIDE, false)
-MOMENTS(moments_bf16_wide, TARGET_WIDE, true)
+TARGET_WIDE static void moments_wide(const void *elements, float shift, struct float_moments *out)
+{
+    moments_of(elements, shift, out);
+}
 
 #define ROW 32          /* elements that are counted at once */
 #define PLAIN_BLOCKS 15 /* counted slowly where the window does not help: it moved again, or */
@@ -160,20 +141,18 @@ static bool window_fits(struct exponent_counter *counter, int top)
 }
 
 /* 16 words, in whose lower 9 bits are sign and exponent, and above them nothing or the sign. */
-WIDE_INLINE __m256i load_codes(const uint8_t *elements, bool is_bf16)
+WIDE_INLINE __m256i load_codes(const uint8_t *elements)
 {
-    if (is_bf16)
-        return _mm256_srai_epi16(_mm256_loadu_si256((const __m256i *)elements), 7);
     __m256i low = _mm256_srai_epi32(_mm256_loadu_si256((const __m256i *)elements), 23);
     __m256i high = _mm256_srai_epi32(_mm256_loadu_si256((const __m256i *)(elements + 32)), 23);
     return _mm256_packs_epi32(low, high);
 }
 
 /* Of 32 elements: how far below the top each is, with bit 7 set where that is beyond the window; in *positive where it is negative, too. */
-WIDE_INLINE __m256i row_places(const uint8_t *elements, __m256i top, bool is_bf16, __m256i *positive)
+WIDE_INLINE __m256i row_places(const uint8_t *elements, __m256i top, __m256i *positive)
 {
     const __m256i exponent = _mm256_set1_epi16(0xff);
-    __m256i first = load_codes(elements, is_bf16), second = load_codes(elements + (is_bf16 ? 32 : 64), is_bf16);
+    __m256i first = load_codes(elements), second = load_codes(elements + 64);
     __m256i below = _mm256_packus_epi16(_mm256_sub_epi16(top, _mm256_and_si256(first, exponent)),
                                         _mm256_sub_epi16(top, _mm256_and_si256(second, exponent)));
     __m256i places = _mm256_adds_epu8(below, _mm256_set1_epi8(0x80 - EXPONENT_WINDOW));
@@ -183,11 +162,11 @@ WIDE_INLINE __m256i row_places(const uint8_t *elements, __m256i top, bool is_bf1
 }
 
 /* Those of a row that are beyond the window. */
-static void count_far(struct exponent_counter *counter, const uint8_t *elements, bool is_bf16)
+static void count_far(struct exponent_counter *counter, const uint8_t *elements)
 {
-    const mem_half *halves = (const mem_half *)elements + (is_bf16 ? 0 : 1);
-    for (int i = 0; i < ROW; i++, halves += is_bf16 ? 1 : 2)
-        counter->tables[0][*halves >> 7] += counter->top - (*halves >> 7 & 0xff) >= EXPONENT_WINDOW;
+    const mem_bits *words = (const mem_bits *)elements;
+    for (int i = 0; i < ROW; i++)
+        counter->tables[0][words[i] >> 23] += counter->top - (words[i] >> 23 & 0xff) >= EXPONENT_WINDOW;
 }
 
 /* A full adder in each bit: a + b + c is *a and, of twice the weight, what is returned. */
@@ -224,28 +203,28 @@ WIDE_INLINE void count_rows(struct exponent_counter *counter, int stream, const 
     __m256i first = add_sixteen(digits, rows, table), second = add_sixteen(digits, rows + 16, table);
     __m256i sum = add_bits(&digits[4], first, second);
     memcpy(counter->digits[stream], digits, sizeof(digits));
+#pragma GCC unroll 1 /* else gcc gathers the eight counts in vectors, by way of memory */
     for (int bit = 7; bit >= 0; bit--) {
         counter->thirty_twos[stream][bit] += (uint64_t)__builtin_popcount((unsigned)_mm256_movemask_epi8(sum));
         sum = _mm256_add_epi8(sum, sum);
     }
 }
 
-WIDE_INLINE void exponents_of(struct exponent_counter *counter, const uint8_t *elements, int top, bool is_bf16)
+WIDE_INLINE void exponents_of(struct exponent_counter *counter, const uint8_t *elements, int top)
 {
     const __m256i upper = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, -128));
     const __m256i lower = _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0));
-    const size_t row_bytes = is_bf16 ? 2 * ROW : 4 * ROW;
     __m256i places[FLOAT_BLOCK / ROW], positive[FLOAT_BLOCK / ROW];
     uint32_t far_rows = 0;
     if (!window_fits(counter, top)) {
-        exponents_count(counter, elements, FLOAT_BLOCK, is_bf16);
+        exponents_count(counter, elements, FLOAT_BLOCK);
         return;
     }
     __m256i wide_top = _mm256_set1_epi16((short)counter->top);
-    for (int i = 0; i < FLOAT_BLOCK / ROW; i++, elements += row_bytes) {
-        places[i] = row_places(elements, wide_top, is_bf16, &positive[i]);
+    for (int i = 0; i < FLOAT_BLOCK / ROW; i++, elements += 4 * ROW) {
+        places[i] = row_places(elements, wide_top, &positive[i]);
         if (_mm256_movemask_epi8(places[i])) {
-            count_far(counter, elements, is_bf16);
+            count_far(counter, elements);
             far_rows++;
         }
     }
@@ -256,36 +235,31 @@ WIDE_INLINE void exponents_of(struct exponent_counter *counter, const uint8_t *e
     counter->plain_blocks = far_rows > FAR_ROWS ? PLAIN_BLOCKS : 0;
 }
 
-#define EXPONENTS(name, target, is_bf16)                                                              \
-    target static void name(struct exponent_counter *counter, const void *elements, int top)          \
-    {                                                                                                 \
-        exponents_of(counter, elements, top, is_bf16);                                                \
-    }
+TARGET_WIDE static void exponents_wide(struct exponent_counter *counter, const void *elements, int top)
+{
+    exponents_of(counter, elements, top);
+}
 
-EXPONENTS(exponents_f32_wide, TARGET_WIDE, false)
-EXPONENTS(exponents_bf16_wide, TARGET_WIDE, true)
 /* The same code: with more registers, and one instruction for three operands of bits. */
-EXPONENTS(exponents_f32_wider, TARGET_WIDER, false)
-EXPONENTS(exponents_bf16_wider, TARGET_WIDER, true)
+TARGET_WIDER static void exponents_wider(struct exponent_counter *counter, const void *elements, int top)
+{
+    exponents_of(counter, elements, top);
+}
 
 #endif
 
-const struct float_block_kernels *float_block_kernels_find(bool is_bf16, int width)
+const struct float_block_kernels *float_block_kernels_find(int width)
 {
-    static const struct float_block_kernels plain[] = { { moments_f32_plain, exponents_f32_plain },
-                                                        { moments_bf16_plain, exponents_bf16_plain } };
+    static const struct float_block_kernels plain = { moments_plain, exponents_plain };
 #if HAS_WIDE
-    static const struct float_block_kernels wide[] = { { moments_f32_wide, exponents_f32_wide },
-                                                       { moments_bf16_wide, exponents_bf16_wide } };
-    static const struct float_block_kernels wider[] = { { moments_f32_wide, exponents_f32_wider },
-                                                        { moments_bf16_wide, exponents_bf16_wider } };
+    static const struct float_block_kernels wide = { moments_wide, exponents_wide }, wider = { moments_wide, exponents_wider };
     __builtin_cpu_init();
     const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
     if (width >= 2 && has_wide && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        return &wider[is_bf16];
+        return &wider;
     if (width >= 1 && has_wide)
-        return &wide[is_bf16];
+        return &wide;
 #endif
     (void)width;
-    return &plain[is_bf16];
+    return &plain;
 }

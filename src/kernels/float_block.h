@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Range, moments and exponents of blocks of float32 or bfloat16: the loops that statistics spend their time in, as wide as the machine can.
+ * Range, moments and exponents of blocks of float32: the loops that statistics spend their time in, as wide as the machine can.
  * Sums run in as many lanes, in the same order, on every machine, so that no digit depends on what it can do.
  */
 #ifndef KERNELS_FLOAT_BLOCK_H
@@ -41,12 +41,12 @@ struct float_block_kernels {
     exponents_function exponents;
 };
 
-/* Of float32, or bfloat16. width: 0, what every machine can do, to FLOAT_WIDTH_BEST, the best that this one can; results are the same. */
+/* width: 0, what every machine can do, to FLOAT_WIDTH_BEST, the best that this one can; results are the same. */
 #define FLOAT_WIDTH_BEST 2
-const struct float_block_kernels *float_block_kernels_find(bool is_bf16, int width);
+const struct float_block_kernels *float_block_kernels_find(int width);
 
 /* Counts any number of elements, slowly. */
-void exponents_count(struct exponent_counter *counter, const void *elements, uint64_t count, bool is_bf16);
+void exponents_count(struct exponent_counter *counter, const void *elements, uint64_t count);
 
 /* What is pending comes into the tables. */
 void exponents_settle(struct exponent_counter *counter);

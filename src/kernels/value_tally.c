@@ -14,7 +14,10 @@
 
 #define BLOCK_ELEMENTS FLOAT_BLOCK
 #define CODES_16 65536
-#define BY_CODE_MIN 8192   /* elements from which on a table of all codes is worth being cleared and read */
+#define COUNTERS (CODES_16 + BYTE_TABLES * 256)
+#define BY_CODE_MIN 65536  /* elements from which on a table of all codes is worth being cleared and read */
+#define PAIRED_MIN 1048576 /* 8-bit floats from which on a table of all pairs is */
+#define BYTE_TABLES 4      /* the same byte often comes twice in a row: so the counts are apart */
 #define CODED_MAX (UINT64_C(1) << 31)
 
 void value_tally_start(struct value_tally *tally)
@@ -68,13 +71,19 @@ static double tally_smallest_normal(enum dtype dtype)
     }
 }
 
+/* Of an exponent as doubles have it. */
+static int exponent_bin(int exponent)
+{
+    exponent += 127 - 1023;
+    return exponent < 0 ? 0 : exponent >= TALLY_BINS ? TALLY_BINS - 1 : exponent;
+}
+
 /* The bin of a finite magnitude that is not zero. */
 static int tally_bin(double magnitude)
 {
     uint64_t bits;
     memcpy(&bits, &magnitude, sizeof(bits));
-    int exponent = (int)(bits >> 52 & 0x7ff) - 1023 + 127;
-    return exponent < 0 ? 0 : exponent >= TALLY_BINS ? TALLY_BINS - 1 : exponent;
+    return exponent_bin((int)(bits >> 52 & 0x7ff));
 }
 
 /* times numbers of this value, all but their moments. */
@@ -95,7 +104,7 @@ static void tally_value(struct value_tally *tally, double value, uint64_t times,
 }
 
 /* The slow way for any numbers. */
-static void tally_doubles(struct value_tally *tally, const double *values, size_t count, double smallest_normal)
+static void tally_any_doubles(struct value_tally *tally, const double *values, size_t count, double smallest_normal)
 {
     double shift = 0, sum = 0, squares = 0;
     uint64_t finite = 0;
@@ -114,7 +123,7 @@ static void tally_doubles(struct value_tally *tally, const double *values, size_
         tally_value(tally, values[i], 1, smallest_normal);
 }
 
-/* ---- float32 and bfloat16 ---- */
+/* ---- float32 ---- */
 
 typedef float mem_float __attribute__((aligned(1), may_alias));
 typedef uint16_t mem_code __attribute__((aligned(1), may_alias));
@@ -208,26 +217,18 @@ static void tally_floats(struct value_tally *tally, const mem_float *values, siz
 
 static void add_float_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
-    const bool is_bf16 = counter->dtype == DTYPE_BF16, is_whole = count == BLOCK_ELEMENTS && value_tally_finite(&counter->tally);
     const uint64_t tiny = exponent_count(counter, 0);
-    const void *values = bytes;
-    float wide[BLOCK_ELEMENTS];
-    const bool is_done = is_whole && tally_block(counter, bytes);
-    if (!is_done)
-        exponents_count(&counter->exponents, bytes, count, is_bf16);
-    if (is_bf16 && (!is_done || exponent_count(counter, 0) != tiny)) {
-        for (size_t i = 0; i < count; i++)
-            wide[i] = bf16_decode(((const mem_code *)bytes)[i]);
-        values = wide;
+    const bool is_whole = count == BLOCK_ELEMENTS && value_tally_finite(&counter->tally);
+    if (!is_whole || !tally_block(counter, bytes)) {
+        exponents_count(&counter->exponents, bytes, count);
+        tally_floats(&counter->tally, (const mem_float *)bytes, count);
     }
-    if (!is_done)
-        tally_floats(&counter->tally, values, count);
     if (exponent_count(counter, 0) != tiny)
-        count_tiny(&counter->tally, values, count);
+        count_tiny(&counter->tally, bytes, count);
 }
 
 /* What has the smallest exponent is counted where it was met. */
-static void end_exponents(struct value_counter *counter)
+static void end_floats(struct value_counter *counter)
 {
     struct value_tally *tally = &counter->tally;
     exponents_settle(&counter->exponents);
@@ -241,51 +242,63 @@ static void end_exponents(struct value_counter *counter)
 
 /* ---- by code ---- */
 
-static void count_codes_8(uint32_t *codes, const uint8_t *bytes, size_t count)
+/*
+ * Each count is a load and a store of the same counter, and a CPU makes one a cycle: so bytes are counted by twos. The upper one moves the
+ * lower one, else the pairs that floats have most would all want the same few places of the first-level cache.
+ */
+#define MOVED_BITS UINT64_C(0x00f000f000f000f0)
+
+static inline uint64_t pairs_move(uint64_t pairs)
 {
-    size_t whole = count - count % 4;
-    for (size_t i = 0; i < whole; i += 4) {
-        codes[bytes[i]]++;
-        codes[256 + bytes[i + 1]]++;
-        codes[512 + bytes[i + 2]]++;
-        codes[768 + bytes[i + 3]]++;
-    }
-    for (size_t i = whole; i < count; i++)
-        codes[bytes[i]]++;
+    return pairs ^ (pairs >> 6 & MOVED_BITS);
 }
 
-/* Four at a time, so that there are fewer loads beside those of the table. */
-static void count_codes_block(uint32_t *codes, const mem_code *elements, size_t count)
+static void count_bytes_apart(uint32_t *codes, const uint8_t *bytes, size_t count)
 {
-    size_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        uint64_t four;
-        memcpy(&four, elements + i, sizeof(four));
-        codes[four & 0xffff]++;
-        codes[four >> 16 & 0xffff]++;
-        codes[four >> 32 & 0xffff]++;
-        codes[four >> 48]++;
-    }
-    for (; i < count; i++)
-        codes[elements[i]]++;
+    for (; count >= BYTE_TABLES; count -= BYTE_TABLES, bytes += BYTE_TABLES)
+        for (size_t table = 0; table < BYTE_TABLES; table++)
+            codes[table * 256 + bytes[table]]++;
+    for (; count; count--, bytes++)
+        codes[*bytes]++;
 }
 
-/* Whole blocks of one code are frequent (zeros, ones), and slow one by one. */
-static void count_codes_16(uint32_t *codes, const uint8_t *bytes, size_t count)
+/* Words of four codes, or of four pairs of bytes. One that comes again and again (zeros, ones) would wait for its own counters. */
+static inline __attribute__((always_inline)) void count_words(uint32_t *codes, const uint8_t *bytes, size_t count, bool is_paired)
 {
-    const mem_code *elements = (const mem_code *)bytes;
-    while (count) {
-        size_t part = count < BLOCK_ELEMENTS ? count : BLOCK_ELEMENTS;
-        uint16_t first = elements[0], differ = 0;
-        for (size_t i = 0; i < part; i++)
-            differ |= (uint16_t)(elements[i] ^ first);
-        if (differ)
-            count_codes_block(codes, elements, part);
-        else
-            codes[first] += (uint32_t)part;
-        elements += part;
-        count -= part;
+    uint64_t word = 0, next;
+    uint32_t times = 0;
+    for (const uint8_t *end = bytes + count * sizeof(next); bytes < end; bytes += sizeof(next)) {
+        memcpy(&next, bytes, sizeof(next));
+        if (next == word) {
+            times++;
+            continue;
+        }
+        uint64_t four = is_paired ? pairs_move(word) : word;
+        codes[four & 0xffff] += times;
+        codes[four >> 16 & 0xffff] += times;
+        codes[four >> 32 & 0xffff] += times;
+        codes[four >> 48] += times;
+        word = next;
+        times = 1;
     }
+    for (uint64_t four = is_paired ? pairs_move(word) : word, i = 0; i < 4; i++, four >>= 16)
+        codes[four & 0xffff] += times;
+}
+
+static void count_codes_8(struct value_counter *counter, const uint8_t *bytes, size_t count)
+{
+    size_t words = counter->is_paired ? count / sizeof(uint64_t) : 0, done = words * sizeof(uint64_t);
+    count_words(counter->codes, bytes, words, true);
+    count_bytes_apart(counter->codes + CODES_16, bytes + done, count - done);
+}
+
+static void count_codes_16(struct value_counter *counter, const uint8_t *bytes, size_t count)
+{
+    const size_t words = count / 4;
+    const mem_code *rest = (const mem_code *)bytes + 4 * words;
+    count_words(counter->codes, bytes, words, false);
+    for (size_t i = 0; i < count % 4; i++)
+        counter->codes[rest[i]]++;
 }
 
 /* The numbers that codes stand for, 256 of them from first on. */
@@ -323,25 +336,39 @@ static void tally_codes(struct value_tally *tally, const double *values, const u
     }
 }
 
+/* How often each of 256 codes came, from first on; false: none did. */
+static bool codes_take(const struct value_counter *counter, unsigned first, bool is_wide, uint64_t *times)
+{
+    const uint32_t *codes = counter->codes + (is_wide ? first : CODES_16);
+    uint64_t any = 0;
+    for (unsigned i = 0; i < 256; i++) {
+        times[i] = codes[i];
+        for (unsigned table = 1; !is_wide && table < BYTE_TABLES; table++)
+            times[i] += codes[table * 256 + i];
+    }
+    for (unsigned i = 0; counter->is_paired && i < CODES_16; i++) {
+        times[i >> 8] += counter->codes[i];
+        times[pairs_move(i) & 0xff] += counter->codes[i];
+    }
+    for (unsigned i = 0; i < 256; i++)
+        any |= times[i];
+    return any != 0;
+}
+
 static void end_codes(struct value_counter *counter)
 {
     const bool is_wide = dtype_element_bytes(counter->dtype) == 2;
     double values[256];
     uint64_t times[256];
     for (unsigned first = 0; first < (is_wide ? CODES_16 : 256); first += 256) {
-        uint64_t any = 0;
-        for (unsigned i = 0; i < 256; i++) {
-            times[i] = counter->codes[first + i];
-            for (unsigned table = 1; !is_wide && table < 4; table++)
-                times[i] += counter->codes[table * 256 + i];
-            any |= times[i];
-        }
-        if (!any)
+        if (!codes_take(counter, first, is_wide, times))
             continue;
         decode_codes(counter->dtype, first, is_wide, values);
         tally_codes(&counter->tally, values, times, tally_smallest_normal(counter->dtype));
     }
-    memset(counter->codes, 0, (is_wide ? CODES_16 : 1024) * sizeof(*counter->codes));
+    if (is_wide || counter->is_paired)
+        memset(counter->codes, 0, CODES_16 * sizeof(*counter->codes));
+    memset(counter->codes + CODES_16, 0, BYTE_TABLES * 256 * sizeof(*counter->codes));
     counter->coded = 0;
 }
 
@@ -350,7 +377,7 @@ static void add_codes(struct value_counter *counter, const uint8_t *bytes, size_
     const unsigned width = dtype_element_bytes(counter->dtype);
     while (count) {
         size_t part = count < CODED_MAX / 2 ? count : CODED_MAX / 2;
-        (width == 2 ? count_codes_16 : count_codes_8)(counter->codes, bytes, part);
+        (width == 2 ? count_codes_16 : count_codes_8)(counter, bytes, part);
         counter->coded += part;
         if (counter->coded >= CODED_MAX)
             end_codes(counter);
@@ -361,25 +388,104 @@ static void add_codes(struct value_counter *counter, const uint8_t *bytes, size_
 
 /* ---- any type ---- */
 
-static void add_double_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
+/* By sign and exponent of doubles. */
+static uint64_t double_code_count(const struct value_counter *counter, unsigned code)
+{
+    uint64_t count = 0;
+    for (unsigned table = 0; table < DOUBLE_TABLES; table++)
+        count += counter->codes[table * DOUBLE_TABLE_STRIDE + code];
+    return count;
+}
+
+/* Those of a block that are negative zeros, which hardly any has. */
+static uint64_t negative_zeros(const uint8_t *bytes)
+{
+    uint64_t count = 0;
+    for (int i = 0; i < DOUBLE_BLOCK; i++) {
+        uint64_t bits;
+        memcpy(&bits, bytes + (size_t)i * sizeof(bits), sizeof(bits));
+        count += bits == UINT64_C(1) << 63;
+    }
+    return count;
+}
+
+/* A whole block of doubles; false, and nothing is done, where something is not finite, or squares are not. */
+static bool tally_double_block(struct value_counter *counter, const uint8_t *bytes)
+{
+    struct value_tally *tally = &counter->tally;
+    struct double_moments found;
+    double shift;
+    memcpy(&shift, bytes, sizeof(shift));
+    counter->double_moments(bytes, shift, tally_smallest_normal(counter->dtype), &found);
+    if (!(found.square < INFINITY))
+        return false;
+    double rest = found.square - found.sum * found.sum / DOUBLE_BLOCK;
+    join_moments(tally, DOUBLE_BLOCK, shift + found.sum / DOUBLE_BLOCK, rest > 0 ? rest : 0);
+    tally->min = found.low < tally->min ? found.low : tally->min;
+    tally->max = found.high > tally->max ? found.high : tally->max;
+    tally->count += DOUBLE_BLOCK;
+    tally->zero_count += found.zeros;
+    tally->subnormal_count += found.tiny > found.zeros ? found.tiny - found.zeros : 0;
+    const uint64_t before = double_code_count(counter, DOUBLE_EXPONENTS / 2);
+    double_exponents_count(counter->codes, bytes);
+    const uint64_t negative = double_code_count(counter, DOUBLE_EXPONENTS / 2) == before ? 0 : negative_zeros(bytes);
+    counter->signed_zeros[0] += negative;
+    counter->signed_zeros[1] += found.zeros - negative;
+    return true;
+}
+
+static void end_doubles(struct value_counter *counter)
+{
+    for (unsigned code = 0; code < DOUBLE_EXPONENTS; code++) {
+        const bool is_positive = code < DOUBLE_EXPONENTS / 2;
+        const int exponent = (int)(code % (DOUBLE_EXPONENTS / 2));
+        const uint64_t count = double_code_count(counter, code);
+        if (count)
+            counter->tally.bins[is_positive][exponent_bin(exponent)] += count - (exponent ? 0 : counter->signed_zeros[is_positive]);
+    }
+    memset(counter->codes, 0, DOUBLE_TABLES * DOUBLE_TABLE_STRIDE * sizeof(*counter->codes));
+    memset(counter->signed_zeros, 0, sizeof(counter->signed_zeros));
+    counter->coded = 0;
+}
+
+static void add_doubles(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
     const unsigned parts = dtype_info(counter->dtype)->class_ == DTYPE_CLASS_COMPLEX ? 2 : 1;
+    const bool is_double = counter->dtype == DTYPE_F64 || counter->dtype == DTYPE_C128;
     double values[2 * BLOCK_ELEMENTS];
-    cast_to_double_find(counter->dtype)(bytes, values, count);
-    tally_doubles(&counter->tally, values, count * parts, tally_smallest_normal(counter->dtype));
+    if (!is_double)
+        cast_to_double_find(counter->dtype)(bytes, values, count);
+    const uint8_t *doubles = is_double ? bytes : (const uint8_t *)values;
+    for (size_t left = count * parts; left;) {
+        size_t part = left < DOUBLE_BLOCK ? left : DOUBLE_BLOCK;
+        if (part < DOUBLE_BLOCK || !tally_double_block(counter, doubles)) {
+            double slow[DOUBLE_BLOCK];
+            memcpy(slow, doubles, part * sizeof(*slow));
+            tally_any_doubles(&counter->tally, slow, part, tally_smallest_normal(counter->dtype));
+        }
+        doubles += part * sizeof(double);
+        left -= part;
+    }
+}
+
+static void end_blocks(struct value_counter *counter)
+{
+    if (counter->kernels)
+        end_floats(counter);
+    else
+        end_doubles(counter);
 }
 
 /* count elements, a whole block but at a tensor's end. */
 static void add_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
-    if (!counter->kernels) {
-        add_double_block(counter, bytes, count);
-        return;
-    }
-    add_float_block(counter, bytes, count);
+    if (counter->kernels)
+        add_float_block(counter, bytes, count);
+    else
+        add_doubles(counter, bytes, count);
     counter->coded += count;
     if (counter->coded >= CODED_MAX)
-        end_exponents(counter);
+        end_blocks(counter);
 }
 
 /* Numbers are of this many bytes: a complex one of float32 is two of them. */
@@ -418,16 +524,18 @@ bool value_counter_knows(enum dtype dtype)
 bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64_t elements)
 {
     const unsigned width = dtype_element_bytes(dtype);
-    const bool is_complex = dtype_info(dtype)->class_ == DTYPE_CLASS_COMPLEX;
-    const bool is_float = dtype == DTYPE_F32 || dtype == DTYPE_C64 || dtype == DTYPE_BF16;
+    const struct dtype_info *info = dtype_info(dtype);
+    const bool is_float = dtype == DTYPE_F32 || dtype == DTYPE_C64, is_complex = info->class_ == DTYPE_CLASS_COMPLEX;
     value_tally_start(&counter->tally);
     counter->dtype = dtype;
     counter->waiting = 0;
-    counter->kernels = is_float ? float_block_kernels_find(dtype == DTYPE_BF16, FLOAT_WIDTH_BEST) : NULL;
+    counter->kernels = is_float ? float_block_kernels_find(FLOAT_WIDTH_BEST) : NULL;
+    counter->double_moments = double_moments_find(true);
     counter->is_by_code = !is_float && !is_complex && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
-    if (!counter->is_by_code || counter->codes)
+    counter->is_paired = info->class_ == DTYPE_CLASS_FLOAT && width == 1 && elements >= PAIRED_MIN; /* integers have too many pairs */
+    if (is_float || counter->codes)
         return true;
-    counter->codes = calloc(CODES_16, sizeof(*counter->codes));
+    counter->codes = calloc(COUNTERS, sizeof(*counter->codes));
     return counter->codes != NULL;
 }
 
@@ -447,7 +555,7 @@ void value_counter_end(struct value_counter *counter)
     if (counter->is_by_code)
         end_codes(counter);
     else if (counter->coded)
-        end_exponents(counter);
+        end_blocks(counter);
 }
 
 void value_counter_release(struct value_counter *counter)

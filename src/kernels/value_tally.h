@@ -3,13 +3,14 @@
  * What the values of a tensor are like: range, moments, what is special among them, and how many lie between which powers of two. One pass,
  * in any pieces; tallies of parts are joined.
  *
- * Small types but bfloat16 are counted by code, so that what is said of them is exact. Others are summed around a value of their own, a
- * block at a time: a mean far from zero costs no digits of the deviation; moments of float32 and bfloat16 are good to some seven digits.
+ * Types of 8 and 16 bits are counted by code, so that what is said of them is exact. Others are summed around a value of their own, a
+ * block at a time: a mean far from zero costs no digits of the deviation; moments of float32 are good to some seven digits.
  * Blocks are counted from the tensor's first element on, so that nothing depends on the pieces in which it comes, nor on the machine.
  */
 #ifndef KERNELS_VALUE_TALLY_H
 #define KERNELS_VALUE_TALLY_H
 
+#include "kernels/double_block.h"
 #include "kernels/float_block.h"
 #include "tensor/dtype.h"
 
@@ -42,11 +43,14 @@ static inline uint64_t value_tally_finite(const struct value_tally *tally)
 struct value_counter {
     struct value_tally tally;
     enum dtype dtype;
-    bool is_by_code;
+    bool is_by_code, is_paired;
     uint64_t coded;  /* since the codes were last added to the tally */
-    uint32_t *codes; /* how often each occurs */
-    struct exponent_counter exponents; /* of float32 and bfloat16 */
-    const struct float_block_kernels *kernels;
+    uint32_t *codes; /* how often each occurs: of 16 bits, or two of 8 that follow each other, then those of 8 that were counted alone;
+                      * or how often each sign and exponent of doubles does */
+    struct exponent_counter exponents; /* of float32 */
+    uint64_t signed_zeros[2];          /* of types that are summed as doubles; 0: negative ones */
+    double_moments_function double_moments;
+    const struct float_block_kernels *kernels; /* of float32 */
     size_t waiting; /* bytes of a block that is not whole yet */
     uint8_t block[TALLY_BLOCK_BYTES];
 };

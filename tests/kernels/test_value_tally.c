@@ -7,7 +7,7 @@
 #include "kernels/cast.h"
 #include "kernels/value_tally.h"
 
-#define COUNT 20011 /* more than a table of codes needs; no whole number of blocks */
+#define COUNT 70011 /* more than a table of codes needs; no whole number of blocks */
 
 static uint64_t random_state = 88172645463325252u;
 
@@ -159,16 +159,21 @@ static void make_levels(float *values, size_t count, int kind)
     }
 }
 
+static void add_in_pieces(struct value_counter *counter, const void *elements, size_t count, size_t piece)
+{
+    const unsigned width = dtype_element_bytes(counter->dtype);
+    for (size_t done = 0; done < count; done += piece)
+        value_counter_add(counter, (const uint8_t *)elements + done * width, piece < count - done ? piece : count - done);
+}
+
 /* By each width of machine: the same to the last bit, for any pieces. */
 static void tally_by_width(enum dtype dtype, const void *elements, size_t count, size_t piece, int width, struct value_tally *out)
 {
     struct value_counter counter = { 0 };
     assert_true(value_counter_start(&counter, dtype, count));
-    counter.kernels = float_block_kernels_find(dtype == DTYPE_BF16, width);
-    for (size_t done = 0; done < count; done += piece) {
-        const uint8_t *from = (const uint8_t *)elements + done * dtype_element_bytes(dtype);
-        value_counter_add(&counter, from, piece < count - done ? piece : count - done);
-    }
+    counter.kernels = counter.kernels ? float_block_kernels_find(width) : NULL;
+    counter.double_moments = double_moments_find(width > 0);
+    add_in_pieces(&counter, elements, count, piece);
     value_counter_end(&counter);
     *out = counter.tally;
     value_counter_release(&counter);
@@ -177,25 +182,130 @@ static void tally_by_width(enum dtype dtype, const void *elements, size_t count,
 TEST(no_bit_depends_on_machine_or_pieces)
 {
     static float values[COUNT * 4];
+    static double doubles[COUNT * 4];
+    static int32_t numbers[COUNT * 4];
     static uint16_t halves[COUNT * 4];
+    const struct {
+        enum dtype dtype;
+        const void *elements;
+    } made[] = { { DTYPE_F32, values }, { DTYPE_F64, doubles }, { DTYPE_I32, numbers }, { DTYPE_BF16, halves } };
     const size_t pieces[] = { 1, 1000, 1024, 5000, COUNT * 4 };
     for (int kind = 0; kind < 4; kind++) {
         make_levels(values, COUNT * 4, kind);
-        for (size_t i = 0; i < COUNT * 4; i++)
+        for (size_t i = 0; i < COUNT * 4; i++) {
             memcpy(&halves[i], (const uint8_t *)&values[i] + 2, 2);
-        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-            const enum dtype dtype = is_bf16 ? DTYPE_BF16 : DTYPE_F32;
+            doubles[i] = i % 991 ? (double)values[i] : ldexp((double)values[i], -960);
+            numbers[i] = (int32_t)(random_bits() >> 32) >> random_bits() % 32;
+        }
+        for (size_t type = 0; type < sizeof(made) / sizeof(made[0]); type++) {
             struct value_tally expected, found;
-            tally_by_width(dtype, is_bf16 ? (void *)halves : (void *)values, COUNT * 4, COUNT, 0, &expected);
+            tally_by_width(made[type].dtype, made[type].elements, COUNT * 4, COUNT, 0, &expected);
             for (int width = 0; width <= FLOAT_WIDTH_BEST; width++)
                 for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
-                    tally_by_width(dtype, is_bf16 ? (void *)halves : (void *)values, COUNT * 4, pieces[i], width, &found);
+                    tally_by_width(made[type].dtype, made[type].elements, COUNT * 4, pieces[i], width, &found);
                     assert_memory_equal(&found, &expected, sizeof(found));
                 }
         }
         check_tally(DTYPE_F32, (uint8_t *)values, COUNT, 0x1p-126);
+        check_tally(DTYPE_F64, (uint8_t *)doubles, COUNT, 0x1p-1022);
+        check_tally(DTYPE_I32, (uint8_t *)numbers, COUNT, 0);
         check_tally(DTYPE_BF16, (uint8_t *)halves, COUNT, 0x1p-126);
     }
+}
+
+/* A block of doubles against the plain loop: at any address, zeros of both signs, subnormals, and what ends the sums. */
+TEST(blocks_of_doubles)
+{
+    static uint8_t room[DOUBLE_BLOCK * sizeof(double) + 1];
+    static uint32_t tables[DOUBLE_TABLES * DOUBLE_TABLE_STRIDE], expected_tables[DOUBLE_EXPONENTS];
+    const double special[] = { 0.0, -0.0, 0x1p-1060, -0x1p-1060, 0x1p-20, -3e200 };
+    for (int turn = 0; turn < 20; turn++) {
+        double values[DOUBLE_BLOCK], low = INFINITY, high = -INFINITY;
+        struct double_moments plain, wide;
+        uint64_t zeros = 0, tiny = 0;
+        memset(tables, 0, sizeof(tables));
+        memset(expected_tables, 0, sizeof(expected_tables));
+        for (int i = 0; i < DOUBLE_BLOCK; i++) {
+            uint64_t bits;
+            values[i] = random_bits() % 9 ? (double)(int64_t)random_bits() * 0x1p-63 : special[random_bits() % (turn ? 6 : 5)];
+            memcpy(&bits, &values[i], sizeof(bits));
+            expected_tables[bits >> 52]++;
+            zeros += values[i] == 0;
+            tiny += fabs(values[i]) < 0x1p-14;
+            low = fmin(low, values[i]);
+            high = fmax(high, values[i]);
+        }
+        memcpy(room + turn % 2, values, sizeof(values));
+        double_moments_find(false)(room + turn % 2, values[0], 0x1p-14, &plain);
+        double_moments_find(true)(room + turn % 2, values[0], 0x1p-14, &wide);
+        double_exponents_count(tables, room + turn % 2);
+        assert_memory_equal(&plain, &wide, sizeof(plain));
+        assert_true(plain.low == low && plain.high == high && plain.zeros == zeros && plain.tiny == tiny);
+        assert_true(turn ? plain.square > 1e200 : plain.square < INFINITY);
+        for (int code = 0; code < DOUBLE_EXPONENTS; code++) {
+            uint32_t count = 0;
+            for (int table = 0; table < DOUBLE_TABLES; table++)
+                count += tables[table * DOUBLE_TABLE_STRIDE + code];
+            assert_int_equal(count, expected_tables[code]);
+        }
+    }
+    for (int wide = 0; wide < 2; wide++) /* one number that is none is enough, wherever it is */
+        for (int at = 0; at < DOUBLE_BLOCK; at++) {
+            double values[DOUBLE_BLOCK] = { 0 };
+            struct double_moments found;
+            values[at] = at % 2 ? NAN : -INFINITY;
+            double_moments_find(wide)(values, values[0], 0, &found);
+            assert_false(found.square < INFINITY);
+        }
+}
+
+/* Bytes counted by twos, as large tensors are: all pairs there are, runs, any pieces at any address. */
+TEST(bytes_by_twos)
+{
+    static uint8_t bytes[2 * 65536 + COUNT];
+    const size_t pieces[] = { 1, 7, 8, 1001, sizeof(bytes) };
+    for (size_t i = 0; i < 65536; i++) {
+        bytes[2 * i] = (uint8_t)i;
+        bytes[2 * i + 1] = (uint8_t)(i >> 8);
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        bytes[2 * 65536 + i] = i < 5000 ? 0 : i < 20000 ? 0xb1 : i < 40000 ? (uint8_t)(i / 8 % 3) : (uint8_t)random_bits();
+    for (size_t type = 0; type < sizeof(types) / sizeof(types[0]); type++) {
+        struct value_counter alone = { 0 }, paired = { 0 };
+        if (dtype_element_bytes(types[type].dtype) != 1 || dtype_info(types[type].dtype)->class_ != DTYPE_CLASS_FLOAT)
+            continue;
+        for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
+            assert_true(value_counter_start(&alone, types[type].dtype, 1));
+            assert_true(value_counter_start(&paired, types[type].dtype, UINT64_C(1) << 30));
+            assert_true(paired.is_paired && !alone.is_paired);
+            for (size_t at = 0; at < sizeof(bytes); at++)
+                value_counter_add(&alone, bytes + at, 1);
+            add_in_pieces(&paired, bytes, sizeof(bytes), pieces[i]);
+            value_counter_end(&alone);
+            value_counter_end(&paired);
+            assert_memory_equal(&paired.tally, &alone.tally, sizeof(alone.tally));
+        }
+        value_counter_release(&alone);
+        value_counter_release(&paired);
+    }
+}
+
+/* More of one number than a counter of 32 bits holds. */
+TEST(no_counter_overflows)
+{
+    static uint16_t ones[1 << 19];
+    struct value_counter counter = { 0 };
+    const uint64_t turns = (UINT64_C(1) << 32) / (1 << 19) + 3, count = turns << 19;
+    for (size_t i = 0; i < 1 << 19; i++)
+        ones[i] = 0x3f80;
+    assert_true(value_counter_start(&counter, DTYPE_BF16, count));
+    for (uint64_t i = 0; i < turns; i++)
+        value_counter_add(&counter, ones, 1 << 19);
+    value_counter_end(&counter);
+    assert_int_equal(counter.tally.count, count);
+    assert_int_equal(counter.tally.bins[1][127], count);
+    assert_true(counter.tally.mean == 1 && counter.tally.square_sum == 0);
+    value_counter_release(&counter);
 }
 
 int main(void)
@@ -205,6 +315,9 @@ int main(void)
         cmocka_unit_test(moments_of_difficult_floats),
         cmocka_unit_test(parts_are_joined_as_if_they_were_one),
         cmocka_unit_test(no_bit_depends_on_machine_or_pieces),
+        cmocka_unit_test(blocks_of_doubles),
+        cmocka_unit_test(bytes_by_twos),
+        cmocka_unit_test(no_counter_overflows),
     };
     return cmocka_run_group_tests_name("value_tally", tests, NULL, NULL);
 }
