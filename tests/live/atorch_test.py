@@ -9,30 +9,14 @@ says what is compared; each folder is read in a process of its own, in which tor
 import argparse
 import fnmatch
 import json
-import os
 import pathlib
 import subprocess
 import tempfile
 
+# Once here, not in each fork: what optimizers import on their first step, and what atorch imports. atorch itself is of two versions.
+import fsspec, grpc, safetensors.torch, setuptools, torch._dynamo  # noqa: E401, F401
+
 import flat_and_ranks
-
-
-def read(folder, manifest, is_rewrapped):
-    """(what was compared, complaints), by a forked process."""
-    with tempfile.NamedTemporaryFile("r+") as said:
-        child = os.fork()
-        if child == 0:
-            try:
-                bad, line = flat_and_ranks.flat(folder, manifest, is_rewrapped=is_rewrapped)
-            except BaseException as problem:  # of whatever kind atorch raises
-                bad, line = [f"{type(problem).__name__}: {str(problem)[:300]}"], ""
-            said.write(json.dumps([line, bad]))
-            said.flush()
-            os._exit(0)
-        os.waitpid(child, 0)
-        said.seek(0)
-        text = said.read()
-    return json.loads(text) if text else ("", ["the process that reads died"])
 
 
 def runs_of(case):
@@ -62,7 +46,7 @@ def main():
             done = subprocess.run([arguments.bin, "convert", str(case["folder"] / case["path"]), str(target), "--quiet", *options],
                                   capture_output=True, text=True)
             manifest = case["folder"] / "manifest.json"
-            line, bad = read(target, manifest, "--wrap" in options) if done.returncode == 0 else ("", [done.stderr])
+            bad, line = flat_and_ranks.flat_of_both(target, manifest, "--wrap" in options) if done.returncode == 0 else ([done.stderr], "")
         name = "as it was" if options[0] == "--like" else " ".join(options[3:])
         complaints = "".join(f"\n# {text}" for text in bad[:5])
         print(f"{'not ok' if bad else 'ok'} {number} - {case['case']}, {name}: {line}{complaints}", flush=True)

@@ -22,7 +22,6 @@ import pathlib
 import pickle
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import types
@@ -378,12 +377,33 @@ def flat(d, manifest, release="0.2.5", is_rewrapped=False):
                                     )
                 finally:
                     model.end()
-    if v0 and not old and os.path.isdir(os.path.join(sys.prefix, "atorch0")):
-        p = subprocess.run(
-            [sys.executable, "-W", "ignore", __file__, "flat", str(d), str(manifest), "0.1.4"], capture_output=True, text=True
-        )
-        bad += [f"atorch 0.1.4: {x}" for x in ((p.stdout.strip() or p.stderr.strip()[-200:]) if p.returncode else "").splitlines()]
     return bad, f"{len(seen)} tensors equal; {shards} shards and {cut} optimizer pieces as FSDP cuts them"
+
+
+def forked(call):
+    """(complaints, what was compared) as call() returns them, by a fork: in it torch's groups and what is imported begin anew."""
+    with tempfile.TemporaryFile("r+") as said:
+        child = os.fork()
+        if child == 0:
+            try:
+                answer = call()
+            except BaseException as problem:  # of whatever kind atorch raises
+                answer = [f"{type(problem).__name__}: {str(problem)[:300]}"], ""
+            json.dump(answer, said)
+            said.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        said.seek(0)
+        text = said.read()
+    return json.loads(text) if text else (["the process that reads died"], "")
+
+
+def flat_of_both(d, manifest, is_rewrapped=False):
+    """By this atorch, and what it wrote before it had ckpt_meta also by that of version 0."""
+    bad, line = forked(lambda: flat(d, manifest, is_rewrapped=is_rewrapped))
+    if not list(pathlib.Path(d).rglob("ckpt_meta")) and os.path.isdir(os.path.join(sys.prefix, "atorch0")):
+        bad += [f"atorch 0.1.4: {x}" for x in forked(lambda: flat(d, manifest, "0.1.4"))[0]]
+    return bad, line
 
 
 # ---- per-rank torch files ---------------------------------------------------------------------------------------------------------
@@ -613,7 +633,7 @@ def ranks(d, manifest):
 
 def main(what, *args):
     try:
-        bad, line = {"flat": flat, "ranks": ranks}[what](*args)
+        bad, line = {"flat": flat_of_both, "ranks": ranks}[what](*args)
     except Exception as e:
         bad, line = [f"{type(e).__name__}: {str(e).strip()[:300]}"], ""
     print("\n".join(bad[:10]) + (f"\nand {len(bad) - 10} more" if len(bad) > 10 else "") if bad else line)

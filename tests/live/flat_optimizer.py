@@ -20,6 +20,7 @@ import zlib
 
 warnings.filterwarnings("ignore")
 import torch
+import torch._dynamo  # optimizers import it on their first step: once here, not in each fork
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

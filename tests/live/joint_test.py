@@ -16,6 +16,8 @@ import sys
 import tempfile
 import types
 
+import forks
+
 SHAPES = {"rows": (24, 3), "columns": (5, 12), "layers": (12, 4), "copy": (7,), "flat": (5, 6), "scalar": ()}
 RANKS = (1, 2, 3, 4)
 REMOVED, LEFT = ("torch-dcp", "torch_dist"), ("rows", "layers", "flat", "scalar")  # without what begins with "co"
@@ -164,16 +166,12 @@ def atorch_rank(path):
 def atorch_saves(path):
     path.mkdir()
     port = 20000 + os.getpid() % 20000
-    world = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), MASTER_PORT2=str(port + 1), WORLD_SIZE="2",
-                 LOCAL_WORLD_SIZE="2", NPROC_PER_NODE="2", OMP_NUM_THREADS="1")
-    ranks = []
-    for rank in "01":
-        ranks.append(subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--atorch-rank", str(path)], stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT, text=True, env=dict(world, RANK=rank, LOCAL_RANK=rank)))
-    for rank in ranks:
-        output = rank.communicate(timeout=240)[0]
-        if rank.returncode:
-            raise RuntimeError(output[-2000:])
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "MASTER_PORT2": str(port + 1), "WORLD_SIZE": "2",
+             "LOCAL_WORLD_SIZE": "2", "NPROC_PER_NODE": "2"}
+    logs = [f"{path}.log{rank}" for rank in "01"]
+    ranks = [forks.start(log, atorch_rank, path, environment=world | {"RANK": rank, "LOCAL_RANK": rank}) for log, rank in zip(logs, "01")]
+    if not forks.all_ended_well(ranks, 240):
+        raise RuntimeError("".join(pathlib.Path(log).read_text(errors="replace")[-1000:] for log in logs))
 
 
 def run(program, folder, load=None):
@@ -200,11 +198,8 @@ def frameworks():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", required="--atorch-rank" not in sys.argv)
-    parser.add_argument("--atorch-rank", metavar="FOLDER", help="be a rank of a job that saves there")
+    parser.add_argument("--program", required=True)
     arguments = parser.parse_args()
-    if arguments.atorch_rank:
-        return atorch_rank(arguments.atorch_rank)
     number = failed = 0
 
     def tell(good, text, why=""):

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 
+import forks
+
 CONFIG = dict(num_layers=4, hidden_size=32, ffn_hidden_size=48, num_attention_heads=8, num_query_groups=4, kv_channels=6)
 VOCABULARY, TOKENS = 56, 12
 
@@ -86,36 +88,33 @@ def compare(folder, kind, rank):
     return int(difference > 1e-5)
 
 
-def child(*arguments):
-    return subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--part", *map(str, arguments)], stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
-
-
-def finish(processes):
-    texts = [process.communicate(timeout=300)[0] for process in processes]
-    return all(process.returncode == 0 for process in processes), "".join(texts)
+def in_forks(folder, *calls):
+    """(whether all ended well, what they said)"""
+    logs = [f"{folder}/log{number}" for number in range(len(calls))]
+    done = forks.all_ended_well([forks.start(log, *call) for log, call in zip(logs, calls)], 300)
+    return done, "".join(pathlib.Path(log).read_text(errors="replace") for log in logs)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
-    parser.add_argument("--part", nargs="+")
     args = parser.parse_args()
-    if args.part:
-        return save(args.part[1]) if args.part[0] == "save" else compare(args.part[1], args.part[2], int(args.part[3]))
-    if subprocess.run([sys.executable, "-c", "import megatron.core, torch"], stderr=subprocess.DEVNULL).returncode:
+    try:
+        import megatron.core.dist_checkpointing  # noqa: F401
+        import megatron.core.models.gpt.gpt_model  # noqa: F401
+        import torch._dynamo  # noqa: F401
+    except ImportError:
         print("1..0 # SKIP megatron-core is not installed")
         return 0
     with tempfile.TemporaryDirectory(prefix="reshard-logits-") as folder:
-        done, text = finish([child("save", folder)])
+        done, text = in_forks(folder, (save, folder))
         print(f"{'ok' if done else 'not ok'} 1 - a real model writes its checkpoint"
               + ("" if done else "\n# " + text[-2000:].replace("\n", "\n# ")))
         targets = {"legacy": ["--to", "megatron", "--layout", "tp=2"], "torch_dist": ["--to", "torch_dist"]}
         for number, (kind, options) in enumerate(targets.items(), 2):
             convert = subprocess.run([os.path.abspath(args.bin), "convert", folder + "/tp1", f"{folder}/{kind}", "--quiet", *options],
                                      capture_output=True, text=True)
-            good, text = (False, convert.stderr) if convert.returncode else finish([child("compare", folder, kind, rank)
-                                                                                    for rank in range(2)])
+            good, text = (False, convert.stderr) if convert.returncode else in_forks(folder, *((compare, folder, kind, r) for r in (0, 1)))
             print("# " + text[-3000:].strip().replace("\n", "\n# "))
             print(f"{'ok' if good else 'not ok'} {number} - models of two tensor ranks load {kind} and compute the same logits")
     print("1..3")

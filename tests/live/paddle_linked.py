@@ -3,7 +3,6 @@
 """Every fixture of Paddle is written again like itself and like each of the same content; Paddle and PaddleFormers load what comes out.
 
 usage: paddle_linked.py --bin RESHARD --root DIR [--every N]     of DCP's and Hugging Face's, one in N (4) is loaded by two processes too
-       paddle_linked.py --rank WORK             one of two processes that load together, which the first form starts
 Needs paddlepaddle 3.3, PaddleFormers 1.2 and numpy. DIR/paddle has what Paddle wrote, with the digests of all tensors. Prints TAP: a line
 a pair. Files that are byte by byte those of an earlier pair are not loaded again.
 

@@ -6,7 +6,6 @@ Two processes train a model for two steps, and say where in each parameter the e
 Put together they are what is wanted. Experts are those of two models, which number theirs from 0 as the ranks of a job do.
 
 usage: paddle_sharding.py --bin RESHARD
-       paddle_sharding.py --rank WORK V1|V2 SIZES     one of two processes, which the first form starts
 Needs paddlepaddle 3.3 and numpy.
 """
 import argparse
@@ -98,7 +97,7 @@ def sharding_is_read(test, version, sizes):
     name = f"{version}, {sizes}"
     work = test.work / f"{version}-{sizes}"
     work.mkdir()
-    failures = failures_of_two(work, version, sizes, program=__file__)
+    failures = failures_of_two(work, rank_main, version, sizes)
     if failures:
         return test.report(name, failures)
     ranks = [paddle.load(str(work / f"held{rank}"), return_numpy=True) for rank in (0, 1)]
@@ -161,10 +160,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
     parser.add_argument("--root", default=".")
-    parser.add_argument("--rank", nargs=3)
     args = parser.parse_args()
-    if args.rank:
-        return rank_main(pathlib.Path(args.rank[0]), *args.rank[1:])
     with tempfile.TemporaryDirectory(prefix="reshard-sharding-") as work:
         test = Sharding(args, pathlib.Path(work))
         failed = sum(sharding_is_read(test, *which) for which in (("V1", "uneven"), ("V2", "uneven"), ("V2", "bias")))

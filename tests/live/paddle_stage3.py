@@ -6,7 +6,6 @@ The float32 model is trained for two steps. A CPU lacks the kernels of bfloat16:
 values are made up. Each rank also says what its arrays hold; put together they are what is wanted.
 
 usage: paddle_stage3.py --bin RESHARD
-       paddle_stage3.py --rank WORK TYPE     one of two processes, which the first form starts
 Needs paddlepaddle 3.3 and numpy.
 """
 import argparse
@@ -99,7 +98,7 @@ def whole(first, second):
 def stage3_is_read(test, dtype):
     work = test.work / dtype
     work.mkdir()
-    failures = failures_of_two(work, dtype, program=__file__)
+    failures = failures_of_two(work, rank_main, dtype)
     if failures:
         return test.report(f"stage 3 of {dtype}", failures)
     first, second = (paddle.load(str(work / f"held{rank}"), return_numpy=True) for rank in (0, 1))
@@ -118,10 +117,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
     parser.add_argument("--root", default=".")
-    parser.add_argument("--rank", nargs=2)
     args = parser.parse_args()
-    if args.rank:
-        return rank_main(pathlib.Path(args.rank[0]), args.rank[1])
     with tempfile.TemporaryDirectory(prefix="reshard-stage3-") as work:
         test = Test(args, pathlib.Path(work))
         failed = sum(stage3_is_read(test, dtype) for dtype in ("float32", "bfloat16"))

@@ -3,7 +3,6 @@
 """What reshard writes for Paddle, Paddle itself loads; what Paddle writes, reshard reads. Prints TAP.
 
 usage: paddle_test.py --bin RESHARD --root DIR
-       paddle_test.py --rank WORK             one of two processes that load together, which the first form starts
 Needs paddlepaddle 3.3 and numpy. DIR/paddle has what Paddle wrote, with the digests of all tensors.
 """
 import argparse
@@ -14,15 +13,16 @@ import pathlib
 import pickle
 import socket
 import subprocess
-import sys
 import tempfile
 import warnings
 
 warnings.filterwarnings("ignore")
-os.environ.setdefault("GLOG_minloglevel", "2")
+os.environ |= {"GLOG_minloglevel": "2", "OMP_NUM_THREADS": "1"} | os.environ
 import numpy as np  # noqa: E402
 import paddle  # noqa: E402
 from paddle.distributed.fleet.utils.log_util import logger  # noqa: E402
+
+import forks  # noqa: E402
 
 logger.setLevel("ERROR")
 # The array that Paddle keeps a type in, and its own name of it.
@@ -178,7 +178,7 @@ def rank_main(work):
     paddle.distributed.barrier()
 
 
-def start_two(work, *arguments, program=__file__):
+def start_two(work, function, arguments):
     """Whether both processes ended well; gloo sometimes fails to connect on a busy machine."""
     sockets = [socket.socket() for _ in range(3)]
     for each in sockets:
@@ -187,26 +187,16 @@ def start_two(work, *arguments, program=__file__):
     for each in sockets:
         each.close()
     together = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(ends), "PADDLE_MASTER": master,
-                "PADDLE_DISTRI_BACKEND": "gloo", "OMP_NUM_THREADS": "1"}
-    started = []
-    for rank in (0, 1):
-        env = {**os.environ, **together, "PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": ends[rank]}
-        with open(work / f"log{rank}", "w") as log:
-            command = [sys.executable, "-W", "ignore", os.path.abspath(program), "--rank", str(work), *arguments]
-            started.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
-    try:
-        return [process.wait(240) for process in started] == [0, 0]
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+                "PADDLE_DISTRI_BACKEND": "gloo"}
+    return forks.all_ended_well([
+        forks.start(work / f"log{rank}", function, work, *arguments,
+                    environment=together | {"PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": ends[rank]})
+        for rank in (0, 1)], 240)
 
 
-def failures_of_two(work, *arguments, program=__file__):
-    """The ends of both logs, if three attempts failed."""
-    if any(start_two(work, *arguments, program=program) for _ in range(3)):
+def failures_of_two(work, function, *arguments):
+    """The ends of the logs of two processes that call function(work, *arguments), if three attempts failed."""
+    if any(start_two(work, function, arguments) for _ in range(3)):
         return []
     return [(work / f"log{rank}").read_text(errors="replace")[-1500:] for rank in (0, 1)]
 
@@ -215,7 +205,7 @@ def loaded_by_two(work, folders):
     """({path: what two processes load, each its rows, put together}, why they failed); folders: {path: {key: (type, shape, digest)}}"""
     work.mkdir(exist_ok=True)
     (work / "folders").write_text(json.dumps(folders))
-    failures = failures_of_two(work)
+    failures = failures_of_two(work, rank_main)
     if failures:
         return {}, failures
     parts, found = [pickle.loads((work / f"part{rank}").read_bytes()) for rank in (0, 1)], {}
@@ -366,10 +356,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
     parser.add_argument("--root")
-    parser.add_argument("--rank", type=pathlib.Path)
     args = parser.parse_args()
-    if args.rank:
-        return rank_main(args.rank)
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
         test = Test(args, pathlib.Path(work))
         parts = (flex_layouts_load, two_processes_load, files_are_paddles, params_load, paddles_files_are_read,

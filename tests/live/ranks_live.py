@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+import torch._dynamo  # optimizers import it on their first step: once here, not in each fork  # noqa: F401
+
 import flat_and_ranks
 
 

@@ -3,13 +3,13 @@
 """Checkpoints whose metadata is lost, rebuilt with that of a sibling: the framework loads the values that were there. Prints TAP.
 
 usage: salvage_live.py --bin RESHARD --framework dcp|torch_dist|flex
-       salvage_live.py --framework NAME --rank R --job save|load --seed N --folder DIR --meeting FILE    one of two processes
 
 Two processes save two checkpoints of one layout and different values, as two steps of a run. One loses what says where things lie; from
 its data files and the other's metadata `salvage` writes one that the two processes load.
 """
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import pathlib
@@ -21,8 +21,12 @@ import tempfile
 
 import numpy as np
 
+import forks
+
 SHAPES = {"model.embed.weight": (8, 5), "model.proj.weight": (6, 3, 2), "model.bias": (9,), "optimizer.embed.exp_avg": (8, 5)}
 WHOLE = ("model.bias",)  # the same on both processes
+IMPORTED = {"dcp": ("torch.distributed.checkpoint", "torch.distributed.tensor", "torch._dynamo"), "flex": ("paddle",),
+            "torch_dist": ("torch._dynamo", "megatron.core.dist_checkpointing")}  # once, before the processes are forked
 METADATA = {"dcp": [".metadata"], "torch_dist": [".metadata", "metadata.json"], "flex": ["*.metadata"]}
 
 
@@ -138,21 +142,11 @@ def ends_for_paddle():
 
 
 def try_two(framework, job, seed, folder, meeting):
-    words = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--framework", framework, "--job", job, "--seed", str(seed)]
-    envs = ends_for_paddle() if framework == "flex" else [{}, {}]
     started = []
-    for rank, env in enumerate(envs):
-        with open(f"{meeting}.log{rank}", "w") as log:
-            started.append(subprocess.Popen([*words, "--folder", str(folder), "--meeting", str(meeting), "--rank", str(rank)],
-                                            env=os.environ | env, stdout=log, stderr=log))
-    try:
-        return [process.wait(120) for process in started] == [0, 0]
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    for rank, environment in enumerate(ends_for_paddle() if framework == "flex" else [{}, {}]):
+        given = argparse.Namespace(framework=framework, job=job, seed=seed, folder=str(folder), meeting=str(meeting), rank=rank)
+        started.append(forks.start(f"{meeting}.log{rank}", one_rank, given, environment=environment))
+    return forks.all_ended_well(started, 120)
 
 
 def two_processes(work, framework, job, seed, folder):
@@ -229,13 +223,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", type=os.path.abspath)
     parser.add_argument("--framework", choices=sorted(METADATA), required=True)
-    parser.add_argument("--rank", type=int)
-    for name in ("job", "folder", "meeting"):
-        parser.add_argument("--" + name)
-    parser.add_argument("--seed", type=int)
     args = parser.parse_args()
-    if args.rank is not None:
-        return one_rank(args)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name in IMPORTED[args.framework]:
+        importlib.import_module(name)
     parts, failed = ("make", "alone", "with_sibling", "with_a_file_less"), 0
     print(f"1..{len(parts)}")
     with tempfile.TemporaryDirectory(prefix="reshard-salvage-") as work:

@@ -95,7 +95,8 @@ def worker(rank, world, rendezvous, folders, out):
 
 def load_with(world, folders, temporary):
     out = tempfile.mktemp(dir=temporary)
-    torch.multiprocessing.spawn(worker, (world, tempfile.mktemp(dir=temporary), folders, out), nprocs=world)
+    given = world, tempfile.mktemp(dir=temporary), folders, out
+    torch.multiprocessing.start_processes(worker, given, nprocs=world, start_method="fork")  # the imports, once, take seconds
     return [torch.load(f"{out}.{rank}", weights_only=False) for rank in range(world)]
 
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that are forked from one that has imported the frameworks: the imports, which take seconds, are done once.
+
+What a framework sets up for a job (groups of ranks, settings of a release) begins anew in each.
+"""
+import gc
+import multiprocessing
+import os
+import sys
+import traceback
+
+
+def start(log, function, *arguments, environment=None):
+    """Begins function(*arguments) in a fork of this process; its output goes to the file `log`. It ends well if it returns 0 or None."""
+    process = multiprocessing.get_context("fork").Process(target=become, args=(log, environment or {}, function, arguments))
+    process.start()
+    return process
+
+
+def become(log, environment, function, arguments):
+    os.environ.update(environment)
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    gc.freeze()  # what came from the parent is no garbage: frameworks that collect as they load need not look at it
+    status = 1
+    try:
+        status = int(function(*arguments) or 0)
+    except BaseException:  # of whatever kind the frameworks raise
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # what the frameworks do at the end of a process is its parent's
+
+
+def all_ended_well(processes, seconds):
+    """Waits so long for each, and ends those that hang."""
+    for process in processes:
+        process.join(seconds)
+    for process in processes:
+        process.kill()
+        process.join()
+    return all(process.exitcode == 0 for process in processes)
