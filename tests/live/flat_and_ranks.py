@@ -170,8 +170,10 @@ def flat(d, manifest, release="0.2.5", is_rewrapped=False):
     want, also, bad, seen = m["tensors"], m["also"], [], set()
     logging.disable(logging.WARNING)
     sys.modules.setdefault("pynvml", types.ModuleType("pynvml"))
-    if release != "0.2.5":  # that of version 0
+    if release != "0.2.5":  # that of version 0, in place of the one that may be there
         sys.path.insert(0, os.path.join(sys.prefix, "atorch0"))
+        for name in [name for name in sys.modules if name.split(".")[0] == "atorch"]:
+            del sys.modules[name]
     from atorch.utils import fsdp_save_util as util
     from torch.distributed.fsdp._common_utils import clean_tensor_name as clean
     from atorch.distributed.distributed import _DistributedContext as ctx, _prefix_pg_name
