@@ -82,8 +82,8 @@ def main():
     parser.add_argument("--suite", action="append", default=[])
     parser.add_argument("--no-suite", action="append", default=[])
     args = parser.parse_args()
-    command = ["meson", "test", "-C", args.build, "--no-rebuild", "--print-errorlogs", "--num-processes", "2",
-               "--timeout-multiplier", "3"]  # machines are shared
+    command = ["meson", "test", "-C", args.build, "--no-rebuild", "--print-errorlogs", "--num-processes", str(os.cpu_count() + 1),
+               "--timeout-multiplier", "3"]  # machines are shared; some tests wait more than they work
     for suite in args.suite:
         command += ["--suite", suite]
     for suite in args.no_suite:

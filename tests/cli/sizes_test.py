@@ -12,7 +12,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import pickle
 import shutil
 import struct
 import subprocess
@@ -21,7 +20,6 @@ import tempfile
 import zipfile
 
 import small_bombs as op
-from blowup_inputs import fill, stand_in
 
 RSS_KIB_MAX = 384 << 10  # the value graph of a torch pickle takes most of it
 MANY = 100_000
@@ -75,29 +73,78 @@ def blob_of(tensor, chunk):
     return (tensor * 7 + chunk) % CHUNKS
 
 
+class Parts:
+    """Parts of a pickle as Python writes it: 1,000,000 chunks are 7,000,000 objects, which it takes long to make. What occurs again (classes
+    and words) is written once, and referred to by its number from then on."""
+
+    def __init__(self):
+        self.places = {}
+
+    def once(self, name, code):
+        if name in self.places:
+            return b"j" + struct.pack("<I", self.places[name])
+        self.places[name] = len(self.places)
+        return code + b"r" + struct.pack("<I", self.places[name])
+
+    def word(self, text):
+        return self.once(text, b"\x8c" + bytes([len(text)]) + text.encode())
+
+    def name(self, module, name):
+        return self.once((module, name), f"c{module}\n{name}\n".encode())
+
+    def built(self, name, module=op.META, **members):
+        state = b"".join(self.word(key) + value for key, value in members.items())
+        return self.name(module, name) + b")\x81}(" + state + b"ub"
+
+    def size(self, number):
+        return self.name("torch", "Size") + integer(number) + b"\x85\x85R"
+
+    def chunks(self):
+        return b"](" + b"".join(self.built("ChunkStorageMetadata", offsets=self.size(4 * c), sizes=self.size(4)) for c in range(CHUNKS)) + b"e"
+
+    def tensor(self):  # what is written first must be made first
+        return self.built("TensorStorageMetadata", properties=self.built("TensorProperties", dtype=self.name("torch", "float32")),
+                          size=self.size(4 * CHUNKS), chunks=self.chunks())
+
+    def key(self, name):
+        """Of a chunk; without its end, which a chunk of each tensor has."""
+        return self.name(op.META, "MetadataIndex") + b")\x81}(" + self.word("fqn") + self.word(name)
+
+    def key_end(self, chunk):
+        return self.word("index") + integer(chunk) + self.word("offset") + self.size(4 * chunk) + b"ub"
+
+    def place(self, number, length):
+        return self.built("_StorageInfo", "torch.distributed.checkpoint.filesystem", relative_path=self.word("__0_0.distcp"),
+                          offset=integer(number * length), length=integer(length))
+
+
+def integer(number):
+    return b"J" + struct.pack("<i", number)
+
+
+def metadata_of(length):
+    """.metadata of 1,000 tensors with 1,000 chunks each, in blobs of that length."""
+    parts, names = Parts(), [f"layer.{i}.weight" for i in range(CHUNKED)]
+    root = parts.name(op.META, "Metadata") + b")\x81}(" + parts.word("state_dict_metadata") + b"}("
+    state = [parts.word(names[0]) + parts.tensor()]
+    tensor = parts.tensor()
+    state += [parts.word(name) + tensor for name in names[1:]]
+    root += b"".join(state) + b"u" + parts.word("planner_data") + b"N" + parts.word("storage_data") + b"}("
+    stored = [parts.key(names[0]) + parts.key_end(0) + parts.place(0, length)]
+    ends, places = [parts.key_end(c) for c in range(CHUNKS)], [parts.place(number, length) for number in range(CHUNKS)]
+    for i, name in enumerate(names):
+        begin = parts.key(name)
+        stored += [begin + ends[c] + places[blob_of(i, c)] for c in range(CHUNKS)][i == 0:]
+    return b"\x80\x04" + root + b"".join(stored) + b"uub."
+
+
 def write_chunked(folder):
-    """A DCP of 1,000 tensors with 1,000 chunks each, pickled by Python from classes that have torch's names. Its 1,000 blobs serve all
-    tensors, each in another order."""
-    metadata, tensor, chunk, properties, index = (stand_in(op.META, name) for name in (
-        "Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "TensorProperties", "MetadataIndex"))
-    info, size = stand_in("torch.distributed.checkpoint.filesystem", "_StorageInfo"), stand_in("torch", "Size", tuple)
-    size.__reduce__ = lambda self: (size, (tuple(self),))
-    of_floats = fill(properties, dtype=stand_in("torch", "float32"))
+    """A DCP of 1,000 tensors with 1,000 chunks each. Its 1,000 blobs serve all tensors, each in another order."""
     blobs = [blob(number) for number in range(CHUNKS)]
     folder.mkdir()
     (folder / "__0_0.distcp").write_bytes(b"".join(stored for stored, _ in blobs))
-    length = len(blobs[0][0])
-    assert all(len(stored) == length for stored, _ in blobs)
-    state, stored = {}, {}
-    for i in range(CHUNKED):
-        name = f"layer.{i}.weight"
-        chunks = [fill(chunk, offsets=size((4 * c,)), sizes=size((4,))) for c in range(CHUNKS)]
-        state[name] = fill(tensor, properties=of_floats, size=size((4 * CHUNKS,)), chunks=chunks)
-        for c in range(CHUNKS):
-            place = fill(info, relative_path="__0_0.distcp", offset=blob_of(i, c) * length, length=length)
-            stored[fill(index, fqn=name, index=c, offset=size((4 * c,)))] = place
-    with open(folder / ".metadata", "wb") as out:
-        pickle.dump(fill(metadata, state_dict_metadata=state, planner_data=None, storage_data=stored), out, 4)
+    assert all(len(stored) == len(blobs[0][0]) for stored, _ in blobs)
+    (folder / ".metadata").write_bytes(metadata_of(len(blobs[0][0])))
 
 
 def many_chunks(run):
