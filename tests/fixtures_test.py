@@ -9,14 +9,13 @@ written. A case that an earlier root has too is run once.
 
 How a bad case is refused, and what a strict reader does with a case that it may refuse, is pinned: refusals.json has the exit status of
 each, and what is said of a bad one; and which formats cannot hold what a good case has. A case that is not in it (others than those of the
-repository) must be refused in some way. --share 0.2: `verified` takes a fifth of the formats, others for each case. --pin writes the file anew; read the difference before you keep it.
+repository) must be refused in some way. `verified` tries a fifth of the formats, or the share that is said, others for each case. --pin writes the file anew; read the difference before you keep it.
 """
 import argparse
 import functools
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "live"))
+import draw
 import live as live_judges
 
 REFUSALS = (4, 5, 6)
@@ -80,9 +80,8 @@ class Pins:
 
 
 class Runner:
-    def __init__(self, binary, work, pins, share, seed):
-        self.binary, self.work, self.pins = os.path.abspath(binary), pathlib.Path(work), pins
-        self.share, self.chance = share, random.Random(seed)
+    def __init__(self, binary, work, pins, drawn):
+        self.binary, self.work, self.pins, self.drawn = os.path.abspath(binary), pathlib.Path(work), pins, drawn
 
     def __call__(self, *arguments, timeout=120):
         started = time.monotonic()
@@ -290,7 +289,7 @@ def check_verified(run, case, cases, live):
     if not is_good(case) or may_refuse(case):
         return None
     lines, refused = [], []
-    tried = [to for to in run.writable if run.chance.random() < run.share]
+    tried = [to for to in run.writable if run.drawn.takes_one()]
     for to in tried:
         target = run.work / f"{case['case'][:100]}.{to}"
         done = run("convert", case["folder"] / case["path"], target, "--to", to, "--verify", "--quiet", "--no-sync")
@@ -399,14 +398,12 @@ def main():
     parser.add_argument("--case", default="*")
     parser.add_argument("--live", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--pin", action="store_true")
-    parser.add_argument("--share", type=float, default=1)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    draw.add_options(parser, 0.2)
     args = parser.parse_args()
     cases = load_cases(args.root, set(args.family or FAMILIES))
     work = tempfile.mkdtemp(prefix="reshard-test-")
     pins = Pins(args.pin)
-    run = Runner(args.bin, work, pins, args.share, args.seed)
-    print(f"# seed {args.seed}, share {args.share}")
+    run = Runner(args.bin, work, pins, draw.Draw(args))
     python = live_judges.python_with("torch,safetensors") if args.live and args.check == "roundtrip" else None
     live = RealLibrary(python) if python else None
     number = failed = 0

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # usage: faults.sh BUILD [SEED]: every failure, every kill, and many crashes (tests/crash); inputs that ask for much,
-# into every format, many flipped bits, and salvage of every fixture (tests/cli); every fixture into every format, and every pair of Paddle's
-# strategies (tests/fixtures_test.py, tests/paddle); all random layouts through files, by ranks of MPI and
+# into every format, many flipped bits, and salvage of every fixture (tests/cli); all random layouts through files, by ranks of MPI and
 # inside the process (tests/mpi, tests/api); ends with `N passed, N failed`.
 set -u
 cd "$(dirname "$0")/.."
@@ -26,8 +25,6 @@ spread() {
 one_by_one() {
     run tests/crash/durability_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --states 6 --reruns 60 --seed "$seed"
     run tests/cli/blowup_test.py --bin "$build/cli/reshard"
-    run tests/fixtures_test.py --bin "$build/cli/reshard" --check verified --root "$build/tests/fixtures"
-    run tests/paddle/matrix_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures"
     run tests/cli/flip_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --flips 200 --seed "$seed"
     run tests/cli/salvage_every_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --damages 2 --seed "$seed"
     if [ -x "$build/tests/mpi/mpi_ranks" ] && command -v mpirun.openmpi >/dev/null; then

@@ -178,7 +178,8 @@ class Tree:
             command[0] = sys.executable
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
-        env = {"MALLOC_PERTURB_": "165", **os.environ, **test["env"], "TMPDIR": str(self.scratch), "PYTHONDONTWRITEBYTECODE": "1"}
+        env = {"MALLOC_PERTURB_": "0", "RESHARD_TEST_WHOLE": "1", **os.environ, **test["env"], "TMPDIR": str(self.scratch),
+               "PYTHONDONTWRITEBYTECODE": "1"}
         is_live = any(suite.split(":")[-1] == "live" for suite in test["suite"]) # a browser reserves terabytes
         outcome = TestRun(command, self.build, env, seconds, resource.RLIM_INFINITY if is_live else ADDRESS_SPACE).outcome()
         shutil.rmtree(self.scratch, ignore_errors=True)

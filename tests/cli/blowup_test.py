@@ -9,7 +9,7 @@ exit status and the named limit of `hash` are pinned, and for files of shared or
 of the documented statuses. Sanitizers get five times the time and no limit on addresses.
 
 usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--seed N]
---runs 3 does three of an input's runs, which the seed chooses, where there is no --only.
+--runs 2 does two of an input's runs, which the seed chooses, where there is no --only.
 """
 import argparse
 import fnmatch

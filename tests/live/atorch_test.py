@@ -11,12 +11,15 @@ import fnmatch
 import json
 import pathlib
 import subprocess
+import sys
 import tempfile
 
 # Once here, not in each fork: what optimizers import on their first step, and what atorch imports. atorch itself is of two versions.
 import fsspec, grpc, safetensors.torch, setuptools, torch._dynamo  # noqa: E401, F401
 
-import flat_and_ranks
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
+import flat_and_ranks  # noqa: E402
 
 
 def runs_of(case):
@@ -34,11 +37,12 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--root", required=True, type=pathlib.Path)
     parser.add_argument("--case", default="*")
+    draw.add_options(parser, 0.3)
     arguments = parser.parse_args()
     manifests = sorted(arguments.root.glob("atorch-fsdp/atorch-*/manifest.json"))
     manifests = [path for path in manifests if fnmatch.fnmatch(path.parent.name, arguments.case)]
     cases = [json.loads(path.read_text()) | {"folder": path.parent} for path in manifests]
-    runs = [(case, [str(word) for word in options]) for case in cases for options in runs_of(case)]
+    runs = draw.Draw(arguments).of((case, [str(word) for word in options]) for case in cases for options in runs_of(case))
     print(f"1..{len(runs)}")
     for number, (case, options) in enumerate(runs, 1):
         with tempfile.TemporaryDirectory() as work:

@@ -18,6 +18,9 @@ import tempfile
 import warnings
 import zlib
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
+
 warnings.filterwarnings("ignore")
 import torch
 import torch._dynamo  # optimizers import it on their first step: once here, not in each fork
@@ -198,8 +201,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--case", default="*")
+    draw.add_options(parser, 0.3)
     args = parser.parse_args()
-    cases = [case for case in CASES if fnmatch.fnmatch(case, args.case)]
+    cases = draw.Draw(args).of(case for case in CASES if fnmatch.fnmatch(case, args.case))
     print(f"1..{len(cases)}")
     failed = 0
     for number, case in enumerate(cases, 1):

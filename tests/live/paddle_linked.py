@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every fixture of Paddle is written again like itself and like each of the same content; Paddle and PaddleFormers load what comes out.
 
-usage: paddle_linked.py --bin RESHARD --root DIR [--every N]     of DCP's and Hugging Face's, one in N (4) is loaded by two processes too
+usage: paddle_linked.py --bin RESHARD --root DIR [--share N] [--every N]     of DCP's and Hugging Face's, one in N (4) is loaded by two processes too
 Needs paddlepaddle 3.3, PaddleFormers 1.2 and numpy. DIR/paddle has what Paddle wrote, with the digests of all tensors. Prints TAP: a line
 a pair. Files that are byte by byte those of an earlier pair are not loaded again.
 
@@ -29,6 +29,7 @@ import zlib
 from unittest import mock
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
 from fixtures_test import is_good, links, load_cases, may_refuse, remove  # noqa: E402
 from paddle_test import TYPES, Test, differences, digest, loaded, loaded_by_two, seen, spelled  # noqa: E402
 
@@ -273,12 +274,14 @@ def pair(test, source, like, judged):
     return bad
 
 
-def others_as_flex(test, roots):
+def others_as_flex(test, roots, drawn):
     """Checkpoints of DCP and of Hugging Face, as two ranks of Paddle would have saved them; all that Paddle has the types and axes for."""
     failed = 0
     for name, case in sorted(load_cases(roots, {"torch-dcp", "safetensors"}).items()):
         tensors = case["tensors"].values()
         if not is_good(case) or may_refuse(case) or any(t["dtype"] not in TYPES or len(t["shape"]) > 9 for t in tensors):
+            continue
+        if not drawn.takes_one():
             continue
         wanted = {key: (t["dtype"], t["shape"], t["sha256"]) for key, t in case["tensors"].items() if t["sha256"] and 0 not in t["shape"]}
         folder = test.convert(case["folder"] / case["path"], test.work / f"{name}-flex", "--to", "paddle-flex", "--layout", "ranks=2")
@@ -300,7 +303,9 @@ def main():
     parser.add_argument("--bin")
     parser.add_argument("--root")
     parser.add_argument("--every", type=int, default=4)
+    draw.add_options(parser, 0.3)
     args = parser.parse_args()
+    drawn = draw.Draw(args)
     sys.meta_path.append(Absent())
     name_old_classes()
     cases = {name: case for name, case in load_cases([args.root], {"paddle"}).items() if is_good(case)}
@@ -309,13 +314,13 @@ def main():
     with tempfile.TemporaryDirectory(prefix="reshard-linked-") as work:
         test, judged, failed = Linked(args, pathlib.Path(work)), {}, 0
         for name, like in sorted(cases.items()):
-            for source in [name, *(link for link in links(like) if link in cases)]:
+            for source in filter(lambda _: drawn.takes_one(), [name, *(link for link in links(like) if link in cases)]):
                 try:
                     bad = pair(test, cases[source], like, judged)
                 except Exception as error:
                     bad = [f"{type(error).__name__}: {error}"]
                 failed += test.report(f"{source} like {name}", bad)
-        failed += others_as_flex(test, [args.root]) + test.share()
+        failed += others_as_flex(test, [args.root], drawn) + test.share()
     print(f"1..{test.number}")
     return 1 if failed else 0
 

@@ -18,17 +18,20 @@ import tempfile
 
 import torch._dynamo  # optimizers import it on their first step: once here, not in each fork  # noqa: F401
 
-import flat_and_ranks
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
+import flat_and_ranks  # noqa: E402
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--case", default="*")
+    draw.add_options(parser, 0.3)
     args = parser.parse_args()
     fixtures = pathlib.Path(os.environ["RESHARD_FIXTURES"])
     cases = [p for f in ("verl", "accelerate") for p in sorted((fixtures / f).iterdir()) if not p.name.startswith("bad-")]
-    cases = [p for p in cases if fnmatch.fnmatch(p.name, args.case)]
+    cases = draw.Draw(args).of(p for p in cases if fnmatch.fnmatch(p.name, args.case))
     print(f"1..{len(cases)}")
     failed = 0
     for number, case in enumerate(cases, 1):

@@ -19,6 +19,9 @@ import sys
 import tempfile
 import warnings
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
+
 warnings.filterwarnings("ignore")
 try:
     import torch
@@ -155,7 +158,9 @@ def main():
     parser.add_argument("--root", default=str(HERE.parents[1] / "../shared/fixtures/megatron"))
     parser.add_argument("--case", default="*")
     parser.add_argument("--temporary")
+    draw.add_options(parser, 0.3)
     options = parser.parse_args()
+    drawn = draw.Draw(options)
     root = pathlib.Path(options.root).resolve()
     with tempfile.TemporaryDirectory(dir=options.temporary) as temporary:
         folders, originals, manifests = {}, {}, {}
@@ -163,6 +168,8 @@ def main():
             manifest = json.loads(path.read_text())
             source = path.parent / manifest["path"]
             if manifest["expect"]["error"] or not fnmatch.fnmatch(manifest["case"], options.case) or not list(source.rglob(".metadata")):
+                continue
+            if not drawn.takes_one():
                 continue
             for way, words in WAYS.items():
                 if way == "object" and tuple(map(int, MEGATRON.split(".")[:2])) < (0, 19):

@@ -7,7 +7,7 @@ checkpoints is compared with them first. What is written is read by Python's own
 makes of the target: which file has which box or flat run of what, and every byte.
 
 usage: matrix_test.py --bin PATH --fixtures DIR [--only GLOB] [--share N] [--seed N] [--keep DIR]
---share 0.2 takes a fifth of the pairs, chosen by the seed.
+A fifth of the pairs is tried, or the share that is said.
 """
 import argparse
 import concurrent.futures
@@ -15,27 +15,24 @@ import fnmatch
 import json
 import os
 import pathlib
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
-import strategies as S
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
+import strategies as S  # noqa: E402
 
 FAILURES_SHOWN = 3
 
 
 class Tap:
-    def __init__(self, only, share=1, seed=0):
-        self.only, self.share, self.chance, self.count, self.failed = only, share, random.Random(seed), 0, 0
+    def __init__(self, only, drawn):
+        self.only, self.drawn, self.count, self.failed = only, drawn, 0, 0
 
     def wants(self, name):
         return fnmatch.fnmatch(name, self.only)
-
-    def draws(self):
-        return self.chance.random() < self.share
 
     def __call__(self, name, problems):
         self.count += 1
@@ -205,7 +202,7 @@ def ordered_pairs(strategies):
 def run_pairs(tap, pool, name, pairs, work):
     """work(a, b) gives problems. Says how many pairs hold."""
     wanted = [(f"{name} {a.name} to {b.name}", a, b) for a, b in pairs]
-    wanted = [(title, a, b) for title, a, b in wanted if tap.wants(title) and tap.draws()]
+    wanted = [(title, a, b) for title, a, b in wanted if tap.wants(title) and tap.drawn.takes_one()]
     held = 0
     for (title, _, _), problems in zip(wanted, pool.map(lambda one: work(one[1], one[2]), wanted)):
         tap(title, problems)
@@ -344,12 +341,10 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--fixtures", type=pathlib.Path, required=True)
     parser.add_argument("--only", default="*", metavar="GLOB", help="of names of tests")
-    parser.add_argument("--share", type=float, default=1)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    draw.add_options(parser, 0.2)
     parser.add_argument("--keep", type=pathlib.Path, help="where trees are made, and stay")
     args = parser.parse_args()
-    tap = Tap(args.only, args.share, args.seed)
-    print(f"# seed {args.seed}, share {args.share}")
+    tap = Tap(args.only, draw.Draw(args))
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as name, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         work = args.keep or pathlib.Path(name)
         command = Command(args.bin.resolve(), work)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cases of a long list a test takes: a share of them, drawn by a seed that is printed; all where RESHARD_TEST_WHOLE is set, as in CI."""
+import os
+import random
+import time
+
+
+def add_options(parser, share):
+    is_whole = bool(os.environ.get("RESHARD_TEST_WHOLE"))
+    parser.add_argument("--share", type=float, default=1 if is_whole else share, metavar="N", help=f"of the cases, {share} if not said")
+    parser.add_argument("--seed", type=int, default=int(time.time()), metavar="N", help="that draws them")
+
+
+class Draw:
+    def __init__(self, arguments):
+        self.share, self.chance = arguments.share, random.Random(arguments.seed)
+        print(f"# seed {arguments.seed}, share {arguments.share}", flush=True)
+
+    def takes_one(self):
+        return self.chance.random() < self.share
+
+    def of(self, cases):
+        """In their order; one at least."""
+        cases = list(cases)
+        drawn = [case for case in cases if self.takes_one()]
+        return drawn or self.chance.sample(cases, min(1, len(cases)))
