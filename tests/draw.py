@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cases of a long list a test takes: a share of them, drawn by a seed that is printed; all where RESHARD_TEST_WHOLE is set, as in CI."""
+"""Which cases of a long list a test takes: a share of them, drawn by a seed that is printed, or all where RESHARD_TEST_WHOLE is set."""
 import os
 import random
 import time

@@ -9,7 +9,8 @@ written. A case that an earlier root has too is run once.
 
 How a bad case is refused, and what a strict reader does with a case that it may refuse, is pinned: refusals.json has the exit status of
 each, and what is said of a bad one; and which formats cannot hold what a good case has. A case that is not in it (others than those of the
-repository) must be refused in some way. `verified` tries a fifth of the formats, or the share that is said, others for each case. --pin writes the file anew; read the difference before you keep it.
+repository) must be refused in some way. `verified` tries a fifth of the formats, or the share that is said, others for each case. --pin
+writes the file anew; read the difference before you keep it.
 """
 import argparse
 import functools

@@ -62,7 +62,7 @@ def ended_well(log):
 
 @contextlib.contextmanager
 def surroundings():
-    """The environment of tests. Their files lie in memory where there is room: thousands of runs wait for a disk, which proves nothing more.
+    """The environment of tests. Their files lie in memory where there is room: on a disk thousands of runs wait, and prove nothing more.
     What is synced, and when, tests/crash sees in the calls; tests/cli/sizes_test.py works on the disk of the build. Meson would have malloc
     fill what it gives, which doubles the time of the command: tests that are for it ask for it (tests/meson.build)."""
     memory = pathlib.Path("/dev/shm")

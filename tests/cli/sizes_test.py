@@ -74,7 +74,7 @@ def blob_of(tensor, chunk):
 
 
 class Parts:
-    """Parts of a pickle as Python writes it: 1,000,000 chunks are 7,000,000 objects, which it takes long to make. What occurs again (classes
+    """Parts of a pickle as Python writes it: it would take long to make 7,000,000 objects for 1,000,000 chunks. What occurs again (classes
     and words) is written once, and referred to by its number from then on."""
 
     def __init__(self):
@@ -100,7 +100,8 @@ class Parts:
         return self.name("torch", "Size") + integer(number) + b"\x85\x85R"
 
     def chunks(self):
-        return b"](" + b"".join(self.built("ChunkStorageMetadata", offsets=self.size(4 * c), sizes=self.size(4)) for c in range(CHUNKS)) + b"e"
+        made = (self.built("ChunkStorageMetadata", offsets=self.size(4 * c), sizes=self.size(4)) for c in range(CHUNKS))
+        return b"](" + b"".join(made) + b"e"
 
     def tensor(self):  # what is written first must be made first
         return self.built("TensorStorageMetadata", properties=self.built("TensorProperties", dtype=self.name("torch", "float32")),

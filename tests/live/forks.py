@@ -30,7 +30,7 @@ def become(log, environment, function, arguments):
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # what the frameworks do at the end of a process is its parent's
+    sys.exit(status)  # without what the frameworks do at the end of a process: that is its parent's
 
 
 def all_ended_well(processes, seconds):

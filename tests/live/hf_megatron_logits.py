@@ -216,7 +216,8 @@ def main():
     print(f"1..{len(names)}")
     for number, name in enumerate(names, 1):
         is_good, text = compare_in_fork(os.path.abspath(args.bin), args.models, name)
-        print(f"{'ok' if is_good else 'not ok'} {number} - {name}: the same logits\n# " + text.strip()[-1500:].replace("\n", "\n# "), flush=True)
+        said = text.strip()[-1500:].replace("\n", "\n# ")
+        print(f"{'ok' if is_good else 'not ok'} {number} - {name}: the same logits\n# {said}", flush=True)
     return 0
 
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every fixture of Paddle is written again like itself and like each of the same content; Paddle and PaddleFormers load what comes out.
 
-usage: paddle_linked.py --bin RESHARD --root DIR [--share N] [--every N]     of DCP's and Hugging Face's, one in N (4) is loaded by two processes too
+usage: paddle_linked.py --bin RESHARD --root DIR [--share N] [--every N]     of DCP's and Hugging Face's, one in N (4) is
+                                                                       loaded by two processes too
 Needs paddlepaddle 3.3, PaddleFormers 1.2 and numpy. DIR/paddle has what Paddle wrote, with the digests of all tensors. Prints TAP: a line
 a pair. Files that are byte by byte those of an earlier pair are not loaded again.
 

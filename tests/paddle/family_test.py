@@ -255,7 +255,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--keep")
     options = parser.parse_args()
-    tap = Tap("*")
+    tap = Tap()
     with tempfile.TemporaryDirectory() as scratch:
         work = pathlib.Path(options.keep or scratch)
         command = Command(options.bin, work)

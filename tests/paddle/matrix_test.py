@@ -28,7 +28,7 @@ FAILURES_SHOWN = 3
 
 
 class Tap:
-    def __init__(self, only, drawn):
+    def __init__(self, only="*", drawn=None):
         self.only, self.drawn, self.count, self.failed = only, drawn, 0, 0
 
     def wants(self, name):

@@ -284,7 +284,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     options = parser.parse_args()
-    tap = Tap("*")
+    tap = Tap()
     with tempfile.TemporaryDirectory() as scratch:
         work = pathlib.Path(scratch)
         for check in (check_objects, check_torch, check_back, check_parts, check_folders, check_refusal, check_arrays):
