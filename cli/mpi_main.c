@@ -174,7 +174,7 @@ static int ranks_run(struct options *options)
 int main(int argc, char **argv)
 {
     static struct options options;
-    setvbuf(stderr, NULL, _IOLBF, BUFSIZ); /* lines of several ranks do not mix, nor end in the middle */
+    output_begin();
     MPI_Init(&argc, &argv);
     output_is_relayed();
     int status = options_parse(argc, argv, &options);

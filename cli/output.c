@@ -181,6 +181,12 @@ const char *human_bytes(uint64_t bytes, char out[32])
     return out;
 }
 
+void output_begin(void)
+{
+    static char line[BUFSIZ]; /* not malloc's: what tells of a lack of memory needs it */
+    setvbuf(stderr, line, _IOLBF, sizeof(line));
+}
+
 static bool is_relayed;
 
 void output_is_relayed(void)

@@ -33,6 +33,9 @@ void json_warnings(const reshard_checkpoint *checkpoint);
 /* What is damaged, on standard error: ten lines, or all with --verbose, none with --quiet. */
 void print_damage(const struct options *options, const reshard_checkpoint *checkpoint);
 
+/* Before anything is written: each line on standard error is one call to the system, so that those of several processes do not mix. */
+void output_begin(void);
+
 /* Whether standard output is a terminal that people look at, and whether to colour it. Not where it is relayed: some mpirun give a rank a
  * terminal whatever their own output is. */
 bool is_terminal(void);

@@ -83,6 +83,7 @@ static void draw(struct progress *display, enum style style, const reshard_progr
     bar[30] = '\0';
     fprintf(stderr, "\r%s [%s] %3.0f%%  %s  %.2f GB/s  ETA %.0f s  %s \x1b[K", display->what, bar, share * 100, total, rate / 1e9, left,
             memory);
+    fflush(stderr);
     display->drawn = true;
 }
 
@@ -119,6 +120,8 @@ reshard_run_options progress_start(struct progress *progress, const struct optio
 
 void progress_end(struct progress *progress)
 {
-    if (progress->drawn)
+    if (progress->drawn) {
         fputs("\r\x1b[K", stderr);
+        fflush(stderr);
+    }
 }
