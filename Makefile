@@ -18,6 +18,8 @@ FUZZ_RUNS ?= 0
 FUZZ_SEED ?= 0
 MUTANTS ?= 300
 SEED ?= 1
+# Sanitizers need lines, and not the names of all variables: a third of the time to compile.
+SANITIZED := --buildtype=plain -Dc_args=-g1 -Db_lundef=false
 
 all: $(BUILD)/reshard
 
@@ -50,14 +52,14 @@ live-env:
 
 asan:
 	@tools/setup.sh test
-	@test -f build-asan/build.ninja || meson setup -Dtests=true -Db_sanitize=address,undefined -Db_lundef=false --buildtype=debugoptimized build-asan >/dev/null
+	@test -f build-asan/build.ninja || meson setup -Dtests=true -Db_sanitize=address,undefined $(SANITIZED) -Doptimization=1 build-asan >/dev/null
 	@ninja -C build-asan --quiet
 	@ln -sf cli/reshard build-asan/reshard
 	@python3 tools/run_tests.py build-asan --suite unit
 
 tsan:
 	@tools/setup.sh test
-	@test -f build-tsan/build.ninja || meson setup -Dtests=true -Db_sanitize=thread -Db_lundef=false --buildtype=debugoptimized build-tsan >/dev/null
+	@test -f build-tsan/build.ninja || meson setup -Dtests=true -Db_sanitize=thread $(SANITIZED) -Doptimization=1 build-tsan >/dev/null
 	@ninja -C build-tsan --quiet
 	@python3 tools/run_tests.py build-tsan --suite threads
 
@@ -83,7 +85,7 @@ mutants-sample:
 
 fuzz:
 	@tools/setup.sh fuzz
-	@test -f build-fuzz/build.ninja || CC=clang meson setup -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false --buildtype=debugoptimized build-fuzz >/dev/null
+	@test -f build-fuzz/build.ninja || CC=clang meson setup -Dfuzz=true -Db_sanitize=address,undefined $(SANITIZED) -Doptimization=2 build-fuzz >/dev/null
 	@ninja -C build-fuzz --quiet fuzz_targets
 	@FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_SEED=$(FUZZ_SEED) fuzz/run.sh build-fuzz $(if $(filter-out 0,$(FUZZ_RUNS)),0,$(FUZZ_SECONDS)) $(FUZZ_TARGETS)
 

@@ -28,7 +28,7 @@ one_by_one() {
     run tests/cli/flip_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --flips 200 --seed "$seed"
     run tests/cli/salvage_every_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --damages 2 --seed "$seed"
     if [ -x "$build/tests/mpi/mpi_ranks" ] && command -v mpirun.openmpi >/dev/null; then
-        run tests/mpi/mpi_test.py --mpirun mpirun.openmpi --ranks "$build/tests/mpi/mpi_ranks" --only random_layouts_through --saved-cases 1667
+        run tests/mpi/mpi_test.py --mpirun mpirun.openmpi --ranks "$build/tests/mpi/mpi_ranks" --only random_layouts_through --share 1 --saved-cases 1667
     else
         echo "skipped: layouts by ranks of MPI (openmpi-bin, libopenmpi-dev)"
     fi

@@ -11,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
+
 LIMIT = 120
 
 
@@ -24,11 +27,11 @@ class Tests:
                               stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, timeout=LIMIT, check=False)
 
     def random_layouts(self, _folder):
-        return self.layouts(self.args.cases)
+        return self.layouts(round(self.args.cases * self.args.share))
 
     def random_layouts_through_files(self, _folder):
         with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-            return self.layouts("saved", folder, self.args.saved_cases)
+            return self.layouts("saved", folder, round(self.args.saved_cases * self.args.share))
 
     def layouts(self, *words):
         for count in (2, 3, 4):
@@ -142,6 +145,7 @@ def main():
     parser.add_argument("--cases", type=int, default=500, help="random layouts in memory for each number of ranks")
     parser.add_argument("--saved-cases", type=int, default=100, help="and through files")
     parser.add_argument("--only", default="", help="tests whose names begin so")
+    draw.add_options(parser, 0.2)
     tests = Tests(parser.parse_args())
     cases = [tests.random_layouts, tests.random_layouts_through_files, tests.late_rank, tests.conversion, tests.looked_at,
              tests.one_rank_fails, tests.refusals, tests.example, tests.failure]
