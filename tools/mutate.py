@@ -202,7 +202,8 @@ def summary(results, names):
 
 # Where each failing allocation and call of a format's verbs passes through; gcov does not count there.
 FAILURES = {"formats/dcp": "torch-dcp", "formats/mcore": "torch_dist", "formats/megatron": "megatron", "formats/zarr": "zarr3",
-            "formats/paddle": "paddle-flex", "formats/torch": "to torch", "formats/safetensors": "safetensors", "mapping": "map", "": "of hf"}
+            "formats/paddle": "paddle-flex", "formats/torch": "to torch", "formats/safetensors": "safetensors", "mapping": "map",
+            "": "of hf"}
 
 
 def specs_of(coverage, mutation):

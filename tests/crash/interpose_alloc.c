@@ -14,7 +14,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define RANGES_MAX 32
-#define LIVE_MAX (1u << 16)
+#define LIVE_MAX UINT16_MAX
+#define PLACES (1u << 16)
 #define POISON_BYTES_MAX 4096 /* larger blocks are buffers: to fill them all would cost more than it shows */
 
 /* The allocator itself, under the names by which glibc lets it be called from such a library. */
@@ -31,11 +32,15 @@ static struct range {
 static size_t range_count;
 static bool is_ready;
 
-/* A hash table with open addressing; a block that was given back leaves its key behind with no origin. */
+/* By address a hash table with open addressing; a block that was given back leaves its key behind with no origin. Each of thousands of runs
+ * touches these pages anew, so that few of them are touched: blocks stand in the order in which they came, and neighbours have places that
+ * are neighbours. */
 static struct live {
     void *memory;
     uintptr_t from;
 } live[LIVE_MAX];
+static size_t live_count;
+static uint16_t places[PLACES]; /* number in live, from 1 */
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int add_range(struct dl_phdr_info *info, size_t size, void *context)
@@ -76,9 +81,13 @@ static bool fails(uintptr_t from)
     return range && rules_before(range->call, -1, "") == MUST_FAIL;
 }
 
-static size_t slot_of(const void *memory)
+/* That of a block, or where it would be; more than LIVE_MAX are not noted. */
+static uint16_t *place_of(const void *memory)
 {
-    return ((uintptr_t)memory >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 48;
+    size_t slot = ((uintptr_t)memory >> 4) % PLACES;
+    while (places[slot] && live[places[slot] - 1].memory != memory)
+        slot = (slot + 1) % PLACES;
+    return &places[slot];
 }
 
 static void *note(void *memory, uintptr_t from)
@@ -87,10 +96,11 @@ static void *note(void *memory, uintptr_t from)
     if (!memory || !range || range->call != CALL_alloc)
         return memory;
     pthread_mutex_lock(&live_lock);
-    size_t slot = slot_of(memory);
-    for (size_t i = 0; i < LIVE_MAX && live[slot].memory && live[slot].memory != memory; i++)
-        slot = (slot + 1) % LIVE_MAX;
-    live[slot] = (struct live){ memory, from - range->base };
+    uint16_t *place = place_of(memory);
+    if (!*place && live_count < LIVE_MAX)
+        *place = (uint16_t)++live_count;
+    if (*place)
+        live[*place - 1] = (struct live){ memory, from - range->base };
     pthread_mutex_unlock(&live_lock);
     return memory;
 }
@@ -100,20 +110,16 @@ static void forget(const void *memory)
     if (!memory || !is_ready)
         return;
     pthread_mutex_lock(&live_lock);
-    size_t slot = slot_of(memory);
-    for (size_t i = 0; i < LIVE_MAX && live[slot].memory; i++, slot = (slot + 1) % LIVE_MAX) {
-        if (live[slot].memory == memory) {
-            live[slot].from = 0;
-            break;
-        }
-    }
+    const uint16_t *place = place_of(memory);
+    if (*place)
+        live[*place - 1].from = 0;
     pthread_mutex_unlock(&live_lock);
 }
 
 uint64_t allocations_live(uintptr_t *from)
 {
     uint64_t count = 0;
-    for (size_t i = 0; i < LIVE_MAX; i++) {
+    for (size_t i = 0; i < live_count; i++) {
         if (live[i].from) {
             *from = live[i].from;
             count++;
