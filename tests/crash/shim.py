@@ -85,7 +85,8 @@ class Shim:
     def environment(self, **settings):
         """SHIM_ settings by their names in small letters."""
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SHIM_")}
-        environment |= {"LD_PRELOAD": self.module, "LD_BIND_NOW": "1", "LC_ALL": "C.UTF-8", "COLUMNS": "100"}  # bound once, not in each fork
+        # Functions are bound once, not in each fork.
+        environment |= {"LD_PRELOAD": self.module, "LD_BIND_NOW": "1", "LC_ALL": "C.UTF-8", "COLUMNS": "100"}
         return environment | {f"SHIM_{key.upper()}": str(value) for key, value in settings.items() if value is not None}
 
     def run(self, arguments, directory, **settings):
