@@ -9,8 +9,8 @@ written. A case that an earlier root has too is run once.
 
 How a bad case is refused, and what a strict reader does with a case that it may refuse, is pinned: refusals.json has the exit status of
 each, and what is said of a bad one; and which formats cannot hold what a good case has. A case that is not in it (others than those of the
-repository) must be refused in some way. `verified` tries a fifth of the formats, or the share that is said, others for each case. --pin
-writes the file anew; read the difference before you keep it.
+repository) must be refused in some way. `verified` and `roundtrip` try a fifth of the formats, or the share that is said, others for each
+case. --pin writes the file anew; read the difference before you keep it.
 """
 import argparse
 import functools
@@ -261,7 +261,8 @@ def check_roundtrip(run, case, cases, live):
     if any(t["sha256"] is None for t in case["tensors"].values()) or (case.get("also") or {}).get("logical_bytes"):
         return None
     lines, unseen = [], []
-    for to in ("hf", "torch", "torch-dcp"):
+    tried = run.drawn.of(("hf", "torch", "torch-dcp"))
+    for to in tried:
         target = run.work / f"{case['case']}.{to}{'.pt' if to == 'torch' else ''}"
         status, complaints = convert_and_compare(run, case, case["folder"] / case["path"], target, "--to", to)
         # Tensors inside items of the source are opened by torch files; that is more, not less.
@@ -276,7 +277,7 @@ def check_roundtrip(run, case, cases, live):
             except Unseen as reason:
                 unseen.append(f"{to}: {reason}")
         remove(target)
-    if len(unseen) == 3:
+    if len(unseen) == len(tried):
         raise Unseen("; ".join(unseen))
     return lines
 
