@@ -202,8 +202,7 @@ def summary(results, names):
 
 # Where each failing allocation and call of a format's verbs passes through; gcov does not count there.
 FAILURES = {"formats/dcp": "torch-dcp", "formats/mcore": "torch_dist", "formats/megatron": "megatron", "formats/zarr": "zarr3",
-            "formats/paddle": "paddle-flex", "formats/torch": "to torch", "formats/safetensors": "safetensors", "mapping": "map",
-            "": "of hf"}
+            "formats/paddle": "paddle-flex", "formats/torch": "torch", "formats/safetensors": "safetensors", "": "hf"}
 
 
 def specs_of(coverage, mutation):
@@ -211,7 +210,7 @@ def specs_of(coverage, mutation):
     specs = coverage.tests_of(mutation["file"], mutation["line"])
     if specs and mutation["operator"] == "removed check":
         folder = next(folder for folder in FAILURES if mutation["file"].startswith(f"src/{folder}"))
-        specs.append(f"failures --share 1 --only '{FAILURES[folder]}'")
+        specs += [f"failures --share 1 --only '{verb} {FAILURES[folder]}'" for verb in ("verify of", "convert to")]
     return specs
 
 

@@ -253,22 +253,14 @@ reshard_status npy_write_header(enum dtype dtype, int rank, const int64_t *shape
     bool substitute;
     append_dict(dtype, rank, shape, &substitute, &dict);
 
-    /* The newline belongs to the header, whose end is aligned. */
-    size_t fixed = MAGIC_BYTES + 2 + 2, total = fixed + dict.size + 1;
-    uint8_t version = 1;
-    if ((total + ALIGN - 1) / ALIGN * ALIGN - fixed > UINT16_MAX) {
-        version = 2;
-        fixed += 2;
-        total += 2;
-    }
-    size_t padding = (ALIGN - total % ALIGN) % ALIGN, before = out->size;
+    /* The newline belongs to the header, whose end is aligned. Version 1 has room for the longest shape. */
+    _Static_assert(RANK_MAX * 24 < UINT16_MAX / 2, "npy version 1 counts the header's bytes with 16 bits");
+    const size_t fixed = MAGIC_BYTES + 2 + 2, total = fixed + dict.size + 1;
+    const size_t padding = (ALIGN - total % ALIGN) % ALIGN, before = out->size;
     buffer_append(out, MAGIC, MAGIC_BYTES);
-    buffer_append_byte(out, version);
+    buffer_append_byte(out, 1);
     buffer_append_byte(out, 0);
-    if (version == 1)
-        buffer_append_u16le(out, (uint16_t)(total + padding - fixed));
-    else
-        buffer_append_u32le(out, (uint32_t)(total + padding - fixed));
+    buffer_append_u16le(out, (uint16_t)(total + padding - fixed));
     buffer_append(out, dict.data, dict.size);
     buffer_append_fill(out, ' ', padding);
     buffer_append_byte(out, '\n');

@@ -246,13 +246,20 @@ TEST(checksums_of_what_ranks_wrote_are_right)
 /* The saves of a loop, one after the other: what is other than before, and whether the plan can be used again. */
 static const struct kept_step {
     const char *what, *iteration, *parent;
-    bool more_tensors, checksum, no_spread, uses;
+    enum { NONE_MORE, LAST_MORE, BOTH_MORE } more; /* the last rank has a tensor more, and the first as well */
+    bool checksum, no_spread, uses;
 } kept_steps[] = {
-    { "the first", "7", "a", false, false, false, false },      { "the same", "7", "b", false, false, false, true },
-    { "another value", "123", "c", false, false, false, true }, { "again", "123", "d", false, false, false, true },
-    { "a tensor more", "123", "e", true, false, false, false }, { "the same more", "124", "f", true, false, false, true },
-    { "options", "124", "g", true, true, false, false },        { "no spread", "124", "h", true, true, true, false },
-    { "last", "124", "i", true, true, true, true },
+    { "the first", "7", "a", NONE_MORE, false, false, false },
+    { "the same", "7", "b", NONE_MORE, false, false, true },
+    { "another value", "123", "c", NONE_MORE, false, false, true },
+    { "again", "123", "d", NONE_MORE, false, false, true },
+    { "a tensor more", "123", "e", LAST_MORE, false, false, false },
+    { "the same more", "124", "f", LAST_MORE, false, false, true },
+    { "one of the first rank's", "124", "g", BOTH_MORE, false, false, false },
+    { "the same of both", "124", "h", BOTH_MORE, false, false, true },
+    { "options", "124", "i", BOTH_MORE, true, false, false },
+    { "no spread", "124", "j", BOTH_MORE, true, true, false },
+    { "last", "124", "k", BOTH_MORE, true, true, true },
 };
 
 /* What was saved, for who calls to free: memory of the next save is other memory then. */
@@ -270,8 +277,10 @@ static struct held *kept_step_save(struct rank_call *call, const struct kept_ste
     value.key = text_of("step");
     value.json = text_of(step->iteration);
     assert_int_equal(reshard_sharded_add_value(held->sharded, &value, NULL), RESHARD_OK);
-    if (step->more_tensors && call->rank == call->ranks - 1)
+    if (step->more && call->rank == call->ranks - 1)
         tensor_add(held, "more", 1, 0, shape, NULL, 0, more, NULL);
+    if (step->more == BOTH_MORE && call->rank == 0)
+        tensor_add(held, "more-of-first", 1, 0, shape, NULL, 0, more, NULL);
     convert.to = format;
     convert.no_sync = 1;
     convert.checksum = step->checksum ? "crc32c" : NULL;
@@ -335,10 +344,10 @@ TEST(a_kept_plan_writes_what_a_new_one_would)
             const struct rank_call save = { .path = path_in(name), .format = formats[f], .work = kept_rank };
             /* With files of other frameworks, the tests run again in the same folder. */
             snprintf(command, sizeof(command), "cd %s && rm -rf %s && mkdir %s && cd %s && "
-                     "for x in a b c d e f g h i; do mkdir $x-0 $x-1; done", folder, name, name, name);
+                     "for x in a b c d e f g h i j k; do mkdir $x-0 $x-1; done", folder, name, name, name);
             assert_int_equal(system(command), 0);
             ranks_must(&save, counts[c]);
-            snprintf(command, sizeof(command), "cd %s/%s && rm -rf i-1/*-new* && for x in *-0; do diff -r $x ${x%%-0}-1 || exit; done",
+            snprintf(command, sizeof(command), "cd %s/%s && rm -rf k-1/*-new* && for x in *-0; do diff -r $x ${x%%-0}-1 || exit; done",
                      folder, name);
             assert_int_equal(system(command), 0);
         }

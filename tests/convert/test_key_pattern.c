@@ -25,6 +25,8 @@ TEST(globs_match_whole_keys)
         { "a.?.w", "a.1.w", "a.12.w" },
         { "*.[ab]", "x.a", "x.c" },
         { "*.[!ab]", "x.c", "x.a" },
+        { "*.[^ab]", "x.c", "x.a" },
+        { "[^a-c]x", "dx", "bx" },
         { "[]x]", "]", "a" },
         { "a[0-3]", "a2", "a4" },
         { "{q,k,v}_proj", "k_proj", "o_proj" },

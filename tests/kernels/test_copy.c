@@ -6,6 +6,7 @@
 #include "kernels/cast.h"
 #include "kernels/copy.h"
 #include "kernels/element_ops.h"
+#include "kernels/move_block.h"
 
 #define BYTES_MAX (1 << 16)
 
@@ -226,13 +227,36 @@ TEST(what_cannot_be_cast_is_said)
     assert_false(copy_can_cast(DTYPE_F4, DTYPE_F32));
 }
 
+/* Whole lines go past the caches, and what sticks out at both ends does not; nothing beside a row is touched. */
+static void streamed_rows_are_the_rows(void **state)
+{
+    enum { ROWS = 3, APART = 2048 };
+    static uint8_t source[ROWS * APART], target[ROWS * APART + 64], wanted[sizeof(target)];
+    static const int64_t counts[] = { 1, 511, 512, 575, 576, 577, 1000, 1984 };
+    (void)state;
+    for (size_t i = 0; i < sizeof(source); i++)
+        source[i] = (uint8_t)(i * 7 + i / 251);
+    for (size_t begin = 0; begin < 64; begin += 9) {
+        for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
+            const struct move_block block = { .rows = ROWS, .columns = counts[k], .source_row = APART - 5, .source_column = 1,
+                                              .target_row = APART, .target_column = 1, .bytes = 1, .is_streamed = true };
+            memset(target, 0xEE, sizeof(target));
+            memset(wanted, 0xEE, sizeof(wanted));
+            for (int row = 0; row < ROWS; row++)
+                memcpy(wanted + begin + row * APART, source + 3 + row * (APART - 5), (size_t)counts[k]);
+            move_block(&block, source + 3, target + begin);
+            assert_memory_equal(target, wanted, sizeof(target));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_copies_agree_with_one_element_at_a_time), cmocka_unit_test(transposes_of_all_element_sizes_agree),
         cmocka_unit_test(simplifying_drops_orders_and_merges_axes),       cmocka_unit_test(a_plain_run_is_recognised),
         cmocka_unit_test(lazy_negation_and_conjugation_have_torch_bits),  cmocka_unit_test(what_cannot_be_cast_is_said),
-        cmocka_unit_test(plain_nan_is_the_one_that_torch_makes),
+        cmocka_unit_test(plain_nan_is_the_one_that_torch_makes),           cmocka_unit_test(streamed_rows_are_the_rows),
     };
     return cmocka_run_group_tests_name("copy", tests, NULL, NULL);
 }
