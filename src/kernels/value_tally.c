@@ -225,6 +225,7 @@ static void add_float_block(struct value_counter *counter, const uint8_t *bytes,
     }
     if (exponent_count(counter, 0) != tiny)
         count_tiny(&counter->tally, bytes, count);
+    counter->coded += count;
 }
 
 /* What has the smallest exponent is counted where it was met. */
@@ -431,6 +432,7 @@ static bool tally_double_block(struct value_counter *counter, const uint8_t *byt
     const uint64_t negative = double_code_count(counter, DOUBLE_EXPONENTS / 2) == before ? 0 : negative_zeros(bytes);
     counter->signed_zeros[0] += negative;
     counter->signed_zeros[1] += found.zeros - negative;
+    counter->coded += DOUBLE_BLOCK;
     return true;
 }
 
@@ -483,7 +485,6 @@ static void add_block(struct value_counter *counter, const uint8_t *bytes, size_
         add_float_block(counter, bytes, count);
     else
         add_doubles(counter, bytes, count);
-    counter->coded += count;
     if (counter->coded >= CODED_MAX)
         end_blocks(counter);
 }

@@ -44,7 +44,7 @@ struct value_counter {
     struct value_tally tally;
     enum dtype dtype;
     bool is_by_code, is_paired;
-    uint64_t coded;  /* since the codes were last added to the tally */
+    uint64_t coded;  /* numbers counted since the codes were last added to the tally: with none of them, there is nothing to add */
     uint32_t *codes; /* how often each occurs: of 16 bits, or two of 8 that follow each other, then those of 8 that were counted alone;
                       * or how often each sign and exponent of doubles does */
     struct exponent_counter exponents; /* of float32 */
