@@ -5,9 +5,13 @@ import random
 import time
 
 
-def add_options(parser, share):
+def add_share(parser, share):
     is_whole = bool(os.environ.get("RESHARD_TEST_WHOLE"))
     parser.add_argument("--share", type=float, default=1 if is_whole else share, metavar="N", help=f"of the cases, {share} if not said")
+
+
+def add_options(parser, share):
+    add_share(parser, share)
     parser.add_argument("--seed", type=int, default=int(time.time()), metavar="N", help="that draws them")
 
 
@@ -16,11 +20,8 @@ class Draw:
         self.share, self.chance = arguments.share, random.Random(arguments.seed)
         print(f"# seed {arguments.seed}, share {arguments.share}", flush=True)
 
-    def takes_one(self):
-        return self.chance.random() < self.share
-
     def of(self, cases):
-        """In their order; one at least."""
+        """In their order; one at least, where there is one."""
         cases = list(cases)
-        drawn = [case for case in cases if self.takes_one()]
+        drawn = [case for case in cases if self.chance.random() < self.share]
         return drawn or self.chance.sample(cases, min(1, len(cases)))

@@ -61,14 +61,13 @@ class Pins:
         self.wanted = json.loads(PINS.read_text()) if PINS.exists() else {}
         self.found, self.is_kept = {}, is_kept
 
-    def __call__(self, case, **exits):
-        wanted = {} if self.is_kept else self.wanted.get(case["case"], {})
-        if "refused" in exits:  # the formats that were tried, and those that refused
-            tried, refused = exits["refused"]
-            exits["refused"] = " ".join(refused)
-            if "refused" in wanted:
-                wanted = wanted | {"refused": " ".join(to for to in wanted["refused"].split() if to in tried)}
+    def __call__(self, case, among=None, **exits):
+        """among: of a list of words, those that were tried; None: all."""
         self.found.setdefault(case["case"], {}).update(exits)
+        pinned = {} if self.is_kept else self.wanted.get(case["case"], {})
+        wanted = {verb: pinned[verb] for verb in exits if verb in pinned}
+        if among is not None:
+            wanted = {verb: " ".join(word for word in words.split() if word in among) for verb, words in wanted.items()}
         return [f"{verb}: {found!r} instead of {wanted[verb]!r}, which refusals.json has" for verb,
                 found in exits.items() if wanted.get(verb, found) != found]
 
@@ -291,7 +290,7 @@ def check_verified(run, case, cases, live):
     if not is_good(case) or may_refuse(case):
         return None
     lines, refused = [], []
-    tried = [to for to in run.writable if run.drawn.takes_one()]
+    tried = run.drawn.of(run.writable)
     for to in tried:
         target = run.work / f"{case['case'][:100]}.{to}"
         done = run("convert", case["folder"] / case["path"], target, "--to", to, "--verify", "--quiet", "--no-sync")
@@ -302,7 +301,7 @@ def check_verified(run, case, cases, live):
         if target.exists() != (done.returncode == 0):
             lines.append(f"{to}: exit {done.returncode}, and what is there is {sorted(run.work.iterdir())}")
         remove(target)
-    return lines + run.pins(case, refused=(tried, refused))
+    return lines + run.pins(case, among=tried, refused=" ".join(refused))
 
 
 class RealLibrary:
@@ -402,6 +401,8 @@ def main():
     parser.add_argument("--pin", action="store_true")
     draw.add_options(parser, 0.2)
     args = parser.parse_args()
+    if args.pin:
+        args.share = 1  # what is not tried would not be pinned
     cases = load_cases(args.root, set(args.family or FAMILIES))
     work = tempfile.mkdtemp(prefix="reshard-test-")
     pins = Pins(args.pin)

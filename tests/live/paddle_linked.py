@@ -275,15 +275,16 @@ def pair(test, source, like, judged):
     return bad
 
 
+def fits_paddle(case):
+    """Paddle has the types and axes for it."""
+    tensors = case["tensors"].values()
+    return is_good(case) and not may_refuse(case) and all(t["dtype"] in TYPES and len(t["shape"]) <= 9 for t in tensors)
+
+
 def others_as_flex(test, roots, drawn):
-    """Checkpoints of DCP and of Hugging Face, as two ranks of Paddle would have saved them; all that Paddle has the types and axes for."""
-    failed = 0
-    for name, case in sorted(load_cases(roots, {"torch-dcp", "safetensors"}).items()):
-        tensors = case["tensors"].values()
-        if not is_good(case) or may_refuse(case) or any(t["dtype"] not in TYPES or len(t["shape"]) > 9 for t in tensors):
-            continue
-        if not drawn.takes_one():
-            continue
+    """Checkpoints of DCP and of Hugging Face, as two ranks of Paddle would have saved them."""
+    failed, others = 0, sorted(load_cases(roots, {"torch-dcp", "safetensors"}).items())
+    for name, case in drawn.of((name, case) for name, case in others if fits_paddle(case)):
         wanted = {key: (t["dtype"], t["shape"], t["sha256"]) for key, t in case["tensors"].items() if t["sha256"] and 0 not in t["shape"]}
         folder = test.convert(case["folder"] / case["path"], test.work / f"{name}-flex", "--to", "paddle-flex", "--layout", "ranks=2")
         try:
@@ -314,13 +315,13 @@ def main():
         case["wanted"] = {key: (t["dtype"], t["shape"], t["sha256"]) for key, t in case["tensors"].items()}
     with tempfile.TemporaryDirectory(prefix="reshard-linked-") as work:
         test, judged, failed = Linked(args, pathlib.Path(work)), {}, 0
-        for name, like in sorted(cases.items()):
-            for source in filter(lambda _: drawn.takes_one(), [name, *(link for link in links(like) if link in cases)]):
-                try:
-                    bad = pair(test, cases[source], like, judged)
-                except Exception as error:
-                    bad = [f"{type(error).__name__}: {error}"]
-                failed += test.report(f"{source} like {name}", bad)
+        pairs = [(source, name) for name, like in sorted(cases.items()) for source in [name, *links(like)] if source in cases]
+        for source, name in drawn.of(pairs):
+            try:
+                bad = pair(test, cases[source], cases[name], judged)
+            except Exception as error:
+                bad = [f"{type(error).__name__}: {error}"]
+            failed += test.report(f"{source} like {name}", bad)
         failed += others_as_flex(test, [args.root], drawn) + test.share()
     print(f"1..{test.number}")
     return 1 if failed else 0

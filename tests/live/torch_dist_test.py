@@ -152,6 +152,15 @@ def complaints(name, results, original, manifest):
     return bad
 
 
+def good_cases(root, glob):
+    """(manifest, folder) of those that are stored as torch_dist."""
+    for path in sorted(root.glob("*/manifest.json")):
+        manifest = json.loads(path.read_text())
+        source = path.parent / manifest["path"]
+        if not manifest["expect"]["error"] and fnmatch.fnmatch(manifest["case"], glob) and list(source.rglob(".metadata")):
+            yield manifest, source
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(HERE.parents[1] / "build/reshard"))
@@ -160,17 +169,10 @@ def main():
     parser.add_argument("--temporary")
     draw.add_options(parser, 0.3)
     options = parser.parse_args()
-    drawn = draw.Draw(options)
-    root = pathlib.Path(options.root).resolve()
+    cases = draw.Draw(options).of(good_cases(pathlib.Path(options.root).resolve(), options.case))
     with tempfile.TemporaryDirectory(dir=options.temporary) as temporary:
         folders, originals, manifests = {}, {}, {}
-        for path in sorted(root.glob("*/manifest.json")):
-            manifest = json.loads(path.read_text())
-            source = path.parent / manifest["path"]
-            if manifest["expect"]["error"] or not fnmatch.fnmatch(manifest["case"], options.case) or not list(source.rglob(".metadata")):
-                continue
-            if not drawn.takes_one():
-                continue
+        for manifest, source in cases:
             for way, words in WAYS.items():
                 if way == "object" and tuple(map(int, MEGATRON.split(".")[:2])) < (0, 19):
                     continue

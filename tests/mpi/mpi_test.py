@@ -147,7 +147,7 @@ def main():
     parser.add_argument("--cases", type=int, default=500, help="random layouts in memory for each number of ranks")
     parser.add_argument("--saved-cases", type=int, default=100, help="and through files")
     parser.add_argument("--only", default="", help="tests whose names begin so")
-    draw.add_options(parser, 0.1)
+    draw.add_share(parser, 0.1)
     tests = Tests(parser.parse_args())
     cases = [tests.random_layouts, tests.random_layouts_through_files, tests.late_rank, tests.conversion, tests.looked_at,
              tests.one_rank_fails, tests.refusals, tests.example, tests.failure]

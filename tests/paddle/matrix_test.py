@@ -202,7 +202,7 @@ def ordered_pairs(strategies):
 def run_pairs(tap, pool, name, pairs, work):
     """work(a, b) gives problems. Says how many pairs hold."""
     wanted = [(f"{name} {a.name} to {b.name}", a, b) for a, b in pairs]
-    wanted = [(title, a, b) for title, a, b in wanted if tap.wants(title) and tap.drawn.takes_one()]
+    wanted = tap.drawn.of((title, a, b) for title, a, b in wanted if tap.wants(title))
     held = 0
     for (title, _, _), problems in zip(wanted, pool.map(lambda one: work(one[1], one[2]), wanted)):
         tap(title, problems)
