@@ -33,6 +33,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
 
+import forks
+
 N = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32", "uint64": "U64",
      "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3",
      "float8_e5m2": "F8_E5M2", "complex64": "C64", "complex128": "C128"}
@@ -382,29 +384,11 @@ def flat(d, manifest, release="0.2.5", is_rewrapped=False):
     return bad, f"{len(seen)} tensors equal; {shards} shards and {cut} optimizer pieces as FSDP cuts them"
 
 
-def forked(call):
-    """(complaints, what was compared) as call() returns them, by a fork: in it torch's groups and what is imported begin anew."""
-    with tempfile.TemporaryFile("r+") as said:
-        child = os.fork()
-        if child == 0:
-            try:
-                answer = call()
-            except BaseException as problem:  # of whatever kind atorch raises
-                answer = [f"{type(problem).__name__}: {str(problem)[:300]}"], ""
-            json.dump(answer, said)
-            said.flush()
-            os._exit(0)
-        os.waitpid(child, 0)
-        said.seek(0)
-        text = said.read()
-    return json.loads(text) if text else (["the process that reads died"], "")
-
-
 def flat_of_both(d, manifest, is_rewrapped=False):
     """By this atorch, and what it wrote before it had ckpt_meta also by that of version 0."""
-    bad, line = forked(lambda: flat(d, manifest, is_rewrapped=is_rewrapped))
+    bad, line = forks.answer_of(lambda: flat(d, manifest, is_rewrapped=is_rewrapped))
     if not list(pathlib.Path(d).rglob("ckpt_meta")) and os.path.isdir(os.path.join(sys.prefix, "atorch0")):
-        bad += [f"atorch 0.1.4: {x}" for x in forked(lambda: flat(d, manifest, "0.1.4"))[0]]
+        bad += [f"atorch 0.1.4: {x}" for x in forks.answer_of(lambda: flat(d, manifest, "0.1.4"))[0]]
     return bad, line
 
 

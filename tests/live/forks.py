@@ -4,9 +4,12 @@
 What a framework sets up for a job (groups of ranks, settings of a release) begins anew in each.
 """
 import gc
+import json
 import multiprocessing
 import os
+import pathlib
 import sys
+import tempfile
 import traceback
 
 
@@ -31,6 +34,32 @@ def become(log, environment, function, arguments):
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(status)  # without what the frameworks do at the end of a process: that is its parent's
+
+
+def in_forks(seconds, *calls):
+    """(whether all ended well, what they said); a call is a function and its arguments."""
+    with tempfile.TemporaryDirectory(prefix="reshard-forks-") as folder:
+        logs = [pathlib.Path(folder, str(number)) for number in range(len(calls))]
+        is_good = all_ended_well([start(log, *call) for log, call in zip(logs, calls)], seconds)
+        return is_good, "".join(log.read_text(errors="replace") for log in logs)
+
+
+def answer_of(call):
+    """What call() returns, (complaints, what was compared), by a fork."""
+    with tempfile.TemporaryFile("r+") as said:
+        child = os.fork()
+        if child == 0:
+            try:
+                answer = call()
+            except BaseException as problem:  # of whatever kind the frameworks raise
+                answer = [f"{type(problem).__name__}: {str(problem)[:300]}"], ""
+            json.dump(answer, said)
+            said.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        said.seek(0)
+        text = said.read()
+    return json.loads(text) if text else (["the process that reads died"], "")
 
 
 def all_ended_well(processes, seconds):

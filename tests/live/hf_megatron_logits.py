@@ -197,13 +197,6 @@ def compare(binary, models, name):
         return int(not difference < 1e-4 * size)
 
 
-def compare_in_fork(binary, models, name):
-    """(whether the logits are the same, what was said): Megatron's groups and the classes that are put in its modules are a case's own."""
-    with tempfile.NamedTemporaryFile("r", prefix="reshard-logits-") as log:
-        is_good = forks.all_ended_well([forks.start(log.name, compare, binary, models, name)], 300)
-        return is_good, log.read()
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -215,7 +208,8 @@ def main():
         importlib.import_module(module)
     print(f"1..{len(names)}")
     for number, name in enumerate(names, 1):
-        is_good, text = compare_in_fork(os.path.abspath(args.bin), args.models, name)
+        # Megatron's groups and the classes that are put in its modules are a case's own.
+        is_good, text = forks.in_forks(300, (compare, os.path.abspath(args.bin), args.models, name))
         said = text.strip()[-1500:].replace("\n", "\n# ")
         print(f"{'ok' if is_good else 'not ok'} {number} - {name}: the same logits\n# {said}", flush=True)
     return 0

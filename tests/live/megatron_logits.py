@@ -88,13 +88,6 @@ def compare(folder, kind, rank):
     return int(difference > 1e-5)
 
 
-def in_forks(folder, *calls):
-    """(whether all ended well, what they said)"""
-    logs = [f"{folder}/log{number}" for number in range(len(calls))]
-    done = forks.all_ended_well([forks.start(log, *call) for log, call in zip(logs, calls)], 300)
-    return done, "".join(pathlib.Path(log).read_text(errors="replace") for log in logs)
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
@@ -107,14 +100,15 @@ def main():
         print("1..0 # SKIP megatron-core is not installed")
         return 0
     with tempfile.TemporaryDirectory(prefix="reshard-logits-") as folder:
-        done, text = in_forks(folder, (save, folder))
+        done, text = forks.in_forks(300, (save, folder))
         print(f"{'ok' if done else 'not ok'} 1 - a real model writes its checkpoint"
               + ("" if done else "\n# " + text[-2000:].replace("\n", "\n# ")))
         targets = {"legacy": ["--to", "megatron", "--layout", "tp=2"], "torch_dist": ["--to", "torch_dist"]}
         for number, (kind, options) in enumerate(targets.items(), 2):
             convert = subprocess.run([os.path.abspath(args.bin), "convert", folder + "/tp1", f"{folder}/{kind}", "--quiet", *options],
                                      capture_output=True, text=True)
-            good, text = (False, convert.stderr) if convert.returncode else in_forks(folder, *((compare, folder, kind, r) for r in (0, 1)))
+            ranks = [(compare, folder, kind, rank) for rank in range(2)]
+            good, text = (False, convert.stderr) if convert.returncode else forks.in_forks(300, *ranks)
             print("# " + text[-3000:].strip().replace("\n", "\n# "))
             print(f"{'ok' if good else 'not ok'} {number} - models of two tensor ranks load {kind} and compute the same logits")
     print("1..3")

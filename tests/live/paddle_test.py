@@ -17,7 +17,7 @@ import tempfile
 import warnings
 
 warnings.filterwarnings("ignore")
-os.environ |= {"GLOG_minloglevel": "2", "OMP_NUM_THREADS": "1"} | os.environ
+os.environ.setdefault("GLOG_minloglevel", "2")
 import numpy as np  # noqa: E402
 import paddle  # noqa: E402
 from paddle.distributed.fleet.utils.log_util import logger  # noqa: E402

@@ -224,7 +224,6 @@ def main():
     parser.add_argument("--bin", type=os.path.abspath)
     parser.add_argument("--framework", choices=sorted(METADATA), required=True)
     args = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in IMPORTED[args.framework]:
         importlib.import_module(name)
     parts, failed = ("make", "alone", "with_sibling", "with_a_file_less"), 0
