@@ -63,17 +63,15 @@ def ended_well(log):
 @contextlib.contextmanager
 def surroundings():
     """The environment of tests. Their files lie in memory where there is room: on a disk thousands of runs wait, and prove nothing more.
-    What is synced, and when, tests/crash sees in the calls; tests/cli/sizes_test.py works on the disk of the build. Meson would have malloc
-    fill what it gives, which doubles the time of the command: tests that are for it ask for it (tests/meson.build)."""
+    What is synced, and when, tests/crash sees in the calls; tests/cli/sizes_test.py works on the disk of the build."""
     memory = pathlib.Path("/dev/shm")
     has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM_BYTES
-    environment = {"MALLOC_PERTURB_": "0"} | os.environ
     if "TMPDIR" in os.environ or not has_room:
-        yield environment
+        yield os.environ
         return
     with tempfile.TemporaryDirectory(prefix="reshard-tests-", dir=memory) as folder:
         os.chmod(folder, 0o1777)  # as /tmp: some tests are other users
-        yield environment | {"TMPDIR": folder}
+        yield os.environ | {"TMPDIR": folder}
 
 
 def main():
