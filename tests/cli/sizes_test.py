@@ -82,26 +82,30 @@ class Parts:
 
     def once(self, name, code):
         if name in self.places:
-            return b"j" + struct.pack("<I", self.places[name])
+            return op.get(self.places[name])
         self.places[name] = len(self.places)
-        return code + b"r" + struct.pack("<I", self.places[name])
+        return code + op.put(self.places[name])
 
     def word(self, text):
-        return self.once(text, b"\x8c" + bytes([len(text)]) + text.encode())
+        return self.once(text, op.text(text))
 
     def name(self, module, name):
-        return self.once((module, name), f"c{module}\n{name}\n".encode())
+        return self.once((module, name), op.named(module, name))
+
+    def begun(self, module, name):
+        """An object; the members of its state, SETITEMS and BUILD are to follow."""
+        return self.name(module, name) + op.EMPTY_TUPLE + op.NEWOBJ + op.EMPTY_DICT + op.MARK
 
     def built(self, name, module=op.META, **members):
         state = b"".join(self.word(key) + value for key, value in members.items())
-        return self.name(module, name) + b")\x81}(" + state + b"ub"
+        return self.begun(module, name) + state + op.SETITEMS + op.BUILD
 
     def size(self, number):
-        return self.name("torch", "Size") + integer(number) + b"\x85\x85R"
+        return self.name("torch", "Size") + op.integer(number) + op.TUPLE1 + op.TUPLE1 + op.REDUCE
 
     def chunks(self):
         made = (self.built("ChunkStorageMetadata", offsets=self.size(4 * c), sizes=self.size(4)) for c in range(CHUNKS))
-        return b"](" + b"".join(made) + b"e"
+        return op.EMPTY_LIST + op.MARK + b"".join(made) + op.APPENDS
 
     def tensor(self):  # what is written first must be made first
         return self.built("TensorStorageMetadata", properties=self.built("TensorProperties", dtype=self.name("torch", "float32")),
@@ -109,34 +113,31 @@ class Parts:
 
     def key(self, name):
         """Of a chunk; without its end, which a chunk of each tensor has."""
-        return self.name(op.META, "MetadataIndex") + b")\x81}(" + self.word("fqn") + self.word(name)
+        return self.begun(op.META, "MetadataIndex") + self.word("fqn") + self.word(name)
 
     def key_end(self, chunk):
-        return self.word("index") + integer(chunk) + self.word("offset") + self.size(4 * chunk) + b"ub"
+        return self.word("index") + op.integer(chunk) + self.word("offset") + self.size(4 * chunk) + op.SETITEMS + op.BUILD
 
     def place(self, number, length):
         return self.built("_StorageInfo", "torch.distributed.checkpoint.filesystem", relative_path=self.word("__0_0.distcp"),
-                          offset=integer(number * length), length=integer(length))
-
-
-def integer(number):
-    return b"J" + struct.pack("<i", number)
+                          offset=op.integer(number * length), length=op.integer(length))
 
 
 def metadata_of(length):
     """.metadata of 1,000 tensors with 1,000 chunks each, in blobs of that length."""
     parts, names = Parts(), [f"layer.{i}.weight" for i in range(CHUNKED)]
-    root = parts.name(op.META, "Metadata") + b")\x81}(" + parts.word("state_dict_metadata") + b"}("
+    root = parts.begun(op.META, "Metadata") + parts.word("state_dict_metadata") + op.EMPTY_DICT + op.MARK
     state = [parts.word(names[0]) + parts.tensor()]
     tensor = parts.tensor()
     state += [parts.word(name) + tensor for name in names[1:]]
-    root += b"".join(state) + b"u" + parts.word("planner_data") + b"N" + parts.word("storage_data") + b"}("
+    root += b"".join(state) + op.SETITEMS + parts.word("planner_data") + op.NONE
+    root += parts.word("storage_data") + op.EMPTY_DICT + op.MARK
     stored = [parts.key(names[0]) + parts.key_end(0) + parts.place(0, length)]
     ends, places = [parts.key_end(c) for c in range(CHUNKS)], [parts.place(number, length) for number in range(CHUNKS)]
     for i, name in enumerate(names):
         begin = parts.key(name)
         stored += [begin + ends[c] + places[blob_of(i, c)] for c in range(CHUNKS)][i == 0:]
-    return b"\x80\x04" + root + b"".join(stored) + b"uub."
+    return op.PROTO + root + b"".join(stored) + op.SETITEMS + op.SETITEMS + op.BUILD + op.STOP
 
 
 def write_chunked(folder):
