@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "paddle"
 import strategies  # noqa: E402
 
 HIDDEN, WIDE, WORDS = 8, 12, 256
+RANK_1 = "model_world_size_2_rank_1.pt"
 FIXTURES = pathlib.Path()
 
 
@@ -271,7 +272,23 @@ def ties_in_paddle(sh):
     must_be("ties", groups_listed(sh, "model.pdparams"), {frozenset("ad"), frozenset("cef")})
 
 
-TESTS = [("one array under several names in Paddle's files", ties_in_paddle),
+def ties_in_files_of_ranks(sh):
+    """What is the same piece of the same storage in each rank's file is tied; where one file says otherwise it is not."""
+    path, data = four_names(sh)
+    apart = {key: torch_stub.tensor("FloatStorage", [4, 2], data) for key in ("first", "tied", "also", "zuletzt", "twin")}
+    torch_stub.write_zip(sh.work / "apart.pt", apart | {"turned": torch_stub.tensor("FloatStorage", [2, 4], data)})
+    for name, source in (("ranks", path), ("apart", "apart.pt")):
+        sh("convert", source, name, "--to", "fsdp-ranks", "--layout", "ranks=2")
+
+    must_be("ranks", groups_listed(sh, "ranks"), {frozenset({"first", "tied", "also", "zuletzt"})})
+    must_be("apart", groups_listed(sh, "apart"), set())
+    sh("convert", "ranks", "ranks.safetensors", "--to", "safetensors", "-o", "tied=drop")
+    must_be("bytes", bytes_in(sh.work / "ranks.safetensors")["also"], data)
+    (sh.work / "apart" / RANK_1).replace(sh.work / "ranks" / RANK_1)
+    must_be("a file that says otherwise", groups_listed(sh, "ranks"), set())
+
+
+TESTS = [("one array under several names in Paddle's files", ties_in_paddle), ("files of ranks", ties_in_files_of_ranks),
          ("torch to torch: one storage under all names", torch_to_torch),
          ("the first name is left out", the_first_is_left_out),
          ("tensors of different types are not tied", different_types_are_not_tied), ("tied=drop in safetensors", drop_in_safetensors),

@@ -449,6 +449,8 @@ reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
     if (!status)
         status = read_rank_files(&assembling, &groups, err);
     if (!status)
+        status = fsdp_ties_find(source->catalog, err);
+    if (!status)
         flat_keys_warn(source->catalog);
     assembling_release(&assembling);
     fsdp_groups_release(&groups);

@@ -89,6 +89,9 @@ void fsdp_close_source(struct source *source);
 /* fsdp_assemble.c: adds what a leaf of a file is, a piece of a tensor; *out CATALOG_NONE: it is none. The key is assembling->key. */
 reshard_status fsdp_add_tensor(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t *out, reshard_error *err);
 
+/* fsdp_ties.c: notes which of the model's tensors are tied. */
+reshard_status fsdp_ties_find(struct catalog *catalog, reshard_error *err);
+
 /* fsdp_items.c */
 reshard_status fsdp_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
                              reshard_error *err);
