@@ -20,9 +20,6 @@ enum format_abilities {
     FORMAT_WRITES = 2,
     FORMAT_IS_DIRECTORY = 4, /* what it writes is a directory */
     FORMAT_HOLDS_ITEMS = 8,  /* non-tensor items survive */
-    FORMAT_HOLDS_PATHS = 16, /* nested structure survives */
-    FORMAT_HOLDS_TIES = 32,
-    FORMAT_SHARDED = 64,       /* a tensor may be stored in several chunks */
     FORMAT_ALLOWS_HOLES = 128, /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
     FORMAT_ITEMS_NAME_TENSORS =
         256, /* what it reads: value.tensor and value.storage in items count the catalog's tensors, storages hidden ones */

@@ -131,7 +131,7 @@ static reshard_status live_read_catalog(struct source *source, reshard_error *er
 static const struct format_driver format_live = {
     .name = "memory",
     .summary = "shards in the memory of a running job",
-    .abilities = FORMAT_READS | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
+    .abilities = FORMAT_READS | FORMAT_HOLDS_ITEMS,
     .read_catalog = live_read_catalog,
 };
 

@@ -61,7 +61,7 @@ static reshard_status preview_read_catalog(struct source *source, reshard_error 
 static const struct format_driver format_preview = {
     .name = "preview",
     .summary = "what a conversion would write",
-    .abilities = FORMAT_READS | FORMAT_SHARDED | FORMAT_ALLOWS_HOLES,
+    .abilities = FORMAT_READS | FORMAT_ALLOWS_HOLES,
     .read_catalog = preview_read_catalog,
 };
 

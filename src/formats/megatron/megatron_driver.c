@@ -134,7 +134,7 @@ const struct format_driver format_megatron = {
     .name = "megatron",
     .name_space = "megatron",
     .summary = "legacy Megatron-LM folders mp_rank_XX, a torch.save file a rank",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS |
                  FORMAT_STATE_BY_PARAMETER | FORMAT_ITEMS_NAME_TENSORS | FORMAT_IS_WHOLE,
     .options = options,
     .words = parallel_words,
