@@ -53,7 +53,6 @@ live-env:
 asan:
 	@tools/setup.sh test
 	@test -f build-asan/build.ninja || meson setup -Dtests=true -Db_sanitize=address,undefined $(SANITIZED) -Doptimization=1 build-asan >/dev/null
-	@ninja -C build-asan --quiet
 	@ln -sf cli/reshard build-asan/reshard
 	@python3 tools/run_tests.py build-asan --suite unit
 

@@ -20,15 +20,31 @@ import xml.etree.ElementTree as ElementTree
 ROOM_BYTES = 3 << 30
 
 
+def introspect(build, what):
+    return json.loads(subprocess.run(["meson", "introspect", build, what], check=True, capture_output=True, text=True).stdout)
+
+
 def registered(build, suites, without):
-    """Names of the tests that the build defines, of these suites or of all."""
-    listing = subprocess.run(["meson", "introspect", build, "--tests"], check=True, capture_output=True, text=True).stdout
-    names = []
-    for test in json.loads(listing):
+    """The tests that the build defines, of these suites or of all."""
+    tests = []
+    for test in introspect(build, "--tests"):
         own = {suite.split(":")[-1] for suite in test["suite"]}
         if (not suites or own & set(suites)) and not own & set(without):
-            names.append(test["name"])
-    return names
+            tests.append(test)
+    return tests
+
+
+def build_for(build, tests):
+    """Builds all but the programs of other tests."""
+    needed = {target for test in tests for target in test["depends"]}
+    folders = [pathlib.Path(build, name).resolve() for name in ("tests", "fuzz")]
+    files = []
+    for target in introspect(build, "--targets"):
+        path = pathlib.Path(target["filename"][0])
+        is_of_test = target["type"] == "executable" and any(folder in path.parents for folder in folders)
+        if target["build_by_default"] and (not is_of_test or target["id"] in needed):
+            files += [os.path.relpath(name, pathlib.Path(build).resolve()) for name in target["filename"]]
+    subprocess.run(["ninja", "-C", build, "--quiet", *files], check=True)
 
 
 def count_cases(report):
@@ -80,14 +96,15 @@ def main():
     parser.add_argument("--suite", action="append", default=[])
     parser.add_argument("--no-suite", action="append", default=[])
     args = parser.parse_args()
-    command = ["meson", "test", "-C", args.build, "--no-rebuild", "--print-errorlogs", "--num-processes", str(os.cpu_count() + 1),
+    command = ["meson", "test", "-C", args.build, "--no-rebuild", "--print-errorlogs", "--num-processes", str(os.cpu_count() + 2),
                "--timeout-multiplier", "3"]  # machines are shared; some tests wait more than they work
     for suite in args.suite:
         command += ["--suite", suite]
     for suite in args.no_suite:
         command += ["--no-suite", suite]
-    subprocess.run(["ninja", "-C", args.build, "--quiet"], check=True)
-    names = registered(args.build, args.suite, args.no_suite)
+    tests = registered(args.build, args.suite, args.no_suite)
+    names = [test["name"] for test in tests]
+    build_for(args.build, tests)
     logs = pathlib.Path(args.build, "meson-logs")
     for old in logs.glob("testlog*"):
         old.unlink()

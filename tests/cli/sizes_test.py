@@ -3,7 +3,7 @@
 """Sizes that small fixtures cannot have, in bounded memory: 100,000 tensors, 1,000,000 chunks, files of more than 4 GiB and a tensor of
 more than 2^31 elements. Prints TAP.
 
-usage: sizes_test.py --bin RESHARD --work DIR
+usage: sizes_test.py --bin RESHARD --work DIR [--share N] [--seed N]
 DIR lies on a disk: 9 GiB are written there at most, and removed; with less room than 12 GiB the large files are skipped.
 """
 import argparse
@@ -19,6 +19,8 @@ import sys
 import tempfile
 import zipfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import draw
 import small_bombs as op
 
 RSS_KIB_MAX = 384 << 10  # the value graph of a torch pickle takes most of it
@@ -51,7 +53,7 @@ class Run:
             return out.read()
 
 
-def many_tensors(run):
+def many_tensors(run, _drawn):
     header = {f"layer.{i}.weight": {"dtype": "U8", "shape": [2], "data_offsets": [2 * i, 2 * i + 2]} for i in range(MANY)}
     text = json.dumps(header).encode()
     data = b"".join(struct.pack("<H", i % 65521) for i in range(MANY))
@@ -149,7 +151,7 @@ def write_chunked(folder):
     (folder / ".metadata").write_bytes(metadata_of(len(blobs[0][0])))
 
 
-def many_chunks(run):
+def many_chunks(run, _drawn):
     """Listed, verified and converted to hf, whose bytes Python compares."""
     writer = multiprocessing.get_context("fork").Process(target=write_chunked, args=(run.work / "chunked",))
     writer.start()  # a process of its own: the memory of whoever starts a command counts as that command's
@@ -216,16 +218,18 @@ def torch_offsets(path):
 
 def check_bytes(path, offsets):
     """Every byte of every tensor, without us: the marks, and zeros elsewhere."""
-    zeros = bytes(BLOCK)
+    wanted, found = bytearray(BLOCK), bytearray(BLOCK)
     with open(path, "rb", buffering=0) as file:
         for key, (_, width, count) in LARGE.items():
             for begin in range(0, width * count, BLOCK):
                 size = min(BLOCK, width * count - begin)
-                wanted = bytearray(zeros[:size])
-                for element in MARKS[key]:
-                    if begin <= element * width < begin + size:
-                        wanted[element * width - begin:(element + 1) * width - begin] = marked(key, element)
-                assert os.pread(file.fileno(), size, offsets[key] + begin) == wanted, f"{path}: {key} differs behind byte {begin}"
+                marks = [element for element in MARKS[key] if begin <= element * width < begin + size]
+                for element in marks:
+                    wanted[element * width - begin:(element + 1) * width - begin] = marked(key, element)
+                assert os.preadv(file.fileno(), [memoryview(found)[:size]], offsets[key] + begin) == size, f"{path}: {key} is short"
+                assert found == wanted if size == BLOCK else found[:size] == wanted[:size], f"{path}: {key} differs behind byte {begin}"
+                for element in marks:
+                    wanted[element * width - begin:(element + 1) * width - begin] = bytes(width)
 
 
 def check_slices(run, path):
@@ -237,20 +241,31 @@ def check_slices(run, path):
             assert found == b"".join(marked(key, i) for i in range(begin, end)), f"{path}: {key} at {element}: {found}"
 
 
-def large_files(run):
-    """From safetensors to torch and from there to hf: either format is read and written beyond 4 GiB."""
-    write_large(run.work / "large.safetensors")
-    check_slices(run, "large.safetensors")
-    run("convert", "large.safetensors", "large.pt", "--to", "torch", "--no-sync", "--memory", BUDGET, rss_kib_max=LARGE_RSS_KIB_MAX)
+def to_torch(run, source):
+    run("convert", source, "large.pt", "--to", "torch", "--no-sync", "--memory", BUDGET, rss_kib_max=LARGE_RSS_KIB_MAX)
     check_slices(run, "large.pt")
     check_bytes(run.work / "large.pt", torch_offsets(run.work / "large.pt"))
-    run("convert", "large.pt", "hf", "--to", "hf", "--max-shard-size", "8GB", "--no-sync", "--memory", BUDGET,
-        rss_kib_max=LARGE_RSS_KIB_MAX)
-    os.remove(run.work / "large.pt")
+    return "large.pt"
+
+
+def to_hf(run, source):
+    run("convert", source, "hf", "--to", "hf", "--max-shard-size", "8GB", "--no-sync", "--memory", BUDGET, rss_kib_max=LARGE_RSS_KIB_MAX)
+    if source != "large.safetensors":
+        os.remove(run.work / source)
     check_slices(run, "hf")
     written = run.work / "hf" / "model.safetensors"
     assert written.stat().st_size > 1 << 32
     check_bytes(written, safetensors_offsets(written))
+    return "hf"
+
+
+def large_files(run, drawn):
+    """From safetensors to torch and from there to hf: either format is read and written beyond 4 GiB."""
+    source = "large.safetensors"
+    write_large(run.work / source)
+    check_slices(run, source)
+    for convert in drawn.of([to_torch, to_hf]):
+        source = convert(run, source)
 
 
 TESTS = [("100,000 tensors through three formats", 0, many_tensors), ("1,000,000 chunks of a DCP", 0, many_chunks),
@@ -261,7 +276,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True, type=pathlib.Path)
     parser.add_argument("--work", required=True, type=pathlib.Path)
+    draw.add_options(parser, 0.5)
     args = parser.parse_args()
+    drawn = draw.Draw(args)
     print(f"1..{len(TESTS)}")
     failed = 0
     for number, (name, room, test) in enumerate(TESTS, 1):
@@ -271,7 +288,7 @@ def main():
             continue
         with tempfile.TemporaryDirectory(prefix="sizes-", dir=args.work) as folder:
             try:
-                test(Run(str(args.bin.resolve()), pathlib.Path(folder).resolve()))
+                test(Run(str(args.bin.resolve()), pathlib.Path(folder).resolve()), drawn)
                 print(f"ok {number} - {name}", flush=True)
             except (AssertionError, OSError, KeyError) as problem:
                 failed += 1

@@ -9,6 +9,7 @@ A script may print TAP itself; otherwise its exit status is the result.
 """
 import gc
 import importlib
+import multiprocessing
 import os
 import pathlib
 import re
@@ -38,10 +39,22 @@ def is_required():
     return bool(os.environ.get("RESHARD_TEST_REQUIRED"))
 
 
+def spare_megatron():
+    """What Megatron takes long for, and nobody asks about here: functions marked to be compiled stay what they are, and helpers that are to
+    begin as a new Python, with all its imports, are forked."""
+    import torch.multiprocessing
+
+    def mark(function=None, **_):
+        return mark if function is None else function
+    torch.compile, torch.multiprocessing.get_context = mark, lambda _=None: multiprocessing.get_context("fork")
+
+
 def judge(modules, script, arguments):
     """What a Python that may have the modules does: it imports them and runs the script, in one process, as imports take seconds."""
     sys.path[0], sys.argv = os.path.dirname(os.path.abspath(script)), [script, *arguments]
     try:
+        if "megatron" in modules:
+            spare_megatron()
         for module in modules.split(","):
             importlib.import_module(module)
     except BaseException:  # whatever a library says that does not fit

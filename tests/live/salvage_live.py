@@ -26,7 +26,7 @@ import forks
 SHAPES = {"model.embed.weight": (8, 5), "model.proj.weight": (6, 3, 2), "model.bias": (9,), "optimizer.embed.exp_avg": (8, 5)}
 WHOLE = ("model.bias",)  # the same on both processes
 IMPORTED = {"dcp": ("torch.distributed.checkpoint", "torch.distributed.tensor", "torch._dynamo"), "flex": ("paddle",),
-            "torch_dist": ("torch._dynamo", "megatron.core.dist_checkpointing")}  # once, before the processes are forked
+            "torch_dist": ("megatron.core.dist_checkpointing",)}  # once, before the processes are forked
 METADATA = {"dcp": [".metadata"], "torch_dist": [".metadata", "metadata.json"], "flex": ["*.metadata"]}
 
 

@@ -14,7 +14,7 @@ environment() {
     wanted=$(cat "$@")
     [ "$(cat "$place/requirements" 2>/dev/null)" = "$wanted" ] && return
     rm -rf "$place"
-    python3 -m venv "$place" || { apt-get update -qq && apt-get install -y -qq python3-venv && python3 -m venv "$place"; }
+    python3 -m venv "$place" || { "$here/../../tools/setup.sh" venv && python3 -m venv "$place"; }
     for file in "$@"; do
         case $file in
             *-atorch0.txt) "$place/bin/pip" install -q --no-deps --target "$place/atorch0" -r "$file" ;;
@@ -30,4 +30,4 @@ environment .venv-paddle "$here/requirements-paddle.txt" "$here/requirements-pad
 environment .venv-atorch "$here/requirements-atorch.txt" "$here/requirements-atorch-alone.txt" "$here/requirements-atorch0.txt"
 environment .venv-browser "$here/requirements-browser.txt"
 # Its browser is Debian's.
-command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
+"$here/../../tools/setup.sh" live
