@@ -42,7 +42,7 @@ THIRD_PARTY = {  # each library is behind one file of src/
     "zlib": r"zlib\.h",
     "zstd": r"zstd(_errors)?\.h",
     "xxhash": r"xxh(ash|3)\.h",
-    "openssl": r"openssl/.*",
+    "nettle": r"nettle/.*",
     "isa-l's checksums": r"isa-l\.h|isa-l/crc\.h|crc\.h",
     "isa-l's inflate": r"(isa-l/)?igzip_lib\.h",
     "liburing": r"liburing.*",

@@ -5,13 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <openssl/evp.h>
+#include <nettle/md5.h>
+#include <nettle/sha2.h>
 
 #include "base/hash.h"
 
 struct digest {
     enum digest_kind kind;
-    EVP_MD_CTX *evp; /* sha256, md5 */
+    struct sha256_ctx sha256;
+    struct md5_ctx md5;
     struct hash64_stream *xxh3;
     uint32_t crc;
 };
@@ -42,51 +44,54 @@ struct digest *digest_new(enum digest_kind kind)
     if (!digest)
         return NULL;
     digest->kind = kind;
-    bool is_made = true;
-    if (kind == DIGEST_SHA256 || kind == DIGEST_MD5)
-        is_made = (digest->evp = EVP_MD_CTX_new()) &&
-                  EVP_DigestInit_ex(digest->evp, kind == DIGEST_MD5 ? EVP_md5() : EVP_sha256(), NULL) == 1;
-    else if (kind == DIGEST_XXH3)
-        is_made = (digest->xxh3 = hash64_stream_new()) != NULL;
-    if (!is_made) {
-        digest_free(digest);
+    if (kind == DIGEST_XXH3 && !(digest->xxh3 = hash64_stream_new())) {
+        free(digest);
         return NULL;
     }
+    digest_reset(digest);
     return digest;
 }
 
-/* Initialising a context again with the type it has allocates nothing, so it cannot fail. */
 void digest_reset(struct digest *digest)
 {
-    digest->crc = 0;
-    if (digest->evp)
-        EVP_DigestInit_ex(digest->evp, NULL, NULL);
-    if (digest->xxh3)
-        hash64_stream_reset(digest->xxh3);
+    switch (digest->kind) {
+    case DIGEST_SHA256: sha256_init(&digest->sha256); break;
+    case DIGEST_MD5: md5_init(&digest->md5); break;
+    case DIGEST_XXH3: hash64_stream_reset(digest->xxh3); break;
+    case DIGEST_CRC32C: digest->crc = 0; break;
+    }
 }
 
 void digest_update(struct digest *digest, const void *bytes, size_t size)
 {
-    if (digest->evp)
-        EVP_DigestUpdate(digest->evp, bytes, size);
-    else if (digest->xxh3)
-        hash64_stream_update(digest->xxh3, bytes, size);
-    else
-        digest->crc = crc32c(digest->crc, bytes, size);
+    switch (digest->kind) {
+    case DIGEST_SHA256: sha256_update(&digest->sha256, size, bytes); break;
+    case DIGEST_MD5: md5_update(&digest->md5, size, bytes); break;
+    case DIGEST_XXH3: hash64_stream_update(digest->xxh3, bytes, size); break;
+    case DIGEST_CRC32C: digest->crc = crc32c(digest->crc, bytes, size); break;
+    }
+}
+
+static void hex_of(const uint8_t *raw, size_t size, char *out)
+{
+    for (size_t i = 0; i < size; i++)
+        snprintf(out + 2 * i, 3, "%02x", raw[i]);
 }
 
 void digest_hex(struct digest *digest, char out[DIGEST_HEX_MAX])
 {
-    unsigned char raw[EVP_MAX_MD_SIZE] = { 0 };
-    unsigned int size = 0;
-    if (digest->evp) {
-        EVP_DigestFinal_ex(digest->evp, raw, &size);
-        for (unsigned int i = 0; i < size && 2 * i + 2 < DIGEST_HEX_MAX; i++)
-            snprintf(out + 2 * i, 3, "%02x", raw[i]);
-    } else if (digest->xxh3) {
-        snprintf(out, DIGEST_HEX_MAX, "%016" PRIx64, hash64_stream_digest(digest->xxh3));
-    } else {
-        snprintf(out, DIGEST_HEX_MAX, "%08" PRIx32, digest->crc);
+    uint8_t raw[SHA256_DIGEST_SIZE];
+    switch (digest->kind) {
+    case DIGEST_SHA256:
+        sha256_digest(&digest->sha256, SHA256_DIGEST_SIZE, raw);
+        hex_of(raw, SHA256_DIGEST_SIZE, out);
+        break;
+    case DIGEST_MD5:
+        md5_digest(&digest->md5, MD5_DIGEST_SIZE, raw);
+        hex_of(raw, MD5_DIGEST_SIZE, out);
+        break;
+    case DIGEST_XXH3: snprintf(out, DIGEST_HEX_MAX, "%016" PRIx64, hash64_stream_digest(digest->xxh3)); break;
+    case DIGEST_CRC32C: snprintf(out, DIGEST_HEX_MAX, "%08" PRIx32, digest->crc); break;
     }
 }
 
@@ -94,7 +99,6 @@ void digest_free(struct digest *digest)
 {
     if (!digest)
         return;
-    EVP_MD_CTX_free(digest->evp);
     hash64_stream_free(digest->xxh3);
     free(digest);
 }

@@ -9,10 +9,9 @@
 #include "check.h"
 
 #include <dirent.h>
-#include <openssl/evp.h>
 #include <unistd.h>
 
-#include "base/crc32.h"
+#include "base/digest.h"
 #include "encoding/json.h"
 #include "formats/dcp/dcp.h"
 #include "formats/mcore/mcore.h"
@@ -182,11 +181,11 @@ static inline reshard_status check_tensor_bytes(struct source *source, uint32_t 
 
 static inline void check_sha256(const void *bytes, size_t size, char hex[65])
 {
-    uint8_t digest[EVP_MAX_MD_SIZE];
-    unsigned count = 0;
-    EVP_Digest(bytes, size, digest, &count, EVP_sha256(), NULL);
-    for (unsigned i = 0; i < 32; i++)
-        snprintf(hex + 2 * (size_t)i, 3, "%02x", digest[i]);
+    struct digest *digest = digest_new(DIGEST_SHA256);
+    assert_non_null(digest);
+    digest_update(digest, bytes, size);
+    digest_hex(digest, hex);
+    digest_free(digest);
 }
 
 /* The box of one target chunk cut out of the whole tensor. */

@@ -3,9 +3,9 @@
 #include "check.h"
 
 #include <glob.h>
-#include <openssl/evp.h>
 #include <unistd.h>
 
+#include "base/digest.h"
 #include "encoding/json.h"
 #include "parallel/parameter_groups.h"
 #include "formats/megatron/numbered_state.h"
@@ -79,13 +79,13 @@ static void digest_of(const struct file *file, const struct state_piece *piece, 
     const struct torch_tensor *tensor = &file->archive.tensors[piece->tensor];
     const struct torch_storage *storage = &file->archive.storages[tensor->storage];
     struct buffer bytes = { 0 };
-    unsigned char sum[EVP_MAX_MD_SIZE];
-    unsigned sum_size = 0;
+    struct digest *digest = digest_new(DIGEST_SHA256);
+    assert_non_null(digest);
     CHECK_OK(reader_append(&file->reader, storage->offset + tensor->offset_bytes + (uint64_t)piece->offset * 4, (uint64_t)count * 4, &bytes,
                            &err));
-    assert_true(EVP_Digest(bytes.data, bytes.size, sum, &sum_size, EVP_sha256(), NULL));
-    for (unsigned i = 0; i < 32; i++)
-        snprintf(out + 2 * i, 3, "%02x", sum[i]);
+    digest_update(digest, bytes.data, bytes.size);
+    digest_hex(digest, out);
+    digest_free(digest);
     buffer_release(&bytes);
 }
 
