@@ -69,14 +69,15 @@ static void check_f32(const float *a, const float *b, const char *expected)
 
 TEST(nothing_but_zeros)
 {
-    static float last[ELEMENTS], minus[ELEMENTS];
-    last[ELEMENTS - 1] = 1e-30f;
+    static float first[ELEMENTS], last[ELEMENTS], minus[ELEMENTS];
+    last[ELEMENTS - 1] = first[0] = 1e-30f;
     for (int i = 0; i < ELEMENTS; i++)
         minus[i] = -0.0f;
     check_f32(ramp, zeros, "the second is nothing but zeros");
     check_f32(zeros, ramp, "the first is nothing but zeros");
     check_f32(ramp, minus, "the second is nothing but zeros");
     check_f32(ramp, last, "");
+    check_f32(ramp, first, "");
     const float imaginary[] = { 0, 1 }, nothing[] = { 0, 0 };
     const int64_t one[] = { 1 };
     check_text(held(nothing, DTYPE_C64, 1, one), held(nothing, DTYPE_C64, 1, one), "the second is nothing but zeros");
@@ -98,8 +99,7 @@ TEST(casts)
     check_f32(cut, ramp, "the first was cast to BF16 by cutting digits off, not by rounding, and back");
 }
 
-/* One element of the last block that is none of a cast's makes it no cast. */
-TEST(one_element_more_is_another_matter)
+static void check_with_one_element_changed(int at)
 {
     static float almost_rounded[ELEMENTS], almost_cut[ELEMENTS], almost_scaled[ELEMENTS];
     static uint16_t almost_codes[ELEMENTS];
@@ -107,14 +107,22 @@ TEST(one_element_more_is_another_matter)
     memcpy(almost_cut, cut, sizeof(cut));
     memcpy(almost_scaled, scaled, sizeof(scaled));
     memcpy(almost_codes, codes_cut, sizeof(codes_cut));
-    almost_rounded[ELEMENTS - 1] += 1;
-    almost_cut[ELEMENTS - 1] += 1;
-    almost_scaled[ELEMENTS - 1] *= 1.001f;
-    almost_codes[ELEMENTS - 1] ^= 4;
+    almost_rounded[at] += 1;
+    almost_cut[at] += 1;
+    almost_scaled[at] *= 1.001f;
+    almost_codes[at] ^= 4;
     check_f32(ramp, almost_rounded, "");
     check_f32(ramp, almost_cut, "");
     check_f32(ramp, almost_scaled, "");
     check_text(held(ramp, DTYPE_F32, 1, row), held(almost_codes, DTYPE_BF16, 1, row), "");
+}
+
+/* One element that is none of a cast's makes it no cast, in whichever block it is. */
+TEST(one_element_more_is_another_matter)
+{
+    static const int places[] = { 0, 1023, 1024, ELEMENTS - 1 };
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++)
+        check_with_one_element_changed(places[i]);
 }
 
 TEST(what_is_no_number_on_one_side_alone)
@@ -141,7 +149,7 @@ TEST(what_is_no_number_on_one_side_alone)
 TEST(one_factor_for_all)
 {
     static float halved[ELEMENTS], inverse[ELEMENTS], little[ELEMENTS];
-    static double wide_scaled[ELEMENTS];
+    static double wide_scaled[ELEMENTS], fine[ELEMENTS];
     static int32_t whole[ELEMENTS], doubled[ELEMENTS];
     for (int i = 0; i < ELEMENTS; i++) {
         halved[i] = ramp[i] / 2;
@@ -155,31 +163,44 @@ TEST(one_factor_for_all)
     check_f32(ramp, inverse, "the second is the first, scaled by -1");
     check_f32(ramp, little, ""); /* no more than rounding */
     check_text(held(wide, DTYPE_F64, 1, row), held(wide_scaled, DTYPE_F64, 1, row), "the second is the first, scaled by 0.001");
+    for (int i = 0; i < ELEMENTS; i++) {
+        fine[i] = wide[i] + 1e-12;
+        wide_scaled[i] = fine[i] * (1 + 0x1p-49);
+    }
+    check_text(held(fine, DTYPE_F64, 1, row), held(wide_scaled, DTYPE_F64, 1, row), "");
     check_text(held(whole, DTYPE_I32, 1, row), held(doubled, DTYPE_I32, 1, row), "");
 }
 
 TEST(the_last_two_axes_in_each_others_place)
 {
-    uint8_t a[24], b[24], wrong[24];
+    uint8_t a[24], b[24];
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < 3; i++)
             for (int j = 0; j < 4; j++) {
                 a[k * 12 + i * 4 + j] = (uint8_t)(k * 12 + i * 4 + j + 1);
                 b[k * 12 + j * 3 + i] = a[k * 12 + i * 4 + j];
             }
-    memcpy(wrong, b, sizeof(b));
-    wrong[23]++;
     static const int64_t shape[] = { 2, 3, 4 }, turned[] = { 2, 4, 3 }, matrix[] = { 3, 4 }, turned_matrix[] = { 4, 3 },
-                         two[] = { 1, 12 }, twelve[] = { 12, 1 }, other[] = { 1, 4, 3 };
+                         two[] = { 1, 12 }, twelve[] = { 12, 1 }, other[] = { 1, 4, 3 }, backwards[] = { 4, 3, 2 }, square[] = { 2, 2 },
+                         two_in_front[] = { 2, 1, 2, 2 }, two_behind[] = { 1, 2, 2, 2 };
     const char *const text = "the second is the first, transposed";
     check_text(held(a, DTYPE_U8, 3, shape), held(b, DTYPE_U8, 3, turned), text);
     check_text(held(a, DTYPE_U8, 2, matrix), held(b, DTYPE_U8, 2, turned_matrix), text);
-    check_text(held(a, DTYPE_U8, 3, shape), held(wrong, DTYPE_U8, 3, turned), "");
+    for (int i = 0; i < 24; i++) {
+        b[i]++;
+        check_text(held(a, DTYPE_U8, 3, shape), held(b, DTYPE_U8, 3, turned), "");
+        b[i]--;
+    }
     check_text(held(a, DTYPE_U8, 3, shape), held(b, DTYPE_U8, 3, shape), "");
     check_text(held(a, DTYPE_U8, 3, shape), held(b, DTYPE_I8, 3, turned), "");
     check_text(held(a, DTYPE_U8, 2, two), held(a, DTYPE_U8, 2, twelve), ""); /* the same bytes: no more than another shape */
     check_text(held(a, DTYPE_U8, 2, matrix), held(b, DTYPE_U8, 3, other), "");
     check_text(held(a, DTYPE_U8, 3, shape), held(b, DTYPE_U8, 2, turned_matrix), "");
+    check_text(held(a, DTYPE_U8, 3, shape), held(b, DTYPE_U8, 3, backwards), "");
+    const uint8_t small[] = { 1, 2, 3, 4, 5, 6, 7, 8 }, small_turned[] = { 1, 3, 2, 4, 5, 7, 6, 8 };
+    check_text(held(small, DTYPE_U8, 2, square), held(small_turned, DTYPE_U8, 2, square), text);
+    check_text(held(small, DTYPE_U8, 4, two_in_front), held(small_turned, DTYPE_U8, 4, two_in_front), text);
+    check_text(held(small, DTYPE_U8, 4, two_in_front), held(small_turned, DTYPE_U8, 4, two_behind), ""); /* those before them must stay */
 }
 
 /* The shapes must be one, and there must be something to look at. */
