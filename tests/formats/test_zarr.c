@@ -488,6 +488,57 @@ TEST(options_that_do_not_fit_are_refused)
 
 /* ---- faults ---- */
 
+/* The items of a catalog as "key value", a line each. */
+static void describe_items(const struct catalog *catalog, struct buffer *out)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        buffer_append_str(out, catalog->items[i].key);
+        buffer_append_byte(out, ' ');
+        CHECK_OK(value_to_json(catalog->items[i].value, out, AT_MOST(1000), &err));
+        buffer_append_byte(out, '\n');
+    }
+    buffer_append_byte(out, '\0');
+}
+
+/* Of the array, of the group that it is in, and of the outermost one: each in its own node, in either version of the format. Version 2
+ * has no names of axes, which is noted. */
+TEST(attributes_and_names_of_axes_stay_with_their_nodes)
+{
+    static const char *const expected[] = {
+        ".zattrs {\"step\": 17}\ng/.zattrs {\"of\": \"g\"}\ng/w/.zattrs {\"u\": \"m\"}\n",
+        "g/w/.zattrs {\"u\": \"m\"}\ng/w/dimension_names [\"x\"]\ng/.zattrs {\"of\": \"g\"}\n.zattrs {\"step\": 17}\n",
+    };
+    for (int i = 0; i < 2; i++) {
+        const struct option_value options[] = { { "zarr-format", i ? "3" : "2" }, { NULL, NULL } };
+        struct store *store = store_new_memory();
+        struct source *source = NULL, *again = NULL;
+        struct target target;
+        struct buffer found = { 0 };
+        memory_put_text(store, "in/zarr.json", "{\"zarr_format\":3,\"node_type\":\"group\",\"attributes\":{\"step\":17}}");
+        memory_put_text(store, "in/g/zarr.json", "{\"zarr_format\":3,\"node_type\":\"group\",\"attributes\":{\"of\":\"g\"}}");
+        memory_put_text(store, "in/g/w/zarr.json",
+                        V3("[1]", "\"data_type\":\"float32\"," GRID("[1]") KEYS "\"fill_value\":3,\"codecs\":[" LITTLE "],"
+                           "\"attributes\":{\"u\":\"m\"},\"dimension_names\":[\"x\"]"));
+        memory_put(store, "in/g/w/c/0", "abcd", 4);
+        CHECK_OK(memory_open(store, "in", false, &source, &err));
+        struct whole_request whole = request_whole(source, options);
+        CHECK_OK(lay_out("zarr", &whole.request, &target, &err));
+        assert_int_equal(target.dropped.count, i ? 0 : 1);
+        if (!i)
+            assert_true(str_is(target.dropped.notes[0].key, "g/w/dimension_names"));
+        CHECK_OK(publish_simply(store, "out", &whole.request, &target, &err));
+        CHECK_OK(memory_open(store, "out", false, &again, &err));
+        describe_items(again->catalog, &found);
+        assert_string_equal((const char *)found.data, expected[i]);
+        buffer_release(&found);
+        source_free(again);
+        target_free(&target);
+        request_release(&whole);
+        source_free(source);
+        store_free(store);
+    }
+}
+
 static reshard_status open_and_lay_out(struct store *store)
 {
     static const struct option_value options[] = { { "chunks", "2,3" }, { "codec", "zstd" }, { NULL, NULL } };
@@ -543,6 +594,7 @@ int main(void)
         cmocka_unit_test(an_extent_that_old_versions_lost_is_found_again),
         cmocka_unit_test(chunk_files_have_the_names_and_sizes_of_their_grid),
         cmocka_unit_test(options_that_do_not_fit_are_refused),
+        cmocka_unit_test(attributes_and_names_of_axes_stay_with_their_nodes),
         cmocka_unit_test(failed_allocations_end_in_an_error_and_leak_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
