@@ -32,6 +32,9 @@ class Named:
         self.module, self.name = module, name
 
 
+Call = collections.namedtuple("Call", "function arguments")  # what a Named makes of arguments, as an object's __reduce__ says it
+
+
 class Made:
     """An object of a class that is not here: how it was made, and its state."""
 
@@ -76,6 +79,10 @@ class Pickler(pickle._Pickler):
             return None
         if isinstance(value, Tensor):
             return self.save_tensor(value)
+        if isinstance(value, Call):
+            self.save(value.function)
+            self.save(value.arguments)
+            return self.write(pickle.REDUCE)
         return super().save(value, save_persistent_id)
 
     def save_tensor(self, tensor):
