@@ -34,6 +34,8 @@ class Named:
 
 Call = collections.namedtuple("Call", "function arguments")  # what a Named makes of arguments, as an object's __reduce__ says it
 
+Object = collections.namedtuple("Object", "made_of state")  # one of a class that is Named, with its attributes
+
 
 class Made:
     """An object of a class that is not here: how it was made, and its state."""
@@ -83,6 +85,11 @@ class Pickler(pickle._Pickler):
             self.save(value.function)
             self.save(value.arguments)
             return self.write(pickle.REDUCE)
+        if isinstance(value, Object):
+            self.save(value.made_of)
+            self.write(pickle.EMPTY_TUPLE + pickle.NEWOBJ)
+            self.save(value.state)
+            return self.write(pickle.BUILD)
         return super().save(value, save_persistent_id)
 
     def save_tensor(self, tensor):
