@@ -260,13 +260,30 @@ TEST(an_inner_chunk_outside_the_shards_data_is_refused)
     }
 }
 
+struct wrong_document {
+    const char *why, *name, *document;
+    reshard_status status;
+    const char *message;
+};
+
+static void refused_must_be(const struct wrong_document *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct store *store = store_new_memory();
+        struct source *source = NULL;
+        memory_put_text(store, cases[i].name, cases[i].document);
+        err = (reshard_error){ 0 };
+        reshard_status status = memory_open(store, "", false, &source, &err);
+        if (status != cases[i].status || !strstr(err.message, cases[i].message) || !strstr(err.message, cases[i].name))
+            fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
+        source_free(source);
+        store_free(store);
+    }
+}
+
 TEST(wrong_documents_are_refused_with_the_member)
 {
-    static const struct {
-        const char *why, *name, *document;
-        reshard_status status;
-        const char *message;
-    } cases[] = {
+    static const struct wrong_document cases[] = {
 #define GOOD2 V2_F4 "\"fill_value\":0,\"order\":\"C\","
         { "no chunks", ".zarray", V2(GOOD2 "\"shape\":[2]"), RESHARD_ERR_FORMAT, "'chunks' is missing" },
         { "an extent of 0", ".zarray", V2(GOOD2 "\"shape\":[2],\"chunks\":[0]"), RESHARD_ERR_FORMAT, "extent 0" },
@@ -317,16 +334,95 @@ TEST(wrong_documents_are_refused_with_the_member)
         { "codecs that are no list", "zarr.json", V3("[2]", GOOD3 "\"codecs\":{}"), RESHARD_ERR_FORMAT, "no list" },
         { "a name that leads out", ".zmetadata", "{\"metadata\":{\"../x/.zarray\":{}}}", RESHARD_ERR_FORMAT, "'..'" },
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct store *store = store_new_memory();
-        struct source *source = NULL;
-        memory_put_text(store, cases[i].name, cases[i].document);
-        err = (reshard_error){ 0 };
-        reshard_status status = memory_open(store, "", false, &source, &err);
-        if (status != cases[i].status || !strstr(err.message, cases[i].message) || !strstr(err.message, cases[i].name))
-            fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
-        store_free(store);
-    }
+    refused_must_be(cases, sizeof(cases) / sizeof(cases[0]));
+}
+
+/* Each member of the documents of either version, as something that it may not be. */
+TEST(members_that_are_something_else_are_refused)
+{
+    static const struct wrong_document cases[] = {
+        { "no object", ".zarray", "[]",
+          RESHARD_ERR_FORMAT, "the document is no object" },
+        { "a format that is no number", ".zarray", "{\"zarr_format\":\"2\"}",
+          RESHARD_ERR_FORMAT, "zarr_format is no integer" },
+        { "another format", ".zarray", "{\"zarr_format\":3}",
+          RESHARD_ERR_UNSUPPORTED, "zarr_format 3, expected 2" },
+        { "a separator that is none", ".zarray", V2(GOOD2 "\"shape\":[2],\"chunks\":[1]" ",\"dimension_separator\":\"-\""),
+          RESHARD_ERR_FORMAT, "the separator is neither" },
+        { "an order that is none", ".zarray", V2(V2_F4 "\"fill_value\":0,\"order\":\"A\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "order is neither" },
+        { "a dtype that is none", ".zarray", V2("\"dtype\":4,\"compressor\":null,\"filters\":null,\"fill_value\":0,\"order\":\"C\","
+             "\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "dtype is no string" },
+        { "a compressor without id", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":{\"level\":1},\"filters\":null,\"fill_value\":0,"
+             "\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "compressor: a codec is no object with an id" },
+        { "filters that are no list", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,\"filters\":{\"id\":\"zlib\"},"
+             "\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "filters is no list" },
+        { "a filter without id", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,\"filters\":[7],\"fill_value\":0,"
+             "\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "filters: a codec is no object with an id" },
+        { "a raw lzma", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":{\"id\":\"lzma\",\"format\":3},\"filters\":null,"
+             "\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_UNSUPPORTED, "lzma without a header" },
+        { "a shuffle of nothing", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,\"filters\":[{\"id\":\"shuffle\","
+             "\"elementsize\":0}],\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "elementsize is no size" },
+        { "a checksum in the middle", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,\"filters\":[{\"id\":\"crc32\","
+             "\"location\":\"middle\"}],\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "location is neither" },
+        { "many filters", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,"
+             "\"filters\":[{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"}],\"fill_value\":0,\"order\":\"C\",\"shape\":[2],"
+             "\"chunks\":[1]"),
+          RESHARD_ERR_UNSUPPORTED, "more than" },
+        { "a group of another format", ".zgroup", "{\"zarr_format\":1}",
+          RESHARD_ERR_FORMAT, "zarr_format of a group is not 2" },
+        { "consolidated nothing", ".zmetadata", "{\"metadata\":7}",
+          RESHARD_ERR_FORMAT, "no object 'metadata'" },
+        { "no type of node", "zarr.json", "{\"zarr_format\":3}",
+          RESHARD_ERR_FORMAT, "node_type is missing" },
+        { "another type of node", "zarr.json", "{\"zarr_format\":3,\"node_type\":\"leaf\"}",
+          RESHARD_ERR_FORMAT, "node_type 'leaf' is neither" },
+        { "no chunk_shape", "zarr.json", V3("[2]", "\"data_type\":\"float32\",\"chunk_grid\":{\"name\":\"regular\","
+             "\"configuration\":{}}," KEYS "\"fill_value\":0," "\"codecs\":[" LITTLE "]"),
+          RESHARD_ERR_FORMAT, "chunk_grid has no chunk_shape" },
+        { "keys of another kind", "zarr.json", V3("[2]", "\"data_type\":\"float32\"," GRID("[2]") "\"chunk_key_encoding\":\"fan\","
+             "\"fill_value\":0," "\"codecs\":[" LITTLE "]"),
+          RESHARD_ERR_UNSUPPORTED, "chunk_key_encoding 'fan', supported are 'default' and 'v2'" },
+        { "transformers", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"storage_transformers\":[\"x\"]"),
+          RESHARD_ERR_UNSUPPORTED, "storage_transformers, none is supported" },
+        { "attributes that are none", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"attributes\":[]"),
+          RESHARD_ERR_FORMAT, "attributes is no object" },
+        { "names of more axes", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"dimension_names\":[\"x\",\"y\"]"),
+          RESHARD_ERR_FORMAT, "dimension_names is no list of 1 names" },
+        { "a name that is a number", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"dimension_names\":[1]"),
+          RESHARD_ERR_FORMAT, "dimension_names: name 0 is no string" },
+        { "a codec that is a number", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[7]"),
+          RESHARD_ERR_FORMAT, "is neither a name nor an object with one" },
+        { "a configuration that is a number", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"bytes\",\"configuration\":7}]"),
+          RESHARD_ERR_FORMAT, "configuration is no object" },
+        { "an order of more axes", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"transpose\","
+             "\"configuration\":{\"order\":[0,1]}}," LITTLE "]"),
+          RESHARD_ERR_FORMAT, "order is no list of 1 axes" },
+        { "no index codecs", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],\"index_codecs\":[]"),
+          RESHARD_ERR_FORMAT, "index_codecs is no list of codecs" },
+        { "an index that is compressed", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],"
+             "\"index_codecs\":[" LITTLE ",\"gzip\"]"),
+          RESHARD_ERR_UNSUPPORTED, "index codec 'gzip'" },
+        { "inner chunks of more axes", "zarr.json", SHARD_OF("\"chunk_shape\":[2,1],\"codecs\":[\"bytes\"],\"index_codecs\":[" LITTLE "]"),
+          RESHARD_ERR_FORMAT, "chunk_shape is no list of 1 integers" },
+        { "an index in the middle", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],\"index_location\":\"middle\","
+             "\"index_codecs\":[" LITTLE "]"),
+          RESHARD_ERR_FORMAT, "index_location is neither" },
+    };
+    refused_must_be(cases, sizeof(cases) / sizeof(cases[0]));
 }
 
 static struct store *nested_store(void)
@@ -589,6 +685,7 @@ int main(void)
         cmocka_unit_test(shards_are_read_through_their_index),
         cmocka_unit_test(an_inner_chunk_outside_the_shards_data_is_refused),
         cmocka_unit_test(wrong_documents_are_refused_with_the_member),
+        cmocka_unit_test(members_that_are_something_else_are_refused),
         cmocka_unit_test(groups_attributes_and_stray_files_are_found),
         cmocka_unit_test(unsupported_arrays_can_be_left_out),
         cmocka_unit_test(an_extent_that_old_versions_lost_is_found_again),
