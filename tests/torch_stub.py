@@ -32,6 +32,11 @@ class Named:
         self.module, self.name = module, name
 
 
+Call = collections.namedtuple("Call", "function arguments")  # what a Named makes of arguments, as an object's __reduce__ says it
+
+Object = collections.namedtuple("Object", "made_of state")  # one of a class that is Named, with its attributes
+
+
 class Made:
     """An object of a class that is not here: how it was made, and its state."""
 
@@ -76,6 +81,15 @@ class Pickler(pickle._Pickler):
             return None
         if isinstance(value, Tensor):
             return self.save_tensor(value)
+        if isinstance(value, Call):
+            self.save(value.function)
+            self.save(value.arguments)
+            return self.write(pickle.REDUCE)
+        if isinstance(value, Object):
+            self.save(value.made_of)
+            self.write(pickle.EMPTY_TUPLE + pickle.NEWOBJ)
+            self.save(value.state)
+            return self.write(pickle.BUILD)
         return super().save(value, save_persistent_id)
 
     def save_tensor(self, tensor):

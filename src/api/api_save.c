@@ -281,8 +281,8 @@ static reshard_status kept_values_take(reshard_kept *kept, const struct str *par
     return status;
 }
 
-/* Values of tensors lie where they lie now. */
-static reshard_status kept_move(struct save_plan *plan, const struct sharded_dict *own, reshard_error *err)
+/* Values of tensors lie where they lie now. Which tensors have some is part of the description that the plan is for. */
+static void kept_move(struct save_plan *plan, const struct sharded_dict *own)
 {
     const struct sharded_dict *dict = &plan->group.dicts[plan->group.rank];
     size_t shard = 0;
@@ -295,12 +295,8 @@ static reshard_status kept_move(struct save_plan *plan, const struct sharded_dic
         kept->data = own->tensors[i].shard.data;
         kept->read = own->tensors[i].shard.read;
         kept->read_context = own->tensors[i].shard.read_context;
-        if (!shard_has_values(kept) && !box_is_empty(kept->rank, kept->extent))
-            return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 ": tensor '%.*s' has no values", plan->group.rank,
-                             STR_ARG(kept->key));
         shard++;
     }
-    return RESHARD_OK;
 }
 
 static void items_drop(struct save_plan *plan)
@@ -322,7 +318,7 @@ static reshard_status kept_take_up(struct save_call *call, const reshard_sharded
     if (!status)
         status = common_warn(call, err);
     if (!status)
-        status = kept_move(plan, &sharded->dict, err);
+        kept_move(plan, &sharded->dict);
     if (!status && !changed)
         status = joint_turn_to(&plan->joint, plan->shards, call->path, &call->convert.options, &call->convert.run.engine, &is_good, err);
     if (status || is_good)

@@ -188,20 +188,22 @@ bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index)
  */
 static bool glob_set(struct str pattern, size_t *at, uint8_t c, bool *matched)
 {
-    size_t i = *at;
-    bool negated = i < pattern.size && (pattern.data[i] == '!' || pattern.data[i] == '^'), found = false;
-    i += negated;
-    for (size_t first = i; i < pattern.size && (pattern.data[i] != ']' || i == first); i++) {
+    size_t first = *at;
+    bool negated = first < pattern.size && (pattern.data[first] == '!' || pattern.data[first] == '^'), found = false;
+    first += negated;
+    const char *close = first < pattern.size ? memchr(pattern.data + first + 1, ']', pattern.size - first - 1) : NULL;
+    if (!close)
+        return false;
+    const size_t end = (size_t)(close - pattern.data);
+    for (size_t i = first; i < end; i++) {
         uint8_t low = (uint8_t)pattern.data[i], high = low;
-        if (pattern.size - i > 2 && pattern.data[i + 1] == '-' && pattern.data[i + 2] != ']') {
+        if (end - i > 2 && pattern.data[i + 1] == '-') {
             high = (uint8_t)pattern.data[i + 2];
             i += 2;
         }
         found |= low <= c && c <= high;
     }
-    if (i >= pattern.size)
-        return false;
-    *at = i + 1;
+    *at = end + 1;
     *matched = found != negated;
     return true;
 }

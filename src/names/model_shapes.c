@@ -230,12 +230,15 @@ static reshard_status read_shape_range(struct shapes_reader *reader, struct str 
 }
 
 /* unless NAME: a member that makes the rest of the section say nothing, if it is there and not empty. */
-static void read_unless(struct shapes_reader *reader, struct str rest)
+static reshard_status read_unless(struct shapes_reader *reader, struct str rest, reshard_error *err)
 {
     char *name = str_copy(str_take_word(&rest));
-    const struct value *member = name ? value_dict_get(reader->config.root, name) : NULL;
-    reader->is_refused = reader->is_refused || (member && member->kind == VALUE_LIST && member->list.count);
+    if (!name)
+        return error_set_memory(err);
+    const struct value *member = value_dict_get(reader->config.root, name);
+    reader->is_refused = member && member->kind == VALUE_LIST && member->list.count;
     free(name);
+    return RESHARD_OK;
 }
 
 static reshard_status read_line(struct shapes_reader *reader, struct str line, reshard_error *err)
@@ -245,10 +248,8 @@ static reshard_status read_line(struct shapes_reader *reader, struct str line, r
         return read_default(reader, rest, err);
     if (str_is(word, "range"))
         return read_shape_range(reader, rest, err);
-    if (str_is(word, "unless")) {
-        read_unless(reader, rest);
-        return RESHARD_OK;
-    }
+    if (str_is(word, "unless"))
+        return read_unless(reader, rest, err);
     if (str_is(word, "ignore"))
         return expand_line(reader, str_take_word(&rest), rest, LINE_IGNORE, err);
     if (str_is(word, "?"))

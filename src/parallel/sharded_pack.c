@@ -80,6 +80,7 @@ struct unpacked {
     struct shard_room shard;
     int64_t fragments[RANK_MAX + 1];
     int64_t *replica;
+    bool is_short; /* of memory */
 };
 
 static bool take_replica(struct cursor *c, struct unpacked *room, struct replica *out)
@@ -90,6 +91,7 @@ static bool take_replica(struct cursor *c, struct unpacked *room, struct replica
     free(room->replica);
     room->replica = malloc((count + (size_t)1) * sizeof(*room->replica));
     *out = (struct replica){ room->replica, count };
+    room->is_short = !room->replica;
     return room->replica && unpack_numbers(c, count, room->replica);
 }
 
@@ -155,6 +157,8 @@ static reshard_status unpack_all(struct cursor *c, struct unpacked *room, struct
     }
     if (status || (is_good && !cursor_left(c)))
         return status;
+    if (room->is_short)
+        return error_set_memory(err);
     return error_set(err, RESHARD_ERR_FORMAT, "the description of a rank's shards is damaged at byte %zu", c->pos);
 }
 

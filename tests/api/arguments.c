@@ -13,6 +13,24 @@ reshard_error err = RESHARD_ERROR_INIT;
 
 static char trying[256];
 
+void refused_begin(void)
+{
+    err.struct_size = offsetof(reshard_error, hint);
+    err.message[0] = '\0';
+    memset(err.hint, MARK, sizeof(err.hint));
+}
+
+void refused_end(const char *call, reshard_status status)
+{
+    bool is_kept = err.struct_size == offsetof(reshard_error, hint);
+    for (size_t i = 0; i < sizeof(err.hint); i++)
+        is_kept = is_kept && (uint8_t)err.hint[i] == MARK;
+    if (status != RESHARD_ERR_USAGE || !is_kept || (err.message[0] && strncmp(err.message, "reshard_", 8) != 0))
+        fail_msg("%s: status %d%s: %s", call, status, is_kept ? "" : ", the error's record is written behind its end", err.message);
+    err.struct_size = sizeof(err);
+    memset(err.hint, 0, sizeof(err.hint));
+}
+
 /* Structs end where a page begins that nobody may touch. */
 static void tell_touched(int number)
 {

@@ -354,6 +354,41 @@ TEST(a_kept_plan_writes_what_a_new_one_would)
     }
 }
 
+static reshard_status kept_vectors_save(reshard_kept *kept, const float *values, const char *path)
+{
+    static const int64_t three[] = { 3 }, zero[] = { 0 };
+    struct held held = { .more = 0 };
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    CHECK_OK(reshard_sharded_new(&held.sharded, &err));
+    tensor_add(&held, "empty", 1, 0, zero, NULL, 0, NULL, NULL);
+    tensor_add(&held, "w", 1, 0, three, NULL, 0, (void *)(uintptr_t)values, NULL);
+    convert.to = "torch_dist";
+    convert.overwrite = convert.no_sync = 1;
+    options.convert = &convert;
+    options.kept = kept;
+    reshard_status status = reshard_save(NULL, path, held.sharded, &options, NULL, &err);
+    reshard_sharded_free(held.sharded);
+    return status;
+}
+
+/* A plan knows no values: each save must bring them, though it is described as the one before. */
+TEST(a_kept_plan_asks_for_values)
+{
+    static const float values[] = { 1, 2, 3 };
+    char path[300];
+    reshard_kept *kept;
+    snprintf(path, sizeof(path), "%s/kept-values", folder);
+    CHECK_OK(reshard_kept_new(&kept, &err));
+    CHECK_OK(kept_vectors_save(kept, values, path));
+    CHECK_OK(kept_vectors_save(kept, values, path));
+    assert_int_equal(reshard_kept_uses(kept), 1);
+    CHECK_FAILS(kept_vectors_save(kept, NULL, path), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "rank 0: tensor 'w' has no values"));
+    CHECK_OK(kept_vectors_save(kept, values, path));
+    reshard_kept_free(kept);
+}
+
 /* ---- common values ---- */
 
 enum common_case { COMMON_AS_IT_IS, COMMON_WITHOUT_RANK, COMMON_STOPS };
@@ -927,6 +962,7 @@ int main(void)
         cmocka_unit_test(what_ranks_saved_loses_what_is_removed),
         cmocka_unit_test(checksums_of_what_ranks_wrote_are_right),
         cmocka_unit_test(a_kept_plan_writes_what_a_new_one_would),
+        cmocka_unit_test(a_kept_plan_asks_for_values),
         cmocka_unit_test(common_values_are_compared_as_they_are_prepared),
         cmocka_unit_test(content_metadata_survives),
         cmocka_unit_test(pieces_may_be_uneven_and_many_or_none),

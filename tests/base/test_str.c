@@ -158,11 +158,26 @@ TEST(globs)
         { "a", "[]]", false }, { "-", "[a-]", true }, { "b", "[a-]", false }, { "-", "[-a]", true }, { "[", "[", true },
         { "[a", "[a", true }, { "a", "[a", false }, { "^", "[a^]", true }, { "x]", "[!]]]", true }, { "\xFF", "[\xFE-\xFF]", true },
         { "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "*a*a*a*a*a*a*a*a*a*b", false }, { "abc", "abc*", true }, { "abc", "**c", true },
-        { "\\*", "\\*", true },
+        { "\\*", "\\*", true }, { "[", "[!", false }, { "[!", "[!", true },
+        { "[a-", "[a-", true }, { "b", "[]-b]", true }, { "^", "[]-b]", true },
+        { "Z", "[]-b]", false }, { "b", "[a-c-e]", true }, { "d", "[a-c-e]", false }, { "-", "[a-c-e]", true }, { "]", "[]", false },
+        { "[]", "[]", true }, { "b-]", "[a-c]-]", true }, { "-", "[--/]", true }, { ".", "[--/]", true }, { "0", "[--/]", false },
+        { "]", "[a]", false },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         if (str_matches_glob(str_of(cases[i].text), str_of(cases[i].pattern)) != cases[i].match)
             fail_msg("'%s' against '%s': expected %d", cases[i].text, cases[i].pattern, cases[i].match);
+}
+
+/* What lies behind a pattern is no part of it: here it would close the set, or end the range. */
+TEST(globs_end_where_their_text_ends)
+{
+    assert_false(str_matches_glob(STR("b"), (struct str){ "[a-c]", 3 }));
+    assert_true(str_matches_glob(STR("[a-"), (struct str){ "[a-c]", 3 }));
+    assert_true(str_matches_glob(STR("[a-c"), (struct str){ "[a-c]", 4 }));
+    assert_true(str_matches_glob(STR("[!"), (struct str){ "[!]]", 2 }));
+    assert_true(str_matches_glob(STR("["), (struct str){ "[]]", 1 }));
+    assert_true(str_matches_glob(STR("[!]"), (struct str){ "[!]]", 3 }));
 }
 
 /* '*' tries every length; sets are only of the forms that the random patterns below use. */
@@ -231,6 +246,7 @@ int main(void)
         cmocka_unit_test(printable_characters_are_no_controls),
         cmocka_unit_test(what_is_not_seen_is_not_printable),
         cmocka_unit_test(globs),
+        cmocka_unit_test(globs_end_where_their_text_ends),
         cmocka_unit_test(random_globs_match_as_the_slow_matcher_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

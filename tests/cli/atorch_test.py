@@ -320,6 +320,9 @@ def refused(root):
         entry = lambda edit: lambda d: change(d / meta, lambda v: edit(v["param_meta"]["bn.bias"]))
         unit = lambda edit: lambda d: change(d / meta, lambda v: edit(v["flat_param_meta"]["h.0"]))
         case("no meta", lambda d: (d / meta).unlink(), [f"'{meta}' is missing"])
+        for world in 2**31, 2**32 + 2:                                                                  # none is taken for 2
+            case(f"{world} ranks", lambda d: [p.rename(d / p.name.replace("-00002", f"-{world}")) for p in d.glob("*-00002")],
+                 [f"flat_param.00002-{world}' is missing"])
         case("stale", lambda d: shutil.copy(d / "flat_param.00000-00002", d / "flat_param.00000-00003"),
              ["two world sizes", "00000-00003"])
         other = folder(root, "atorch-w3")

@@ -8,6 +8,7 @@ Expected keys are written out here, by the rules of the format, for checkpoints 
 root has is left out) and for a small model of every part that has a rule of its own.
 """
 import argparse
+import json
 import pathlib
 import struct
 
@@ -60,6 +61,19 @@ def there_and_back(shell, path, expected):
     assert after == before, [key for key in before if before[key] != after[key]][:4]
 
 
+def groups_by_parameter(shell, path):
+    """What torch has of groups is kept for each parameter, both halves of a gate being one: matrices decay, and vectors do not."""
+    shell("convert", path, "there", "--to", "fsdp_dtensor", "--quiet")
+    prefix, end = "optimizer.param_to_group_meta.module.module.module.", ".weight_decay"
+    values = {i["key"]: i.get("value") for i in json.loads(shell("ls", "--items", "--json", "there"))["items"]}
+    found = {key[len(prefix):-len(end)]: value for key, value in values.items() if key.startswith(prefix) and key.endswith(end)}
+    expected = {name.removesuffix("_w").removesuffix("_v"): 0.0 if "norm" in name else 0.01 for name in DENSE}
+    assert found == expected, {name: (found.get(name), expected.get(name)) for name in {**found, **expected}
+                               if found.get(name) != expected.get(name)}
+    assert all(values[f"{prefix}{name}.lr"] == values["optimizer.param_groups.0.lr"] for name in expected)
+    assert not any(key.startswith(prefix) and key.endswith(".params") for key in values)
+
+
 def grouped_experts(shell):
     """Transformer Engine's numbered experts, with biases; and a layer that predicts a second token, in both spellings of its inner
     layer."""
@@ -107,6 +121,8 @@ def main():
         path = next((root.resolve() / "megatron" / name / "ckpt" for root in options.root if (root / "megatron" / name).is_dir()), None)
         if path:
             tests.append((name, lambda shell, p=path, e=expected: there_and_back(shell, p, e)))
+        if path and "optim" in name:
+            tests.append(("groups by parameter", lambda shell, p=path: groups_by_parameter(shell, p)))
     return small_models.run(options.bin, tests)
 
 

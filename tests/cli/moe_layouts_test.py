@@ -261,6 +261,22 @@ def check_round(run, work, seed):
     assert not wrong, f"{model} {layout}: other content: {wrong[:4]}, {len(wrong)} in all"
 
 
+def check_one_matrix(run, work):
+    """Experts that make no matrix: one is missing, or is of another type, be it on another rank."""
+    chance = random.Random(1)
+    model = random_model(chance)[0] | {"spelling": "matrix", "optimizer": "none", "frequency": 1, "experts": 4}
+    write_checkpoint(work / "whole", model, chance)
+    alike = "linear_fc{}.weight': experts of one matrix must be alike"
+    for words, text in ((["--exclude", "*.local_experts.1.linear_fc1*"], "experts.weight1' is to hold 4 experts, found 3"),
+                        (["--exclude", "*.local_experts.3.linear_fc2*"], "experts.weight2' is to hold 4 experts, found 3"),
+                        (["--dtype", "*.local_experts.3.linear_fc2*=f32"], "local_experts.3." + alike.format(2)),
+                        (["--dtype", "*.local_experts.0.linear_fc1*=f32"], "local_experts.1." + alike.format(1)),
+                        (["--dtype", "*.local_experts.3.linear_fc1*=f32", "--layout", "ep=4"], "local_experts.3." + alike.format(1))):
+        command = [run.binary, "convert", work / "whole", work / "out", "--to", "megatron", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 5 and text in done.stderr, f"{words}: exit {done.returncode}: {done.stderr}"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -268,15 +284,17 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     run, failed = Shell(options.bin), 0
-    print(f"1..{options.count}")
-    for number in range(options.count):
-        work, seed = pathlib.Path(tempfile.mkdtemp(prefix="moe_layouts")), options.seed + number
+    checks = [(f"seed {options.seed + i}", lambda work, seed=options.seed + i: check_round(run, work, seed)) for i in range(options.count)]
+    checks.append(("experts that make no matrix", lambda work: check_one_matrix(run, work)))
+    print(f"1..{len(checks)}")
+    for number, (name, check) in enumerate(checks, 1):
+        work = pathlib.Path(tempfile.mkdtemp(prefix="moe_layouts"))
         try:
-            check_round(run, work, seed)
-            print(f"ok {number + 1} - seed {seed}")
+            check(work)
+            print(f"ok {number} - {name}")
         except (AssertionError, subprocess.TimeoutExpired) as error:
             failed += 1
-            print(f"not ok {number + 1} - seed {seed}\n# {error}")
+            print(f"not ok {number} - {name}\n# {error}")
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return 1 if failed else 0

@@ -250,16 +250,21 @@ def megatron_untied(sh):
 
 
 def megatron_without_arguments(sh):
-    """Tensors alone tell whether the embedding is tied."""
+    """Tensors alone tell whether the embedding is tied, and whether the activation is gated: it halves the rows of the first matrix."""
     layer = "decoder.layers.0."
-    shapes = {"embedding.word_embeddings.weight": [WORDS, HIDDEN], f"{layer}self_attention.linear_qkv.weight": [3 * HIDDEN, HIDDEN],
-              f"{layer}self_attention.linear_proj.weight": [HIDDEN, HIDDEN], f"{layer}mlp.linear_fc1.weight": [WIDE, HIDDEN],
-              f"{layer}mlp.linear_fc2.weight": [HIDDEN, WIDE], "decoder.final_layernorm.weight": [HIDDEN]}
-    for name, more in (("tied", {}), ("untied", {"output_layer.weight": [WORDS, HIDDEN]})):
-        small_models.write(sh.work / f"{name}.safetensors", shapes | more)
+    rest = {"embedding.word_embeddings.weight": [WORDS, HIDDEN], f"{layer}self_attention.linear_qkv.weight": [3 * HIDDEN, HIDDEN],
+            f"{layer}self_attention.linear_proj.weight": [HIDDEN, HIDDEN], "decoder.final_layernorm.weight": [HIDDEN]}
+    second = {f"{layer}mlp.linear_fc2.weight": [HIDDEN, WIDE]}
+    plain, gated = ({f"{layer}mlp.linear_fc1.weight": [rows, HIDDEN]} for rows in (WIDE, 2 * WIDE))
+    for name, shapes, is_untied, is_gated in (("tied", rest | plain | second, False, False),
+                                              ("untied", rest | plain | second | {"output_layer.weight": [WORDS, HIDDEN]}, True, False),
+                                              ("gated", rest | gated | second, False, True),
+                                              ("gated-first", gated | second | rest, False, True),
+                                              ("gated-last", second | rest | gated, False, True)):
+        small_models.write(sh.work / f"{name}.safetensors", shapes)
         sh("convert", f"{name}.safetensors", name, "--to", "megatron", "--layout", "tp=1,pp=1", "--rules", "none")
         arguments = torch_stub.load(rank_of(sh.work / name, 0, None))["args"].state
-        must_be(name, arguments["untie_embeddings_and_output_weights"], name == "untied")
+        must_be(name, (arguments["untie_embeddings_and_output_weights"], arguments["swiglu"]), (is_untied, is_gated))
 
 
 def ties_in_paddle(sh):

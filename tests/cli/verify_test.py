@@ -254,6 +254,38 @@ def state_without_its_item(shell, fixtures):
     assert len(listed) == len(shell.tensors(source)) == 36 and sum(key.startswith("optimizer.state.") for key in listed) == 27
 
 
+def sparse(layout, size, *indices):
+    """A sparse tensor of that many rows and columns: its tensors of numbers, and as many values as the last of them has."""
+    numbers = [torch_stub.tensor("LongStorage" if kind == "q" else "IntStorage", shape, struct.pack(f"<{len(row)}{kind}", *row))
+               for kind, shape, row in indices]
+    values = torch_stub.tensor("FloatStorage", [indices[-1][1][-1]], bytes(4 * indices[-1][1][-1]))
+    call = lambda module, name, *arguments: torch_stub.Call(torch_stub.Named(module, name), arguments)
+    data = (*numbers, values, call("torch", "Size", tuple(size)))
+    return call("torch._utils", "_rebuild_sparse_tensor", call("torch.serialization", "_get_layout", f"torch.sparse_{layout}"), data)
+
+
+def indices_of_sparse_tensors(shell, fixtures):
+    """Indices of sparse tensors lie within their tensor"""
+    rows, columns, pointers = ("q", [2, 3], [0, 1, 6, 4, 0, 2]), ("q", [3], [4, 0, 2]), ("q", [8], [0, 1, 1, 1, 1, 2, 2, 3])
+    changed = lambda row, at, number: (*row[:2], row[2][:at] + [number] + row[2][at + 1:])
+    of_columns = ("q", [6], [0, 1, 1, 2, 2, 3])
+    cases = [("coo", [7, 5], [rows], None), ("coo", [7, 5], [changed(rows, 2, 7)], "sparse index 7 in a dimension of 7"),
+             ("coo", [7, 5], [changed(rows, 3, 5)], "sparse index 5 in a dimension of 5"),
+             ("coo", [7, 5], [changed(rows, 0, -1)], "sparse index -1 in a dimension of 7"), ("coo", [6, 4], [rows], "of 6"),
+             ("csr", [7, 5], [pointers, columns], None), ("csr", [7, 5], [("i", *pointers[1:]), ("i", *columns[1:])], None),
+             ("csr", [7, 5], [pointers, changed(columns, 0, 5)], "sparse index 5 where less than 5 is allowed"),
+             ("csr", [7, 5], [pointers, ("i", *changed(columns, 2, -2)[1:])], "sparse index -2 where less than 5 is allowed"),
+             ("csr", [7, 5], [changed(pointers, 7, 4), columns], "sparse index 4 where less than 4 is allowed"),
+             ("csc", [7, 5], [of_columns, changed(columns, 0, 6)], None),
+             ("csc", [7, 5], [of_columns, changed(columns, 0, 7)], "sparse index 7 where less than 7 is allowed")]
+    for layout, size, numbers, text in cases:
+        dense = torch_stub.tensor("FloatStorage", [1], bytes(4))
+        torch_stub.write_zip(shell.work / "s.pt", {"w": dense, "s": sparse(layout, size, *numbers)})
+        code, found = verified(shell, "s.pt")
+        told = [f["text"] for f in failures(found)]
+        assert (code, len(told)) == ((1, 1) if text else (0, 0)) and (not text or text in told[0]), (layout, size, numbers, code, found)
+
+
 def damage_within_an_item(shell, spy):
     """convert --verify finds a byte that arrives wrong in an optimizer's state within its item, and nothing becomes visible."""
     mark = b"what is looked for"
@@ -276,7 +308,8 @@ def main():
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
-             records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item, state_without_its_item)
+             records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item, state_without_its_item,
+             indices_of_sparse_tensors)
     cases = [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]
     cases.append((damage_within_an_item.__doc__, lambda shell: damage_within_an_item(shell, pathlib.Path(args.spy).resolve())))
     raise SystemExit(small_models.run(args.bin, cases))

@@ -50,11 +50,16 @@ static struct buffer bytes_of_base64(const char *text)
     return bytes;
 }
 
-static reshard_status open_bytes(const struct buffer *bytes, bool lenient, struct paddle_archive *out)
+static reshard_status open_within(const struct buffer *bytes, const struct limits *limits, bool lenient, struct paddle_archive *out)
 {
     struct reader reader = reader_over_memory(bytes->data, bytes->size, "test");
-    struct paddle_open_options options = { &limits_default, lenient };
+    struct paddle_open_options options = { limits, lenient };
     return paddle_save_open(&reader, &options, out, &err);
+}
+
+static reshard_status open_bytes(const struct buffer *bytes, bool lenient, struct paddle_archive *out)
+{
+    return open_within(bytes, &limits_default, lenient, out);
 }
 
 static const struct paddle_tensor *tensor_at(const struct paddle_archive *archive, const char *key)
@@ -432,6 +437,43 @@ TEST(a_long_string_that_is_no_array_is_read)
     buffer_release(&text);
 }
 
+TEST(a_long_string_has_a_limit)
+{
+    struct buffer text = { 0 };
+    struct paddle_archive archive;
+    struct limits limits = limits_default;
+    buffer_append_byte(&text, 'X');
+    buffer_append_u32le(&text, 5000);
+    buffer_append_fill(&text, 'z', 5000);
+    struct buffer bytes = dict_of((const char *)text.data, text.size);
+    limits.pickle_string_bytes = 5000;
+    CHECK_OK(open_within(&bytes, &limits, false, &archive));
+    paddle_save_release(&archive);
+    limits.pickle_string_bytes = 4999;
+    CHECK_FAILS(open_within(&bytes, &limits, false, &archive), RESHARD_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "pickle_string_bytes"));
+    buffer_release(&bytes);
+    buffer_release(&text);
+}
+
+/* What a file's own size allows is no work: elements that are read later add what they cost. */
+TEST(elements_that_are_read_for_a_value_are_no_work)
+{
+    uint64_t payload;
+    struct paddle_archive archive;
+    struct work work;
+    struct limits limits = limits_default;
+    struct buffer bytes = big_vector(20000, &payload);
+    struct reader reader = reader_over_memory(bytes.data, bytes.size, "test");
+    limits.budget = &work;
+    work_begin(&work, limits.work);
+    CHECK_OK(open_within(&bytes, &limits, false, &archive));
+    work.left = 20000; /* for the walk */
+    CHECK_OK(paddle_save_load_value(&archive, &reader, &limits, &archive.graph, archive.entries[0].value, &err));
+    paddle_save_release(&archive);
+    buffer_release(&bytes);
+}
+
 TEST(keys_that_occur_twice_are_refused)
 {
     struct buffer bytes = { 0 };
@@ -482,6 +524,8 @@ int main(void)
         cmocka_unit_test(eval_of_an_array_is_taken_in_the_old_form_alone),
         cmocka_unit_test(a_file_that_ends_inside_an_array_says_where),
         cmocka_unit_test(a_long_string_that_is_no_array_is_read),
+        cmocka_unit_test(a_long_string_has_a_limit),
+        cmocka_unit_test(elements_that_are_read_for_a_value_are_no_work),
         cmocka_unit_test(keys_that_occur_twice_are_refused),
         cmocka_unit_test(binary_tensors_are_read),
     };

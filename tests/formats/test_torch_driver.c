@@ -341,6 +341,18 @@ TEST(files_of_ranks_are_grouped_by_name)
         { "model_world_size_4_rank_0.pt", true, 0, "model_world_size_4_" },
         { "pytorch_model_fsdp_0_rank12.bin", true, 12, "pytorch_model_fsdp_0_" },
         { "rank_3.ckpt", true, 3, "" },
+        { "rank_3.pth", true, 3, "" },
+        { "rank999999.pt", true, 999999, "" },
+        { "rank1000000.pt", false, 0, NULL },
+        { "rank_0000001.pt", true, 1, "" },
+        { "rank_00000001.pt", false, 0, NULL },
+        { "ank_1.pt", false, 0, NULL },
+        { "_1.pt", false, 0, NULL },
+        { "1.pt", false, 0, NULL },
+        { ".pt", false, 0, NULL },
+        { "rank_1", false, 0, NULL },
+        { "pytorch_model_fsdp.bin", true, 0, "pytorch_model_fsdp" },
+        { "optimizer.bin", true, 0, "optimizer" },
         { "model_rank_0.safetensors", false, 0, NULL },
         { "zero_pp_rank_0_mp_rank_00_optim_states.pt", false, 0, NULL },
         { "rank_.pt", false, 0, NULL },
@@ -356,38 +368,119 @@ TEST(files_of_ranks_are_grouped_by_name)
         if (is_rank) {
             assert_int_equal(file.rank, cases[i].rank);
             assert_true(str_is(file.prefix, cases[i].prefix));
+            assert_true(str_ends_with(file.name, file.extension.data) && file.extension.data[0] == '.');
         }
     }
 }
 
+TEST(names_of_files_tell_what_they_hold)
+{
+    static const struct { const char *name; enum fsdp_kind kind; } cases[] = {
+        { "model_world_size_1_rank_0.pt", FSDP_MODEL }, { "pytorch_model_fsdp_0_rank1.bin", FSDP_MODEL }, { "rank_0.pt", FSDP_OTHER },
+        { "optim_world_size_1_rank_0.pt", FSDP_OPTIMIZER }, { "optimizer.bin", FSDP_OPTIMIZER }, { "extra_state_rank_0.pt", FSDP_EXTRA },
+        { "a_model_rank_0.pt", FSDP_OTHER },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct fsdp_file file;
+        assert_true(fsdp_file_parse(str_of(cases[i].name), &file));
+        assert_int_equal(fsdp_file_kind(&file), cases[i].kind);
+    }
+}
+
+/* may_lack: some may be missing, but none may be there twice. */
 TEST(ranks_are_complete_or_refused)
 {
     static const struct {
-        const char *why;
         const char *files[5];
-        uint32_t groups; /* 0: refused */
+        uint32_t groups, groups_may_lack, world; /* 0: refused. world: of the first group, where some may lack */
+        const char *says;
     } cases[] = {
-        { "all", { "model_rank_0.pt", "model_rank_1.pt" }, 1 },
-        { "one is missing", { "model_rank_0.pt", "model_rank_2.pt" }, 0 },
-        { "the first is missing", { "model_rank_1.pt" }, 0 },
-        { "fewer than said", { "m_world_size_3_rank_0.pt", "m_world_size_3_rank_1.pt" }, 0 },
-        { "two worlds", { "m_world_size_1_rank_0.pt", "m_world_size_2_rank_0.pt", "m_world_size_2_rank_1.pt" }, 0 },
-        { "the same rank twice", { "model_rank_0.pt", "model_rank_1.pt", "model_rank_01.pt" }, 0 },
-        { "optimizer beside", { "optim_rank_0.pt", "model_rank_0.pt" }, 2 },
+        { { "model_rank_0.pt", "model_rank_1.pt" }, 1, 1, 2, NULL },
+        { { "model_rank_0.pt", "model_rank_2.pt" }, 0, 1, 3, "the file of rank 1 beside 'model_rank_0.pt' is missing" },
+        { { "model_rank_1.pt" }, 0, 1, 2, "the file of rank 0 beside 'model_rank_1.pt' is missing" },
+        { { "m_world_size_3_rank_0.pt", "m_world_size_3_rank_1.pt" }, 0, 1, 3,
+          "'m_world_size_3_rank_0.pt' says 3 ranks, but there are 2 files" },
+        { { "m_world_size_12_rank_0.pt" }, 0, 1, 12, "'m_world_size_12_rank_0.pt' says 12 ranks, but there are 1 files" },
+        { { "m_world_size_1_rank_0.pt", "m_world_size_1_rank_1.pt" }, 0, 0, 0, "says 1 ranks, but there are 2 files" },
+        { { "m_world_size_1_rank_0.pt", "m_world_size_2_rank_0.pt", "m_world_size_2_rank_1.pt" }, 0, 0, 0,
+          "'m_world_size_1_rank_0.pt' and 'm_world_size_2_rank_0.pt' are of different world sizes" },
+        { { "m_world_size_1_rank_0.pt", "n_world_size_2_rank_0.pt", "n_world_size_2_rank_1.pt" }, 2, 2, 1, NULL },
+        { { "model_world_size_1_rank_0.pt", "n_world_size_1_rank_0.pt" }, 2, 2, 1, NULL },
+        { { "model_rank_0.pt", "model_rank_1.pt", "model_rank_01.pt" }, 0, 0, 0, "two files of rank 1, one is 'model_rank_" },
+        { { "model_rank_0.pt", "model_rank_00.pt", "model_rank_2.pt" }, 0, 0, 0, "two files of rank 0, one is 'model_rank_" },
+        { { "optim_rank_0.pt", "extra_rank_0.pt", "a_rank_0.pt", "model_rank_0.pt" }, 4, 4, 1, NULL },
+        { { "model_rank_0.pt", "model_rank_0.bin", "model_rank_1.bin" }, 2, 2, 2, NULL },
+        { { "config.json" }, 0, 0, 0, NULL },
+    };
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+        const bool may_lack = i % 2;
+        const uint32_t expected = may_lack ? cases[i / 2].groups_may_lack : cases[i / 2].groups;
+        struct store *store = store_new_memory();
+        struct fsdp_groups groups;
+        for (size_t j = 0; j < 5 && cases[i / 2].files[j]; j++)
+            memory_put_text(store, cases[i / 2].files[j], "x");
+        reshard_status status = fsdp_groups_find(store, "", may_lack, &groups, &err);
+        if (status != (expected || !cases[i / 2].says ? RESHARD_OK : RESHARD_ERR_FORMAT))
+            fail_msg("case %zu: status %d: %s", i / 2, status, err.message);
+        if (status && !strstr(err.message, cases[i / 2].says))
+            fail_msg("case %zu: %s", i / 2, err.message);
+        if (!status) {
+            assert_int_equal(groups.count, expected);
+            if (expected && may_lack)
+                assert_int_equal(groups.groups[0].world, cases[i / 2].world);
+            for (uint32_t g = 1; g < groups.count; g++)
+                assert_true(fsdp_file_kind(&groups.groups[g - 1].files[0]) <= fsdp_file_kind(&groups.groups[g].files[0]));
+            fsdp_groups_release(&groups);
+        }
+        store_free(store);
+    }
+}
+
+TEST(a_rank_s_file_means_those_of_its_name)
+{
+    struct store *store = store_new_memory();
+    struct fsdp_groups groups;
+    memory_put_text(store, "d/model_rank_0.pt", "x");
+    memory_put_text(store, "d/model_rank_1.pt", "x");
+    memory_put_text(store, "d/optim_rank_0.pt", "x");
+    memory_put_text(store, "d/other.pt", "x");
+    CHECK_OK(fsdp_groups_find(store, "d/model_rank_1.pt", false, &groups, &err));
+    assert_int_equal(groups.count, 1);
+    assert_int_equal(groups.groups[0].count, 2);
+    assert_true(str_is(groups.groups[0].files[1].name, "d/model_rank_1.pt"));
+    fsdp_groups_release(&groups);
+    CHECK_OK(fsdp_groups_find(store, "d", false, &groups, &err));
+    assert_int_equal(groups.count, 2);
+    fsdp_groups_release(&groups);
+    CHECK_FAILS(fsdp_groups_find(store, "d/other.pt", false, &groups, &err), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "'d/other.pt' is not the file of one rank"));
+    store_free(store);
+}
+
+/* verl's step has a folder a model; that of the policy is read, and another one is told. */
+TEST(the_folder_of_a_step_is_that_of_its_model)
+{
+    static const struct { const char *files[3], *name, *found, *other; } cases[] = {
+        { { "s/actor/model_rank_0.pt" }, "s", "s/actor", NULL },
+        { { "s/critic/model_rank_0.pt", "s/actor/model_rank_0.pt" }, "s", "s/actor", "critic" },
+        { { "s/critic/model_rank_0.pt", "s/actor/config.json" }, "s", "s/critic", NULL },
+        { { "s/ref/model_rank_0.pt", "s/reward/model_rank_0.pt" }, "s", "s/ref", "reward" },
+        { { "s/actor/model_rank_0.pt", "s/rank_0.pt" }, "s", "s", NULL },
+        { { "s/actor/model_rank_0.pt" }, "s/actor", "s/actor", NULL },
+        { { "s/actor/model_rank_0.pt" }, "s/actor/model_rank_0.pt", "s/actor/model_rank_0.pt", NULL },
+        { { "actor/model_rank_0.pt" }, "", "actor", NULL },
+        { { "s/other/model_rank_0.pt" }, "s", "s", NULL },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct store *store = store_new_memory();
-        struct fsdp_groups groups;
-        for (size_t j = 0; cases[i].files[j]; j++)
+        struct arena arena = { 0 };
+        const char *other = "";
+        for (size_t j = 0; j < 3 && cases[i].files[j]; j++)
             memory_put_text(store, cases[i].files[j], "x");
-        reshard_status status = fsdp_groups_find(store, "", false, &groups, &err);
-        if (status != (cases[i].groups ? RESHARD_OK : RESHARD_ERR_FORMAT))
-            fail_msg("%s: status %d: %s", cases[i].why, status, err.message);
-        if (!status) {
-            assert_int_equal(groups.count, cases[i].groups);
-            assert_true(str_starts_with(groups.groups[0].files[0].prefix, "model"));
-            fsdp_groups_release(&groups);
-        }
+        const char *found = fsdp_folder_find(store, cases[i].name, &arena, &other);
+        if (strcmp(found, cases[i].found) != 0 || strcmp(other ? other : "none", cases[i].other ? cases[i].other : "none") != 0)
+            fail_msg("case %zu: '%s', %s", i, found, other ? other : "no other");
+        arena_release(&arena);
         store_free(store);
     }
 }
@@ -403,7 +496,10 @@ int main(void)
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
         cmocka_unit_test(a_folder_of_shards_is_what_its_index_says),
         cmocka_unit_test(files_of_ranks_are_grouped_by_name),
+        cmocka_unit_test(names_of_files_tell_what_they_hold),
         cmocka_unit_test(ranks_are_complete_or_refused),
+        cmocka_unit_test(a_rank_s_file_means_those_of_its_name),
+        cmocka_unit_test(the_folder_of_a_step_is_that_of_its_model),
     };
     return cmocka_run_group_tests_name("torch_driver", tests, NULL, NULL);
 }

@@ -39,6 +39,13 @@ TEST(experts_and_pieces_become_whole_tensors)
     assert_int_equal(catalog->tensors[moment].chunk_count, 2);
     assert_int_equal(catalog_vector_at(catalog, catalog->tensors[moment].shape)[0], 4);
     assert_true(str_is(catalog->objects[catalog->chunks[catalog->tensors[second].first_chunk].object].name, MODEL_2));
+    bool is_told = false;
+    for (uint32_t i = 0; i < catalog->warning_count; i++) {
+        assert_false(catalog->warnings[i].is_damage); /* nothing is lost */
+        is_told = is_told || str_is(catalog->warnings[i].text,
+                                    "'model:m.experts.': the experts of 2 ranks, 1 each, have got the numbers in the model");
+    }
+    assert_true(is_told);
     source_free(source);
     store_free(store);
 }

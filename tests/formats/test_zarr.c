@@ -260,13 +260,30 @@ TEST(an_inner_chunk_outside_the_shards_data_is_refused)
     }
 }
 
+struct wrong_document {
+    const char *why, *name, *document;
+    reshard_status status;
+    const char *message;
+};
+
+static void refused_must_be(const struct wrong_document *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct store *store = store_new_memory();
+        struct source *source = NULL;
+        memory_put_text(store, cases[i].name, cases[i].document);
+        err = (reshard_error){ 0 };
+        reshard_status status = memory_open(store, "", false, &source, &err);
+        if (status != cases[i].status || !strstr(err.message, cases[i].message) || !strstr(err.message, cases[i].name))
+            fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
+        source_free(source);
+        store_free(store);
+    }
+}
+
 TEST(wrong_documents_are_refused_with_the_member)
 {
-    static const struct {
-        const char *why, *name, *document;
-        reshard_status status;
-        const char *message;
-    } cases[] = {
+    static const struct wrong_document cases[] = {
 #define GOOD2 V2_F4 "\"fill_value\":0,\"order\":\"C\","
         { "no chunks", ".zarray", V2(GOOD2 "\"shape\":[2]"), RESHARD_ERR_FORMAT, "'chunks' is missing" },
         { "an extent of 0", ".zarray", V2(GOOD2 "\"shape\":[2],\"chunks\":[0]"), RESHARD_ERR_FORMAT, "extent 0" },
@@ -317,16 +334,95 @@ TEST(wrong_documents_are_refused_with_the_member)
         { "codecs that are no list", "zarr.json", V3("[2]", GOOD3 "\"codecs\":{}"), RESHARD_ERR_FORMAT, "no list" },
         { "a name that leads out", ".zmetadata", "{\"metadata\":{\"../x/.zarray\":{}}}", RESHARD_ERR_FORMAT, "'..'" },
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct store *store = store_new_memory();
-        struct source *source = NULL;
-        memory_put_text(store, cases[i].name, cases[i].document);
-        err = (reshard_error){ 0 };
-        reshard_status status = memory_open(store, "", false, &source, &err);
-        if (status != cases[i].status || !strstr(err.message, cases[i].message) || !strstr(err.message, cases[i].name))
-            fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
-        store_free(store);
-    }
+    refused_must_be(cases, sizeof(cases) / sizeof(cases[0]));
+}
+
+/* Each member of the documents of either version, as something that it may not be. */
+TEST(members_that_are_something_else_are_refused)
+{
+    static const struct wrong_document cases[] = {
+        { "no object", ".zarray", "[]",
+          RESHARD_ERR_FORMAT, "the document is no object" },
+        { "a format that is no number", ".zarray", "{\"zarr_format\":\"2\"}",
+          RESHARD_ERR_FORMAT, "zarr_format is no integer" },
+        { "another format", ".zarray", "{\"zarr_format\":3}",
+          RESHARD_ERR_UNSUPPORTED, "zarr_format 3, expected 2" },
+        { "a separator that is none", ".zarray", V2(GOOD2 "\"shape\":[2],\"chunks\":[1]" ",\"dimension_separator\":\"-\""),
+          RESHARD_ERR_FORMAT, "the separator is neither" },
+        { "an order that is none", ".zarray", V2(V2_F4 "\"fill_value\":0,\"order\":\"A\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "order is neither" },
+        { "a dtype that is none", ".zarray", V2("\"dtype\":4,\"compressor\":null,\"filters\":null,\"fill_value\":0,\"order\":\"C\","
+             "\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "dtype is no string" },
+        { "a compressor without id", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":{\"level\":1},\"filters\":null,\"fill_value\":0,"
+             "\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "compressor: a codec is no object with an id" },
+        { "filters that are no list", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,\"filters\":{\"id\":\"zlib\"},"
+             "\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "filters is no list" },
+        { "a filter without id", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,\"filters\":[7],\"fill_value\":0,"
+             "\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "filters: a codec is no object with an id" },
+        { "a raw lzma", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":{\"id\":\"lzma\",\"format\":3},\"filters\":null,"
+             "\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_UNSUPPORTED, "lzma without a header" },
+        { "a shuffle of nothing", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,\"filters\":[{\"id\":\"shuffle\","
+             "\"elementsize\":0}],\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "elementsize is no size" },
+        { "a checksum in the middle", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,\"filters\":[{\"id\":\"crc32\","
+             "\"location\":\"middle\"}],\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "location is neither" },
+        { "many filters", ".zarray", V2("\"dtype\":\"<f4\",\"compressor\":null,"
+             "\"filters\":[{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},"
+             "{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"},{\"id\":\"zlib\"}],\"fill_value\":0,\"order\":\"C\",\"shape\":[2],"
+             "\"chunks\":[1]"),
+          RESHARD_ERR_UNSUPPORTED, "more than" },
+        { "a group of another format", ".zgroup", "{\"zarr_format\":1}",
+          RESHARD_ERR_FORMAT, "zarr_format of a group is not 2" },
+        { "consolidated nothing", ".zmetadata", "{\"metadata\":7}",
+          RESHARD_ERR_FORMAT, "no object 'metadata'" },
+        { "no type of node", "zarr.json", "{\"zarr_format\":3}",
+          RESHARD_ERR_FORMAT, "node_type is missing" },
+        { "another type of node", "zarr.json", "{\"zarr_format\":3,\"node_type\":\"leaf\"}",
+          RESHARD_ERR_FORMAT, "node_type 'leaf' is neither" },
+        { "no chunk_shape", "zarr.json", V3("[2]", "\"data_type\":\"float32\",\"chunk_grid\":{\"name\":\"regular\","
+             "\"configuration\":{}}," KEYS "\"fill_value\":0," "\"codecs\":[" LITTLE "]"),
+          RESHARD_ERR_FORMAT, "chunk_grid has no chunk_shape" },
+        { "keys of another kind", "zarr.json", V3("[2]", "\"data_type\":\"float32\"," GRID("[2]") "\"chunk_key_encoding\":\"fan\","
+             "\"fill_value\":0," "\"codecs\":[" LITTLE "]"),
+          RESHARD_ERR_UNSUPPORTED, "chunk_key_encoding 'fan', supported are 'default' and 'v2'" },
+        { "transformers", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"storage_transformers\":[\"x\"]"),
+          RESHARD_ERR_UNSUPPORTED, "storage_transformers, none is supported" },
+        { "attributes that are none", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"attributes\":[]"),
+          RESHARD_ERR_FORMAT, "attributes is no object" },
+        { "names of more axes", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"dimension_names\":[\"x\",\"y\"]"),
+          RESHARD_ERR_FORMAT, "dimension_names is no list of 1 names" },
+        { "a name that is a number", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"dimension_names\":[1]"),
+          RESHARD_ERR_FORMAT, "dimension_names: name 0 is no string" },
+        { "a codec that is a number", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[7]"),
+          RESHARD_ERR_FORMAT, "is neither a name nor an object with one" },
+        { "a configuration that is a number", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"bytes\",\"configuration\":7}]"),
+          RESHARD_ERR_FORMAT, "configuration is no object" },
+        { "an order of more axes", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"transpose\","
+             "\"configuration\":{\"order\":[0,1]}}," LITTLE "]"),
+          RESHARD_ERR_FORMAT, "order is no list of 1 axes" },
+        { "no index codecs", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],\"index_codecs\":[]"),
+          RESHARD_ERR_FORMAT, "index_codecs is no list of codecs" },
+        { "an index that is compressed", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],"
+             "\"index_codecs\":[" LITTLE ",\"gzip\"]"),
+          RESHARD_ERR_UNSUPPORTED, "index codec 'gzip'" },
+        { "inner chunks of more axes", "zarr.json", SHARD_OF("\"chunk_shape\":[2,1],\"codecs\":[\"bytes\"],\"index_codecs\":[" LITTLE "]"),
+          RESHARD_ERR_FORMAT, "chunk_shape is no list of 1 integers" },
+        { "an index in the middle", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],\"index_location\":\"middle\","
+             "\"index_codecs\":[" LITTLE "]"),
+          RESHARD_ERR_FORMAT, "index_location is neither" },
+    };
+    refused_must_be(cases, sizeof(cases) / sizeof(cases[0]));
 }
 
 static struct store *nested_store(void)
@@ -488,6 +584,57 @@ TEST(options_that_do_not_fit_are_refused)
 
 /* ---- faults ---- */
 
+/* The items of a catalog as "key value", a line each. */
+static void describe_items(const struct catalog *catalog, struct buffer *out)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        buffer_append_str(out, catalog->items[i].key);
+        buffer_append_byte(out, ' ');
+        CHECK_OK(value_to_json(catalog->items[i].value, out, AT_MOST(1000), &err));
+        buffer_append_byte(out, '\n');
+    }
+    buffer_append_byte(out, '\0');
+}
+
+/* Of the array, of the group that it is in, and of the outermost one: each in its own node, in either version of the format. Version 2
+ * has no names of axes, which is noted. */
+TEST(attributes_and_names_of_axes_stay_with_their_nodes)
+{
+    static const char *const expected[] = {
+        ".zattrs {\"step\": 17}\ng/.zattrs {\"of\": \"g\"}\ng/w/.zattrs {\"u\": \"m\"}\n",
+        "g/w/.zattrs {\"u\": \"m\"}\ng/w/dimension_names [\"x\"]\ng/.zattrs {\"of\": \"g\"}\n.zattrs {\"step\": 17}\n",
+    };
+    for (int i = 0; i < 2; i++) {
+        const struct option_value options[] = { { "zarr-format", i ? "3" : "2" }, { NULL, NULL } };
+        struct store *store = store_new_memory();
+        struct source *source = NULL, *again = NULL;
+        struct target target;
+        struct buffer found = { 0 };
+        memory_put_text(store, "in/zarr.json", "{\"zarr_format\":3,\"node_type\":\"group\",\"attributes\":{\"step\":17}}");
+        memory_put_text(store, "in/g/zarr.json", "{\"zarr_format\":3,\"node_type\":\"group\",\"attributes\":{\"of\":\"g\"}}");
+        memory_put_text(store, "in/g/w/zarr.json",
+                        V3("[1]", "\"data_type\":\"float32\"," GRID("[1]") KEYS "\"fill_value\":3,\"codecs\":[" LITTLE "],"
+                           "\"attributes\":{\"u\":\"m\"},\"dimension_names\":[\"x\"]"));
+        memory_put(store, "in/g/w/c/0", "abcd", 4);
+        CHECK_OK(memory_open(store, "in", false, &source, &err));
+        struct whole_request whole = request_whole(source, options);
+        CHECK_OK(lay_out("zarr", &whole.request, &target, &err));
+        assert_int_equal(target.dropped.count, i ? 0 : 1);
+        if (!i)
+            assert_true(str_is(target.dropped.notes[0].key, "g/w/dimension_names"));
+        CHECK_OK(publish_simply(store, "out", &whole.request, &target, &err));
+        CHECK_OK(memory_open(store, "out", false, &again, &err));
+        describe_items(again->catalog, &found);
+        assert_string_equal((const char *)found.data, expected[i]);
+        buffer_release(&found);
+        source_free(again);
+        target_free(&target);
+        request_release(&whole);
+        source_free(source);
+        store_free(store);
+    }
+}
+
 static reshard_status open_and_lay_out(struct store *store)
 {
     static const struct option_value options[] = { { "chunks", "2,3" }, { "codec", "zstd" }, { NULL, NULL } };
@@ -538,11 +685,13 @@ int main(void)
         cmocka_unit_test(shards_are_read_through_their_index),
         cmocka_unit_test(an_inner_chunk_outside_the_shards_data_is_refused),
         cmocka_unit_test(wrong_documents_are_refused_with_the_member),
+        cmocka_unit_test(members_that_are_something_else_are_refused),
         cmocka_unit_test(groups_attributes_and_stray_files_are_found),
         cmocka_unit_test(unsupported_arrays_can_be_left_out),
         cmocka_unit_test(an_extent_that_old_versions_lost_is_found_again),
         cmocka_unit_test(chunk_files_have_the_names_and_sizes_of_their_grid),
         cmocka_unit_test(options_that_do_not_fit_are_refused),
+        cmocka_unit_test(attributes_and_names_of_axes_stay_with_their_nodes),
         cmocka_unit_test(failed_allocations_end_in_an_error_and_leak_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

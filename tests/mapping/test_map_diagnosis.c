@@ -68,6 +68,65 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
     MAP_CASES_CHECK(strict, STRICT, make_source, print_diagnoses);
 }
 
+/* What we take and Paddle's own engine does not: an error for who asks for the latter, a warning for others. */
+TEST(what_paddles_engine_would_not_take_is_told)
+{
+    static const struct map_case strict[] = {
+        { "an attribute before the flag, axis apart", "a -> c, axis=0, num_heads=2, fused_ffn",
+          "t:1:17: error: Paddle's engine takes an attribute before fused_ffn for a name\n"
+          "    1 | a -> c, axis=0, num_heads=2, fused_ffn\n"
+          "      |                 ^^^^^^^^^\n"
+          "t:1:17: error: fused_ffn has no attribute 'num_heads'\n"
+          "    1 | a -> c, axis=0, num_heads=2, fused_ffn\n"
+          "      |                 ^^^^^^^^^\n"
+          "hint: use a second statement\n" },
+        { "one placeholder twice", "a.$LAYER_ID.$LAYER_ID -> c.$LAYER_ID",
+          "t:1:1: error: Paddle's engine fails where a name has one placeholder twice\n"
+          "    1 | a.$LAYER_ID.$LAYER_ID -> c.$LAYER_ID\n"
+          "      | ^^^^^^^^^^^^^^^^^^^^^\n"
+          "t:1:1: warning: no key matches: the statement has no effect\n"
+          "    1 | a.$LAYER_ID.$LAYER_ID -> c.$LAYER_ID\n"
+          "      | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+          "hint: the numbers come from the keys of the source\n" },
+        { "a hole without the placeholder", "layer.$LAYER_ID.w -> _",
+          "t:1:22: error: Paddle's engine wants $LAYER_ID in '_' too\n"
+          "    1 | layer.$LAYER_ID.w -> _\n"
+          "      |                      ^\n" },
+        { "a star in a transposed name", "layer.*.w^T -> c, axis=0",
+          "t:1:1: error: Paddle's engine finds no key for a star in a transposed name\n"
+          "    1 | layer.*.w^T -> c, axis=0\n"
+          "      | ^^^^^^^^^^^\n" },
+    };
+    static const struct map_case forwards[] = {
+        { "the same is a warning for us", "a -> c, axis=0, num_heads=2, fused_ffn",
+          "t:1:17: warning: Paddle's engine takes an attribute before fused_ffn for a name\n"
+          "    1 | a -> c, axis=0, num_heads=2, fused_ffn\n"
+          "      |                 ^^^^^^^^^\n"
+          "t:1:17: error: fused_ffn has no attribute 'num_heads'\n"
+          "    1 | a -> c, axis=0, num_heads=2, fused_ffn\n"
+          "      |                 ^^^^^^^^^\n"
+          "hint: use a second statement\n" },
+        { "what is written with words of ours is not for Paddle", "n = 1\na -> c, axis=0, num_heads=n, fused_ffn",
+          "t:2:17: error: fused_ffn has no attribute 'num_heads'\n"
+          "    2 | a -> c, axis=0, num_heads=n, fused_ffn\n"
+          "      |                 ^^^^^^^^^\n"
+          "hint: use a second statement\n" },
+        { "and the rest", "layer.$LAYER_ID.w -> _",
+          "t:1:22: warning: Paddle's engine wants $LAYER_ID in '_' too\n"
+          "    1 | layer.$LAYER_ID.w -> _\n"
+          "      |                      ^\n" },
+    };
+    static const struct map_case backwards[] = {
+        { "a flag that splits", "c -> a, b, fused_ffn",
+          "t:1:1: warning: Paddle's engine crashes on fused_ffn into 2 names backwards\n"
+          "    1 | c -> a, b, fused_ffn\n"
+          "      | ^^^^^^^^^^^^^^^^^^^^\n" },
+    };
+    MAP_CASES_CHECK(strict, STRICT, make_source, print_diagnoses);
+    MAP_CASES_CHECK(forwards, FORWARDS, make_source, print_diagnoses);
+    MAP_CASES_CHECK(backwards, BACKWARDS, make_source, print_diagnoses);
+}
+
 /* The first are kept; all are counted, and the text says that there are more. */
 TEST(many_diagnoses_are_counted)
 {
@@ -111,8 +170,11 @@ TEST(growth_is_limited)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(a_diagnosis_shows_place_line_caret_and_hint),
-                                        cmocka_unit_test(many_diagnoses_are_counted),
-                                        cmocka_unit_test(growth_is_limited) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_diagnosis_shows_place_line_caret_and_hint),
+        cmocka_unit_test(what_paddles_engine_would_not_take_is_told),
+        cmocka_unit_test(many_diagnoses_are_counted),
+        cmocka_unit_test(growth_is_limited),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 """What `convert --to paddle-flex` writes, looked at with Python's own unpickler: each generation of the metadata,
 who keeps what of replicas, paths, names, items, the layout of a reference, and what is refused."""
 import argparse
+import collections
 import json
 import pathlib
 import shutil
@@ -12,6 +13,9 @@ import sys
 import tempfile
 
 import strategies as S
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import torch_stub  # noqa: E402
 
 OLD, NEW = "paddle.distributed.checkpoint.metadata", "paddle.distributed.flex_checkpoint.dcp.metadata"
 SHARD = ["global_offset", "local_shape", "dtype", "global_shape", "is_flattened", "flattened_range"]
@@ -224,6 +228,18 @@ def check_items(shell, work, beside):
     return "" if values[0] and values[0] == values[1] and len(S.unpickle(out / "1_0.distcp")) == len(values[0]) + 1 else f"items {values}"
 
 
+def check_dropped(shell, work):
+    """What its unpickler would not take for data is left out, and why is said."""
+    storage = lambda number: torch_stub.tensor("FloatStorage", (2,), bytes([number]) * 8)
+    torch_stub.write_zip(work / "objects.pt", {"w": storage(1), "plain": {"a": (1, None, True)}, "set": {1, 2}, "class": torch_stub.Named(
+        "torch", "float32"), "made": collections.defaultdict(list, k=[1]), "raw": storage(3).storage})
+    shutil.rmtree(work / "out", ignore_errors=True)
+    code, _, said = shell.run("convert", work / "objects.pt", work / "out", "--to", "paddle-flex")
+    wanted = [f"dropped: {key}: it is an object of a class, not plain data" for key in ("set", "class", "made")]
+    lacking = [line for line in (*wanted, "dropped: raw: it has tensors in it") if line not in said.splitlines()]
+    return f"exit {code}: {said}" if code or lacking or said.count("dropped") != 4 else ""
+
+
 def check_like(shell, path):
     out, message = shell.convert(path, "--like", path)
     if message:
@@ -328,6 +344,7 @@ def main():
         tap("names of the framework stay", check_kept_names(shell, work))
         tap("files beside tensors", check_side_files(shell, work, five))
         tap("values beside tensors", check_items(shell, work, arguments.fixtures / "paddle/paddle331-numpy/ckpt.pdparams"))
+        tap("values that are no plain data", check_dropped(shell, work))
         for case in ("paddle-fc-replicas", "paddle-fc-safetensors", "paddle-fc-flat-nd", "paddle-fc-nested", "paddle262-mesh4",
             "paddle311-mesh2",
                      "paddle322-fc-flat", "paddle-strategy-trainer-tp2", "paddle-fc-emptyrank", "paddle-strategy-tp2-sdv2-2"):

@@ -133,8 +133,19 @@ def torch_objects():
     optimizer = {"state": {0: {"m": floats(3)}}, "groups": [{"b": (0.9, 0.95)}]}
     nested = Ordered([("model", (floats(1), [floats(2), ()])), ("epoch", 3), ("opt", optimizer)])
     yield "a training state of torch", nested, nested, []
-    made = collections.defaultdict(list, t=[floats(1)])
-    yield "a class that paddle.load refuses", {"d": made, "b": b"b"}, {"d": {"t": [floats(1)]}}, ["'d' becomes a dict", "dropped: b:"]
+    made = lambda: collections.defaultdict(list, t=[floats(1)])
+    yield ("a class that paddle.load refuses", {"d": made(), "b": b"b"}, {"d": {"t": [floats(1)]}},
+           ["'d' becomes a dict", "dropped: b:"])
+    yield ("a class behind another dict", {"x": {"y": {"z": floats(2)}}, "d": made()},
+           {"x": {"y": {"z": floats(2)}}, "d": {"t": [floats(1)]}},
+           ["'d' becomes a dict"])
+    yield ("a class further in", {"x": {"y": floats(2), "d": made()}}, {"x": {"y": floats(2), "d": {"t": [floats(1)]}}},
+           ["'x.d' becomes a dict"])
+    marked = Ordered(a=floats(5))
+    marked.kind = torch_stub.Named("torch", "float32")
+    yield ("an attribute that paddle.load does not make", {"x": {"y": floats(2)}, "m": marked},
+           {"x": {"y": floats(2)}, "m": Ordered(a=floats(5))},
+           ["'m' loses its attributes"])
     odd = {"o": {torch_stub.Named("torch", "float32"): floats(1)}}
     yield "a key that paddle.load does not make", odd, {"o": {"torch.float32": floats(1)}}, ["o.torch.float32: a key that"]
 

@@ -308,6 +308,36 @@ TEST(what_is_filled_belongs_to_the_plan)
     catalog_free(packed);
 }
 
+/* Every element comes from one and the same place, whatever box is filled. */
+TEST(a_fill_is_read_without_moving_on)
+{
+    static const enum dtype types[] = { DTYPE_F32, DTYPE_F4 };
+    static const int64_t zero[] = { 0, 0 }, start[] = { 4, 0 }, extent[] = { 4, 8 };
+    for (int i = 0; i < 2; i++) {
+        struct catalog *source = whole_catalog(types[i]), *target = catalog_with("x", types[i], 2, shape_8x8, 1);
+        struct recipe recipe = { .source_tensor = RECIPE_FILL, .rank = 2, .target_start = zero, .extent = shape_8x8 };
+        struct plan *plan;
+        struct plan_copy copy = { .source_offset = 7 };
+        CHECK_OK(catalog_add_chunk(target, 0, NULL, NULL, 0, 100, 256, NULL, &err));
+        CHECK_OK(catalog_seal(target, false, &err));
+        CHECK_OK(plan_new(source, target, &recipe, 1, &plan, &err));
+        assert_int_equal(plan->step_count, 1);
+        CHECK_OK(plan_part_copy(plan, &plan->steps[0], start, extent, &copy, &err));
+        assert_int_equal(copy.source_offset, 0);
+        assert_int_equal(copy.target_offset, 100 + (i ? 16 : 128));
+        assert_int_equal(copy.spec.rank, i ? 1 : 2);
+        assert_int_equal(copy.spec.extent[0], i ? 16 : 4);
+        assert_int_equal(copy.spec.target_stride[0], i ? 1 : 32);
+        for (int axis = 0; axis < copy.spec.rank; axis++)
+            assert_int_equal(copy.spec.source_stride[axis], 0);
+        assert_true(copy.spec.source_dtype == copy.spec.target_dtype && copy.spec.target_dtype == (i ? DTYPE_U8 : DTYPE_F32));
+        assert_int_equal(copy.spec.flags, 0);
+        plan_free(plan);
+        catalog_free(source);
+        catalog_free(target);
+    }
+}
+
 TEST(ranks_may_differ_where_extents_are_one)
 {
     static const int64_t stacked[] = { 3, 4, 8 }, row[] = { 4, 8 }, at[] = { 1, 0, 0 }, box[] = { 1, 4, 8 }, zero[] = { 0, 0, 0 },
@@ -448,6 +478,7 @@ int main(void)
         cmocka_unit_test(a_block_of_columns_is_one_step),
         cmocka_unit_test(parts_of_a_plan_are_near_equal),
         cmocka_unit_test(what_is_filled_belongs_to_the_plan),
+        cmocka_unit_test(a_fill_is_read_without_moving_on),
         cmocka_unit_test(ranks_may_differ_where_extents_are_one),
         cmocka_unit_test(casts_on_the_way_belong_to_the_plan),
         cmocka_unit_test(elements_beyond_the_bytes_of_their_chunk_are_refused),

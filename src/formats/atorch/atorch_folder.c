@@ -180,8 +180,6 @@ reshard_status atorch_folder_read(const struct source *source, struct atorch_fol
         status = folder_sort(&reading, counts);
     if (status)
         return status;
-    if (reading.world > UINT32_MAX / 2)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRIu64 " ranks", reading.world);
     for (int kind = 0; kind < ATORCH_RANK_FILES && !status; kind++) {
         bool is_wanted = counts[kind] || (kind != ATORCH_OPTIM && (counts[ATORCH_PARAM] || counts[ATORCH_META])) ||
                          (kind == ATORCH_OPTIM && out->single[ATORCH_OPTIM_META] && reading.world);
@@ -189,7 +187,7 @@ reshard_status atorch_folder_read(const struct source *source, struct atorch_fol
             status = source_bears_loss(source) ? folder_bear(&reading, (enum atorch_file_kind)kind, source->catalog)
                                                : folder_missing(&reading, (enum atorch_file_kind)kind);
     }
-    out->ranks = (uint32_t)reading.world;
+    out->ranks = (uint32_t)reading.world; /* no more than there are files, or RANKS_A_FILE_MAX for each; else one is missing */
     if (!status)
         folder_warn(&reading, source->catalog);
     return status;

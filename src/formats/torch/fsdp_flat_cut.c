@@ -57,9 +57,9 @@ static reshard_status begin_numbers(struct flat_planning *planning)
 {
     struct fsdp_flat_plan *plan = planning->plan;
     plan->number_count = plan->source->number_count;
-    plan->number_of = arena_array(&plan->arena, (size_t)plan->parameter_count + 1, sizeof(*plan->number_of));
-    plan->target_number = arena_array(&plan->arena, (size_t)plan->number_count + 1, sizeof(*plan->target_number));
-    plan->parameter_of = arena_array(&plan->arena, (size_t)plan->number_count + 1, sizeof(*plan->parameter_of));
+    plan->number_of = arena_array(&plan->arena, plan->parameter_count, sizeof(*plan->number_of));
+    plan->target_number = arena_array(&plan->arena, plan->number_count, sizeof(*plan->target_number));
+    plan->parameter_of = arena_array(&plan->arena, plan->number_count, sizeof(*plan->parameter_of));
     if (!plan->number_of || !plan->target_number || !plan->parameter_of)
         return error_set_memory(planning->err);
     for (uint32_t i = 0; i < plan->parameter_count; i++)

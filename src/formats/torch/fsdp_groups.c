@@ -92,10 +92,10 @@ static reshard_status check_group(struct fsdp_group *group, bool may_lack, resha
     const struct fsdp_file *first = &group->files[0];
     uint32_t world = said_world(first->prefix), last = group->files[group->count - 1].rank;
     group->world = world > last ? world : last + 1;
-    for (uint32_t i = 0; i < group->count && !may_lack; i++) {
-        if (group->files[i].rank > i)
+    for (uint32_t i = 0; i < group->count; i++) {
+        if (!may_lack && group->files[i].rank > i)
             return error_set(err, RESHARD_ERR_FORMAT, "the file of rank %" PRIu32 " beside '%.*s' is missing", i, STR_ARG(first->name));
-        if (group->files[i].rank < i)
+        if (i > 0 && group->files[i].rank == group->files[i - 1].rank)
             return error_set(err, RESHARD_ERR_FORMAT, "two files of rank %" PRIu32 ", one is '%.*s'", group->files[i].rank,
                              STR_ARG(group->files[i].name));
     }

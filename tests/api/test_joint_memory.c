@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saving and loading as a group, where one allocation fails: an error that says so, never fewer tensors, keys or warnings. */
+#include "check.h"
+#include "fail_malloc.h"
+
+#include "api/held.h"
+#include "test_folder.h"
+
+#include <sys/stat.h>
+
+static char path[200];
+static const reshard_run_options run = { .struct_size = sizeof(run), .threads = 1 };
+
+static reshard_status save_once(struct held *held, reshard_error *err)
+{
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    convert.to = "torch_dist";
+    convert.overwrite = 1;
+    options.convert = &convert;
+    return reshard_save(NULL, path, held->sharded, &options, &run, err);
+}
+
+/* What is asked for: all but "copy", and two keys more that nothing has. */
+static struct held *asked_new(void)
+{
+    static const int64_t shape[] = { 7 };
+    struct held *all = held_new(0, 1), *asked = calloc(1, sizeof(*asked));
+    assert_non_null(asked);
+    assert_int_equal(reshard_sharded_new(&asked->sharded, NULL), RESHARD_OK);
+    for (size_t i = 0; i < reshard_sharded_count(all->sharded); i++) {
+        reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+        reshard_sharded_at(all->sharded, i, &tensor);
+        if (tensor.key.size == 4 && memcmp(tensor.key.data, "copy", 4) == 0)
+            continue;
+        tensor.data = (char *)asked + ((char *)tensor.data - (char *)all); /* the same place of what is filled */
+        assert_int_equal(reshard_sharded_add(asked->sharded, &tensor, NULL), RESHARD_OK);
+    }
+    tensor_add(asked, "stranger", 1, 0, shape, NULL, 0, asked->copy, NULL);
+    tensor_add(asked, "another", 1, 0, shape, NULL, 0, asked->copy, NULL);
+    held_free(all);
+    return asked;
+}
+
+/* The kind, key and text of each value of the result, one a line. */
+static void describe(const reshard_sharded *result, char *out, size_t size)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < reshard_sharded_value_count(result); i++) {
+        reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+        reshard_sharded_value_at(result, i, &value);
+        used += (size_t)snprintf(out + used, size - used, "%d %.*s\n", (int)value.kind, (int)value.key.size, value.key.data);
+    }
+}
+
+static reshard_status load_once(struct held *asked, int64_t strict, char *said, size_t size, reshard_error *err)
+{
+    reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
+    reshard_sharded *result = NULL;
+    options.strict = strict;
+    *said = 0;
+    reshard_status status = reshard_load(NULL, path, asked->sharded, &options, &run, &result, err);
+    if (!status)
+        describe(result, said, size);
+    reshard_sharded_free(result);
+    return status;
+}
+
+static int save_whole(void **state)
+{
+    struct held *held = held_new(0, 1);
+    reshard_error err = RESHARD_ERROR_INIT;
+    assert_int_equal(test_folder_make(state), 0);
+    snprintf(path, sizeof(path), "%s/saved", test_folder);
+    held_walk(held, 0, 1, true);
+    CHECK_OK(save_once(held, &err));
+    held_free(held);
+    return 0;
+}
+
+/* A run that was not hit, or that got along without, says and fills the same. */
+static void must_load_alike(int64_t strict, const char *expected)
+{
+    for (unsigned long nth = 1;; nth = fail_next(nth)) {
+        struct held *asked = asked_new();
+        reshard_error err = RESHARD_ERROR_INIT;
+        char said[4000];
+        fail_malloc_at(nth);
+        reshard_status status = load_once(asked, strict, said, sizeof(said), &err);
+        bool is_hit = fail_malloc_was_hit();
+        if (status && (!is_hit || status != RESHARD_ERR_MEMORY))
+            fail_msg("allocation %lu: status %d: %s", nth, status, err.message);
+        if (!status && strcmp(said, expected) != 0)
+            fail_msg("allocation %lu: %s", nth, said);
+        for (int i = 0; !status && i < ROWS * 3; i++)
+            assert_true(asked->rows[i] == value_of(1, i));
+        held_free(asked);
+        if (!is_hit)
+            break;
+    }
+}
+
+TEST(a_load_without_memory_hides_no_key)
+{
+    must_load_alike(RESHARD_STRICT_RETURN_ALL, "2 copy\n2 rng\n3 another\n3 stranger\n0 iteration\n0 content_metadata\n");
+}
+
+TEST(a_load_without_memory_hides_no_warning)
+{
+    must_load_alike(RESHARD_STRICT_LOG_ALL, "4 Unexpected keys (for this rank): {'another', 'stranger'}. Missing keys (for all ranks): "
+                                            "{'copy', 'rng'}.\n0 iteration\n0 content_metadata\n");
+}
+
+TEST(a_save_without_memory_leaves_the_old_one)
+{
+    for (unsigned long nth = 1;; nth = fail_next(nth)) {
+        struct held *held = held_new(0, 1), *asked = asked_new();
+        reshard_error err = RESHARD_ERROR_INIT;
+        char said[4000];
+        held_walk(held, 0, 1, true);
+        fail_malloc_at(nth);
+        reshard_status status = save_once(held, &err);
+        bool is_hit = fail_malloc_was_hit();
+        if (status && (!is_hit || status != RESHARD_ERR_MEMORY))
+            fail_msg("allocation %lu: status %d: %s", nth, status, err.message);
+        CHECK_OK(load_once(asked, RESHARD_STRICT_IGNORE_ALL, said, sizeof(said), &err));
+        assert_true(asked->rows[ROWS * 3 - 1] == value_of(1, ROWS * 3 - 1) && asked->scalar == value_of(6, 0));
+        held_free(held);
+        held_free(asked);
+        if (!is_hit)
+            break;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_load_without_memory_hides_no_key),
+        cmocka_unit_test(a_load_without_memory_hides_no_warning),
+        cmocka_unit_test(a_save_without_memory_leaves_the_old_one),
+    };
+    return cmocka_run_group_tests_name("joint memory", tests, save_whole, test_folder_remove);
+}

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""DTensor and ShardedTensor in files of ranks: each form in which torch has written them, and what is refused of one. Prints TAP.
+
+usage: shards_test.py --bin PATH
+
+The files are written here, object by object; tests/live has those of torch itself.
+"""
+import argparse
+import json
+import math
+import pathlib
+import struct
+import sys
+
+import small_models
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import torch_stub  # noqa: E402
+
+Named, Call, Object = torch_stub.Named, torch_stub.Call, torch_stub.Object
+TENSOR = "torch.distributed.tensor"
+
+
+def thing(name, **state):
+    """An object of one of torch.distributed's classes."""
+    return Object(Named(f"{TENSOR}.parts", name), state)
+
+
+def local(*shape, kind="FloatStorage"):
+    return torch_stub.tensor(kind, shape, bytes(math.prod(shape) * torch_stub.ELEMENT_BYTES[kind]))
+
+
+def whole(name, state, size=(5, 2), dtype="float32"):
+    arguments = (Named(TENSOR, name), Named("torch", dtype), size, (2, 1), 0, Named("torch", "strided"), "cpu", False)
+    return Call(Named("torch._tensor", "_rebuild_from_type_v2"),
+                (Named("torch._utils", "_rebuild_wrapper_subclass"), Named(TENSOR, name), arguments, state))
+
+
+def dtensor(part, mesh, *placements, **more):
+    return whole("DTensor", {"_local_tensor": part, "_spec": thing("DTensorSpec", mesh=mesh, placements=placements)}, **more)
+
+
+def shard(dim, **more):
+    return thing("Shard", dim=dim, **more)
+
+
+def layout(shape):
+    return thing("_MeshLayout", shape=shape, stride=1)
+
+
+# ---- the ways to write a mesh of two, and where a rank stands in it ----
+
+MESHES = {
+    "a layout": lambda rank: thing("DeviceMesh", _layout=layout((2,)), _coordinate_on_dim=[rank]),
+    "a layout of one number": lambda rank: thing("DeviceMesh", _layout=layout(2), _coordinate_on_dim=[rank]),
+    "a layout of tuples": lambda rank: thing("DeviceMesh", _layout=layout(((2, 1),)), _coordinate_on_dim=[rank]),
+    "axes": lambda rank: thing("DeviceMesh", _layout=thing("_MeshLayout", axes=(layout(2),)), _coordinate_on_dim=[rank]),
+    "a tensor": lambda rank: thing("DeviceMesh", mesh=torch_stub.tensor("LongStorage", (2,), struct.pack("<2q", 0, 1)),
+                                   _coordinate_on_dim=[rank]),
+    "a flat map": lambda rank: thing("DeviceMesh", _layout=layout((2,)), _flatten_rank_map=(0, 1), _rank=rank),
+    "a flat list": lambda rank: thing("DeviceMesh", _layout=layout((2,)), _flatten_mesh_list=[0, 1]),
+}
+
+
+def square(rank):
+    return thing("DeviceMesh", _layout=layout((2, 2)), _flatten_rank_map=(0, 1, 2, 3))
+
+
+def line(rank, **more):
+    return thing("DeviceMesh", **{"_layout": layout((2,)), "_coordinate_on_dim": [rank], **more})
+
+
+def put(shell, *tensors):
+    folder = shell.work / "c"
+    folder.mkdir(exist_ok=True)
+    for rank, tensor in enumerate(tensors):
+        torch_stub.write_zip(folder / f"model_world_size_{len(tensors)}_rank_{rank}.pt", {"w": tensor})
+    return folder
+
+
+def boxes_must_be(shell, expected, *tensors):
+    """expected: by rank, where its part begins, and the extents of that."""
+    chunks = json.loads(shell("ls", "--json", "--chunks", put(shell, *tensors)))["tensors"][0]["chunks"]
+    found = sorted((int(c["file"].removesuffix(".pt").rsplit("_", 1)[1]), c["start"], c["extent"]) for c in chunks)
+    assert found == [(rank, *box) for rank, box in enumerate(expected)], f"{found} instead of {expected}"
+
+
+HALVES = [([0, 0], [3, 2]), ([3, 0], [2, 2])]
+
+
+def meshes(shell):
+    for name, mesh in MESHES.items():
+        try:
+            boxes_must_be(shell, HALVES, dtensor(local(3, 2), mesh(0), shard(0)), dtensor(local(2, 2), mesh(1), shard(0)))
+        except AssertionError as problem:
+            raise AssertionError(f"{name}: {problem}") from None
+
+
+def places_in_a_square(shell):
+    """The flat list of ranks has the last dimension of the mesh innermost."""
+    parts = [dtensor(local(rows, 1), square(rank), shard(0), shard(1)) for rank, rows in enumerate((3, 3, 2, 2))]
+    boxes_must_be(shell, [([0, 0], [3, 1]), ([0, 1], [3, 1]), ([3, 0], [2, 1]), ([3, 1], [2, 1])], *parts)
+
+
+def copies(shell):
+    boxes_must_be(shell, [([0, 0], [5, 2])] * 2, *(dtensor(local(5, 2), line(rank), thing("Replicate")) for rank in (0, 1)))
+
+
+def parts_of_a_sum(shell):
+    """They are not the tensor, and are not told as one."""
+    for name in "Partial", "_Partial":
+        put(shell, *(dtensor(local(5, 2), line(rank), thing(name, reduce_op="sum")) for rank in (0, 1)))
+        assert not shell.tensors("c")
+        assert b"'w' is left out: its placement is Partial" in shell("verify", "c")
+
+
+def strided(shell):
+    """Of FSDP above tensor parallelism: the axis is cut by the second dimension of the mesh first."""
+    parts = [dtensor(local(2), square(rank), thing("_StridedShard", dim=0, split_factor=2), shard(0), size=(8,)) for rank in range(4)]
+    boxes_must_be(shell, [([0], [2]), ([4], [2]), ([2], [2]), ([6], [2])], *parts)
+
+
+def sharded(*parts, size=(5, 2)):
+    made = [thing("Shard", tensor=tensor, metadata=thing("ShardMetadata", shard_offsets=start, shard_sizes=extent))
+            for tensor, start, extent in parts]
+    return whole("ShardedTensor", (made, None), size=size)
+
+
+def sharded_tensors(shell):
+    boxes_must_be(shell, HALVES, sharded((local(3, 2), [0, 0], [3, 2])), sharded((local(2, 2), [3, 0], [2, 2])))
+
+
+def refused(shell):
+    none = thing("DeviceMesh", _layout=thing("_MeshLayout", stride=1))
+    good, tensor = line(0), local(5, 2)
+    for text, status, made in (
+            ("device mesh of a DTensor in a form that is not known", 5, dtensor(tensor, none, shard(0))),
+            ("device mesh of a DTensor in a form that is not known", 5, dtensor(tensor, line(0, _layout=layout((2, "x"))), shard(0))),
+            ("device mesh with a dimension of 0", 4, dtensor(tensor, line(0, _layout=layout((0,))), shard(0))),
+            ("device mesh with a dimension of 2147483648", 4, dtensor(tensor, line(0, _layout=layout((2**31,))), shard(0))),
+            ("a file of rank 5, whose name says rank 0", 4, dtensor(tensor, line(0, _rank=5), shard(0))),
+            ("coordinate 2 in a mesh dimension of 2", 4, dtensor(tensor, line(2), shard(0))),
+            ("coordinate -1 in a mesh dimension of 2", 4, dtensor(tensor, line(-1), shard(0))),
+            ("placement of a DTensor that is not Shard, Replicate or Partial", 5, dtensor(tensor, good, thing("Other", dim=0))),
+            ("Shard placement without a dimension of the tensor", 4, dtensor(tensor, good, shard(2))),
+            ("Shard placement without a dimension of the tensor", 4, dtensor(tensor, good, shard(-1))),
+            ("strided placement without a usable split factor", 4, dtensor(tensor, good, thing("_StridedShard", dim=0))),
+            ("strided placement without a usable split factor", 4, dtensor(tensor, good, thing("_StridedShard", dim=0, split_factor=0))),
+            ("placements are not one for each dimension of its mesh", 4, dtensor(tensor, good, shard(0), shard(1))),
+            ("has 5 elements along dimension 0, its mesh gives it 3", 4, dtensor(tensor, good, shard(0))),
+            ("has 2 elements along dimension 1, its mesh gives it 1", 4, dtensor(tensor, good, shard(1))),
+            ("another type or rank than the whole", 4, dtensor(local(5, 2, kind="DoubleStorage"), good, thing("Replicate"))),
+            ("another type or rank than the whole", 4, dtensor(local(10), good, thing("Replicate"))),
+            ("DTensor without local tensor or spec", 4, whole("DTensor", {"_local_tensor": tensor})),
+            ("negative size -5 of a tensor", 4, dtensor(tensor, good, shard(0), size=(-5, 2))),
+            ("number of elements of a tensor overflows 64 bits", 4, dtensor(tensor, good, shard(0), size=(2**40, 2**40))),
+            ("_rebuild_wrapper_subclass without a type and a size", 4, dtensor(tensor, good, shard(0), size=None)),
+            ("_rebuild_wrapper_subclass without a type and a size", 4, dtensor(tensor, good, shard(0), dtype="float3")),
+            ("shard of a ShardedTensor lies outside of it on axis 0", 4, sharded((local(3, 2), [3, 0], [3, 2]))),
+            ("shard of a ShardedTensor has another type or size than its metadata says", 4, sharded((local(3, 2), [0, 0], [2, 2]))),
+            ("shard of a ShardedTensor without tensor, offsets and sizes", 4, sharded((local(3, 2), [0], [3, 2]))),
+            ("shard of a ShardedTensor without tensor, offsets and sizes", 4, sharded((None, [0, 0], [3, 2]))),
+            ("ShardedTensor without a list of shards", 4, whole("ShardedTensor", (None, None)))):
+        done = shell.any("hash", put(shell, made))
+        assert done.returncode == status and text in done.stderr, f"instead of {text}: exit {done.returncode}: {done.stderr}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    args = parser.parse_args()
+    tests = [("every way to write a mesh", meshes), ("a mesh of two dimensions", places_in_a_square), ("copies", copies),
+             ("parts of a sum", parts_of_a_sum), ("strided shards", strided), ("ShardedTensor", sharded_tensors),
+             ("what is refused", refused)]
+    sys.exit(small_models.run(args.bin, tests))
+
+
+main()
