@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "api/installed_paths.h"
 #include "api/saver_staging.h"
 #include "api/versioned.h"
 
@@ -87,7 +88,7 @@ static bool packet_is_there(int socket, int milliseconds)
 const char *saver_program(const char *given)
 {
     const char *named = getenv("RESHARD_SAVER_PROGRAM");
-    return given ? given : named && named[0] ? named : RESHARD_SAVER_INSTALLED;
+    return given ? given : named && named[0] ? named : SAVER_INSTALLED;
 }
 
 static int spawn_with_socket(const char *program, int socket, pid_t *pid)
