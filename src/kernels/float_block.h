@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Range, moments and exponents of blocks of float32: the loops that statistics spend their time in, as wide as the machine can.
- * Sums run in as many lanes, in the same order, on every machine, so that no digit depends on what it can do.
+ * Range, moments and exponents of blocks of float32, or of 16-bit floats that are read as such: the loops that statistics spend their time
+ * in, as wide as the machine can. Sums run in as many lanes, in the same order, on every machine, so that no digit depends on what it can
+ * do.
  */
 #ifndef KERNELS_FLOAT_BLOCK_H
 #define KERNELS_FLOAT_BLOCK_H
+
+#include "tensor/dtype.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,7 +19,7 @@
 
 struct float_moments {
     double sum, square; /* of the distances from the shift */
-    float low, high;    /* without NaN; square is NaN or infinite if there is any, or an infinity */
+    float low, high;    /* square is NaN or infinite if anything is not finite, and these may be anything then */
 };
 
 /* Of FLOAT_BLOCK elements at any address, finite ones. Summed as floats, in short sums; the sums of the sums are doubles. */
@@ -41,11 +44,11 @@ struct float_block_kernels {
     exponents_function exponents;
 };
 
-/* width: 0, what every machine can do, to FLOAT_WIDTH_BEST, the best that this one can; results are the same. */
+/* For F32, BF16 or F16. width: 0, what every machine can do, to FLOAT_WIDTH_BEST, the best that this one can; results are the same. */
 #define FLOAT_WIDTH_BEST 2
-const struct float_block_kernels *float_block_kernels_find(int width);
+const struct float_block_kernels *float_block_kernels_find(enum dtype dtype, int width);
 
-/* Counts any number of elements, slowly. */
+/* Counts any number of float32, slowly. */
 void exponents_count(struct exponent_counter *counter, const void *elements, uint64_t count);
 
 /* What is pending comes into the tables. */

@@ -123,10 +123,26 @@ static void tally_any_doubles(struct value_tally *tally, const double *values, s
         tally_value(tally, values[i], 1, smallest_normal);
 }
 
-/* ---- float32 ---- */
+/* ---- float32, and what is read as such ---- */
 
 typedef float mem_float __attribute__((aligned(1), may_alias));
 typedef uint16_t mem_code __attribute__((aligned(1), may_alias));
+
+/* Of what numbers a tensor is that is counted in blocks of floats; other types are what they are. */
+static enum dtype float_number(enum dtype dtype)
+{
+    return dtype == DTYPE_C64 ? DTYPE_F32 : dtype == DTYPE_COMPLEX32 ? DTYPE_F16 : dtype;
+}
+
+/* The same numbers as float32; widened, if need be, there. */
+static const uint8_t *float_elements(const struct value_counter *counter, const uint8_t *bytes, float *widened, size_t count)
+{
+    struct cast cast;
+    if (counter->number == DTYPE_F32 || !cast_find(counter->number, DTYPE_F32, &cast))
+        return bytes;
+    cast_run(&cast, bytes, widened, count);
+    return (const uint8_t *)widened;
+}
 
 /* Range and moments of finite numbers. */
 static void tally_doubled_floats(struct value_tally *tally, const mem_float *values, size_t count)
@@ -157,6 +173,8 @@ static bool tally_block(struct value_counter *counter, const void *elements)
     const bool is_constant = found.low == found.high && found.square < INFINITY;
     if (!is_constant && !(found.square > 0x1p-90 && found.square < 0x1p127))
         return false;
+    found.low += 0.0f; /* of the two zeros machines take either */
+    found.high += 0.0f;
     tally->min = found.low < tally->min ? (double)found.low : tally->min;
     tally->max = found.high > tally->max ? (double)found.high : tally->max;
     double rest = is_constant ? 0 : found.square - found.sum * found.sum / BLOCK_ELEMENTS;
@@ -164,7 +182,10 @@ static bool tally_block(struct value_counter *counter, const void *elements)
     join_moments(tally, BLOCK_ELEMENTS, mean, rest > 0 ? rest : 0);
     tally->count += BLOCK_ELEMENTS;
     float largest = -found.low > found.high ? -found.low : found.high;
-    counter->kernels->exponents(&counter->exponents, elements, (int)(float_to_bits(largest) >> 23 & 0xff));
+    if (is_constant)
+        counter->exponents.tables[0][float_to_bits(found.low) >> 23] += BLOCK_ELEMENTS;
+    else
+        counter->kernels->exponents(&counter->exponents, elements, (int)(float_to_bits(largest) >> 23 & 0xff));
     return true;
 }
 
@@ -215,16 +236,27 @@ static void tally_floats(struct value_tally *tally, const mem_float *values, siz
         tally_doubled_floats(tally, finite, kept);
 }
 
+/* The exponent of the smallest normal number: more than 1 for types whose subnormal numbers are normal as float32. */
+static unsigned first_normal_exponent(const struct value_counter *counter)
+{
+    return float_to_bits((float)tally_smallest_normal(counter->dtype)) >> 23;
+}
+
 static void add_float_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
-    const uint64_t tiny = exponent_count(counter, 0);
+    float widened[BLOCK_ELEMENTS];
+    uint64_t least = exponent_count(counter, 0);
     const bool is_whole = count == BLOCK_ELEMENTS && value_tally_finite(&counter->tally);
     if (!is_whole || !tally_block(counter, bytes)) {
-        exponents_count(&counter->exponents, bytes, count);
-        tally_floats(&counter->tally, (const mem_float *)bytes, count);
+        const uint8_t *floats = float_elements(counter, bytes, widened, count);
+        exponents_count(&counter->exponents, floats, count);
+        tally_floats(&counter->tally, (const mem_float *)floats, count);
     }
-    if (exponent_count(counter, 0) != tiny)
-        count_tiny(&counter->tally, bytes, count);
+    least = exponent_count(counter, 0) - least;
+    if (least && first_normal_exponent(counter) > 1)
+        counter->tally.zero_count += least;
+    else if (least)
+        count_tiny(&counter->tally, float_elements(counter, bytes, widened, count), count);
     counter->coded += count;
 }
 
@@ -233,6 +265,8 @@ static void end_floats(struct value_counter *counter)
 {
     struct value_tally *tally = &counter->tally;
     exponents_settle(&counter->exponents);
+    for (unsigned i = 1; i < first_normal_exponent(counter); i++)
+        tally->subnormal_count += exponent_count(counter, i);
     for (unsigned i = 1; i < 255; i++) {
         tally->bins[1][i] += signed_count(counter, i);
         tally->bins[0][i] += signed_count(counter, i + 256);
@@ -489,10 +523,9 @@ static void add_block(struct value_counter *counter, const uint8_t *bytes, size_
         end_blocks(counter);
 }
 
-/* Numbers are of this many bytes: a complex one of float32 is two of them. */
 static size_t block_width(const struct value_counter *counter)
 {
-    return counter->dtype == DTYPE_C64 ? sizeof(float) : dtype_element_bytes(counter->dtype);
+    return dtype_element_bytes(counter->number);
 }
 
 static void add_blocks(struct value_counter *counter, const uint8_t *bytes, size_t size)
@@ -526,13 +559,15 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
 {
     const unsigned width = dtype_element_bytes(dtype);
     const struct dtype_info *info = dtype_info(dtype);
-    const bool is_float = dtype == DTYPE_F32 || dtype == DTYPE_C64, is_complex = info->class_ == DTYPE_CLASS_COMPLEX;
+    const enum dtype number = float_number(dtype);
+    const bool is_float = number == DTYPE_F32 || number == DTYPE_F16 || number == DTYPE_BF16;
     value_tally_start(&counter->tally);
     counter->dtype = dtype;
+    counter->number = number;
     counter->waiting = 0;
-    counter->kernels = is_float ? float_block_kernels_find(FLOAT_WIDTH_BEST) : NULL;
+    counter->kernels = is_float ? float_block_kernels_find(number, FLOAT_WIDTH_BEST) : NULL;
     counter->double_moments = double_moments_find(true);
-    counter->is_by_code = !is_float && !is_complex && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
+    counter->is_by_code = !is_float && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
     counter->is_paired = info->class_ == DTYPE_CLASS_FLOAT && width == 1 && elements >= PAIRED_MIN; /* integers have too many pairs */
     if (is_float || counter->codes)
         return true;

@@ -147,13 +147,15 @@ TEST(parts_are_joined_as_if_they_were_one)
     value_counter_release(&part);
 }
 
-/* Exponents around window ends, zeros, subnormals, NaN and infinities now and then, and a level that changes from block to block. */
+/* Exponents around window ends, zeros, subnormals, NaN and infinities now and then, and a level that changes from block to block; at last
+ * blocks of one number. */
 static void make_levels(float *values, size_t count, int kind)
 {
     for (size_t i = 0; i < count; i++) {
         float noise = (float)(random_bits() >> 40) / 16777216.0f - 0.5f;
-        int level = kind == 0 ? 0 : kind == 1 ? (int)(random_bits() % 40) - 20 : kind == 2 ? (int)(i / FLOAT_BLOCK * 7 % 60) - 30 : -118;
-        values[i] = ldexpf(noise, level);
+        int far = kind == 1 ? (int)(random_bits() % 40) - 20 : kind == 2 ? (int)(i / FLOAT_BLOCK * 7 % 60) - 30 : -118;
+        int level = kind % 4 ? far : 0;
+        values[i] = ldexpf(kind < 4 ? noise : i / 3000 % 2 ? -3.5f : i / 3000 % 4 && random_bits() % 2 ? -0.0f : 0.0f, level);
         if (random_bits() % 997 == 0)
             values[i] = (float[]){ 0.0f, -0.0f, 1e-40f, -1e-40f, kind == 2 ? NAN : 1.0f, kind == 2 ? -INFINITY : 2.0f }[random_bits() % 6];
     }
@@ -171,7 +173,7 @@ static void tally_by_width(enum dtype dtype, const void *elements, size_t count,
 {
     struct value_counter counter = { 0 };
     assert_true(value_counter_start(&counter, dtype, count));
-    counter.kernels = counter.kernels ? float_block_kernels_find(width) : NULL;
+    counter.kernels = counter.kernels ? float_block_kernels_find(counter.number, width) : NULL;
     counter.double_moments = double_moments_find(width > 0);
     add_in_pieces(&counter, elements, count, piece);
     value_counter_end(&counter);
@@ -184,14 +186,17 @@ TEST(no_bit_depends_on_machine_or_pieces)
     static float values[COUNT * 4];
     static double doubles[COUNT * 4];
     static int32_t numbers[COUNT * 4];
-    static uint16_t halves[COUNT * 4];
+    static uint16_t halves[COUNT * 4], float16s[COUNT * 4];
     const struct {
         enum dtype dtype;
         const void *elements;
-    } made[] = { { DTYPE_F32, values }, { DTYPE_F64, doubles }, { DTYPE_I32, numbers }, { DTYPE_BF16, halves } };
+    } made[] = { { DTYPE_F32, values }, { DTYPE_F64, doubles }, { DTYPE_I32, numbers }, { DTYPE_BF16, halves }, { DTYPE_F16, float16s } };
     const size_t pieces[] = { 1, 1000, 1024, 5000, COUNT * 4 };
-    for (int kind = 0; kind < 4; kind++) {
+    struct cast to_float16;
+    assert_true(cast_find(DTYPE_F32, DTYPE_F16, &to_float16));
+    for (int kind = 0; kind < 5; kind++) {
         make_levels(values, COUNT * 4, kind);
+        cast_run(&to_float16, values, float16s, COUNT * 4);
         for (size_t i = 0; i < COUNT * 4; i++) {
             memcpy(&halves[i], (const uint8_t *)&values[i] + 2, 2);
             doubles[i] = i % 991 ? (double)values[i] : ldexp((double)values[i], -960);
@@ -210,6 +215,66 @@ TEST(no_bit_depends_on_machine_or_pieces)
         check_tally(DTYPE_F64, (uint8_t *)doubles, COUNT, 0x1p-1022);
         check_tally(DTYPE_I32, (uint8_t *)numbers, COUNT, 0);
         check_tally(DTYPE_BF16, (uint8_t *)halves, COUNT, 0x1p-126);
+        check_tally(DTYPE_F16, (uint8_t *)float16s, COUNT, 0x1p-14);
+    }
+}
+
+/* Each code of 16 bits in blocks of numbers like it, with zeros among them, at an odd address, by each width. */
+TEST(every_code_of_16_bits)
+{
+    enum { NUMBERS = 65536 * 5 };
+    static uint8_t room[2 * NUMBERS + 1];
+    static double values[NUMBERS];
+    const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16 };
+    for (uint32_t i = 0; i < NUMBERS; i++) {
+        uint16_t code = i % 5 == 4 ? 0 : (uint16_t)(i / 5 * 4 + i % 5 + (i % 5 == 3 ? 0x8000 : 0));
+        memcpy(room + 1 + (size_t)i * 2, &code, 2);
+    }
+    for (int type = 0; type < 2; type++) {
+        struct value_tally slow, found;
+        cast_to_double_find(dtypes[type])(room + 1, values, NUMBERS);
+        tally_slowly(values, NUMBERS, type ? 0x1p-14 : 0x1p-126, &slow);
+        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+            tally_by_width(dtypes[type], room + 1, NUMBERS, NUMBERS, width, &found);
+            assert_int_equal(found.nan_count, slow.nan_count);
+            assert_int_equal(found.inf_count, slow.inf_count);
+            assert_int_equal(found.zero_count, slow.zero_count);
+            assert_int_equal(found.subnormal_count, slow.subnormal_count);
+            assert_true(found.min == slow.min && found.max == slow.max);
+            assert_memory_equal(found.bins, slow.bins, sizeof(slow.bins));
+        }
+    }
+}
+
+/* A block by its kernels: the range of numbers of one sign and of both, at any address. */
+TEST(range_of_a_block)
+{
+    static uint8_t room[FLOAT_BLOCK * 4 + 1];
+    const enum dtype dtypes[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+    for (int turn = 0; turn < 3 * 4 * 3; turn++) {
+        const enum dtype dtype = dtypes[turn % 3];
+        const int signs = turn / 3 % 4;
+        float values[FLOAT_BLOCK], low = INFINITY, high = -INFINITY;
+        struct float_moments expected, found;
+        struct cast cast;
+        for (int i = 0; i < FLOAT_BLOCK; i++) {
+            values[i] = (float)(random_bits() % 999 + 1) / 8 * (signs == 0 || (signs == 2 && random_bits() % 2) ? -1 : 1);
+            values[i] = signs == 3 && random_bits() % 2 ? 0 : values[i];
+        }
+        assert_true(cast_find(DTYPE_F32, dtype, &cast));
+        cast_run(&cast, values, room + turn % 2, FLOAT_BLOCK);
+        assert_true(cast_find(dtype, DTYPE_F32, &cast));
+        cast_run(&cast, room + turn % 2, values, FLOAT_BLOCK);
+        for (int i = 0; i < FLOAT_BLOCK; i++) {
+            low = fminf(low, values[i]);
+            high = fmaxf(high, values[i]);
+        }
+        float_block_kernels_find(dtype, 0)->moments(room + turn % 2, 1.5f, &expected);
+        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+            float_block_kernels_find(dtype, width)->moments(room + turn % 2, 1.5f, &found);
+            assert_true(found.low == low && found.high == high);
+            assert_true(found.sum == expected.sum && found.square == expected.square);
+        }
     }
 }
 
@@ -315,6 +380,8 @@ int main(void)
         cmocka_unit_test(moments_of_difficult_floats),
         cmocka_unit_test(parts_are_joined_as_if_they_were_one),
         cmocka_unit_test(no_bit_depends_on_machine_or_pieces),
+        cmocka_unit_test(every_code_of_16_bits),
+        cmocka_unit_test(range_of_a_block),
         cmocka_unit_test(blocks_of_doubles),
         cmocka_unit_test(bytes_by_twos),
         cmocka_unit_test(no_counter_overflows),
