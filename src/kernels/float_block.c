@@ -72,13 +72,15 @@ static inline __attribute__((always_inline)) void moments_of(const mem_bits *wor
     }
 }
 
-/* A block of 16-bit floats. Of bfloat16 each 32 are ordered by pairs, all first ones before all second ones, which is how they lie in words
- * of 32 bits. */
+/* A block of 16-bit floats or codes. Of bfloat16 each 32 are ordered by pairs, all first ones before all second ones, which is how they
+ * lie in words of 32 bits. */
 static void widen_plain(const void *elements, uint32_t *words, enum dtype dtype)
 {
     const mem_half *codes = elements;
     for (int i = 0; dtype == DTYPE_F16 && i < FLOAT_BLOCK; i++)
         words[i] = float_to_bits(half_decode(codes[i], 10));
+    for (int i = 0; dtype == DTYPE_I16 && i < FLOAT_BLOCK; i++)
+        words[i] = (uint32_t)codes[i] << 23;
     for (int i = 0; dtype == DTYPE_BF16 && i < FLOAT_BLOCK; i += 2 * LANES) {
         for (int j = 0; j < LANES; j++) {
             words[i + j] = (uint32_t)codes[i + 2 * j] << 16;
@@ -119,6 +121,7 @@ void exponents_count(struct exponent_counter *counter, const void *elements, uin
 PLAIN_KERNELS(f32, DTYPE_F32);
 PLAIN_KERNELS(bf16, DTYPE_BF16);
 PLAIN_KERNELS(f16, DTYPE_F16);
+PLAIN_KERNELS(codes, DTYPE_I16);
 
 /* Streams 0 and 1: of both signs; 2 and 3: of positive numbers. */
 static uint64_t pending_count(const struct exponent_counter *counter, unsigned stream, unsigned bit)
@@ -177,11 +180,13 @@ struct loop {
     bool has_ternary;
 };
 
-/* 8 of float32 or float16. */
+/* 8 of float32, float16 or codes. */
 WIDE_INLINE __m256i load_floats(const uint8_t *elements, enum dtype dtype)
 {
     if (dtype == DTYPE_F16)
         return _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)elements)));
+    if (dtype == DTYPE_I16)
+        return _mm256_slli_epi32(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)elements)), 23);
     return _mm256_loadu_si256((const __m256i *)elements);
 }
 
@@ -200,6 +205,8 @@ WIDE_INLINE void widen_floats(const uint8_t *elements, uint32_t *words, int coun
 /* 16 words, in whose lower 9 bits are sign and exponent, and above them nothing or the sign. */
 WIDE_INLINE __m256i load_codes(const uint8_t *elements, enum dtype dtype)
 {
+    if (dtype == DTYPE_I16)
+        return _mm256_loadu_si256((const __m256i *)elements);
     if (dtype == DTYPE_BF16)
         return _mm256_srai_epi16(_mm256_loadu_si256((const __m256i *)elements), 7);
     __m256i low = _mm256_srai_epi32(load_floats(elements, dtype), 23);
@@ -427,22 +434,25 @@ WIDER_INLINE void moments_in_lanes(const uint8_t *elements, float shift, struct 
     range_end(&range, out, dtype);
 }
 
-#define WIDE_KERNELS(name, dtype)                                                                                    \
-    TARGET_WIDE static void moments_wide_##name(const void *elements, float shift, struct float_moments *out)        \
-    {                                                                                                                \
-        moments_widened(elements, shift, out, dtype);                                                                \
-    }                                                                                                                \
+#define WIDE_EXPONENTS(name, dtype)                                                                                  \
     TARGET_WIDE static void exponents_wide_##name(struct exponent_counter *counter, const void *elements, int top)   \
     {                                                                                                                \
         exponents_of(counter, elements, top, (struct loop){ dtype, false });                                         \
     }                                                                                                                \
-    TARGET_WIDER static void moments_wider_##name(const void *elements, float shift, struct float_moments *out)      \
-    {                                                                                                                \
-        moments_in_lanes(elements, shift, out, dtype);                                                               \
-    }                                                                                                                \
     TARGET_WIDER static void exponents_wider_##name(struct exponent_counter *counter, const void *elements, int top) \
     {                                                                                                                \
         exponents_of(counter, elements, top, (struct loop){ dtype, true });                                          \
+    }
+
+#define WIDE_KERNELS(name, dtype)                                                                                    \
+    WIDE_EXPONENTS(name, dtype)                                                                                      \
+    TARGET_WIDE static void moments_wide_##name(const void *elements, float shift, struct float_moments *out)        \
+    {                                                                                                                \
+        moments_widened(elements, shift, out, dtype);                                                                \
+    }                                                                                                                \
+    TARGET_WIDER static void moments_wider_##name(const void *elements, float shift, struct float_moments *out)      \
+    {                                                                                                                \
+        moments_in_lanes(elements, shift, out, dtype);                                                               \
     }                                                                                                                \
     static const struct float_block_kernels wide_##name = { moments_wide_##name, exponents_wide_##name },            \
                                             wider_##name = { moments_wider_##name, exponents_wider_##name }
@@ -450,6 +460,8 @@ WIDER_INLINE void moments_in_lanes(const uint8_t *elements, float shift, struct 
 WIDE_KERNELS(f32, DTYPE_F32);
 WIDE_KERNELS(bf16, DTYPE_BF16);
 WIDE_KERNELS(f16, DTYPE_F16);
+WIDE_EXPONENTS(codes, DTYPE_I16)
+static const struct float_block_kernels wide_codes = { NULL, exponents_wide_codes }, wider_codes = { NULL, exponents_wider_codes };
 
 static int best_width(void)
 {
@@ -474,7 +486,9 @@ static int best_width(void)
 
 const struct float_block_kernels *float_block_kernels_find(enum dtype dtype, int width)
 {
-    static const struct float_block_kernels *const kernels[3][FLOAT_WIDTH_BEST + 1] = { BY_WIDTH(f32), BY_WIDTH(bf16), BY_WIDTH(f16) };
+    static const struct float_block_kernels *const kernels[DTYPE_COUNT][FLOAT_WIDTH_BEST + 1] = {
+        [DTYPE_F32] = BY_WIDTH(f32), [DTYPE_BF16] = BY_WIDTH(bf16), [DTYPE_F16] = BY_WIDTH(f16), [DTYPE_I16] = BY_WIDTH(codes)
+    };
     const int best = best_width();
-    return kernels[dtype == DTYPE_F16 ? 2 : dtype == DTYPE_BF16 ? 1 : 0][width < best ? width : best];
+    return kernels[dtype][width < best ? width : best];
 }

@@ -44,7 +44,8 @@ struct float_block_kernels {
     exponents_function exponents;
 };
 
-/* For F32, BF16 or F16. width: 0, what every machine can do, to FLOAT_WIDTH_BEST, the best that this one can; results are the same. */
+/* For F32, BF16, F16, or I16: codes of numbers of other types (double_block.h), without moments. width: 0, what every machine can do, to
+ * FLOAT_WIDTH_BEST, the best that this one can; results are the same. */
 #define FLOAT_WIDTH_BEST 2
 const struct float_block_kernels *float_block_kernels_find(enum dtype dtype, int width);
 

@@ -71,21 +71,6 @@ static double tally_smallest_normal(enum dtype dtype)
     }
 }
 
-/* Of an exponent as doubles have it. */
-static int exponent_bin(int exponent)
-{
-    exponent += 127 - 1023;
-    return exponent < 0 ? 0 : exponent >= TALLY_BINS ? TALLY_BINS - 1 : exponent;
-}
-
-/* The bin of a finite magnitude that is not zero. */
-static int tally_bin(double magnitude)
-{
-    uint64_t bits;
-    memcpy(&bits, &magnitude, sizeof(bits));
-    return exponent_bin((int)(bits >> 52 & 0x7ff));
-}
-
 /* times numbers of this value, all but their moments. */
 static void tally_value(struct value_tally *tally, double value, uint64_t times, double smallest_normal)
 {
@@ -100,7 +85,7 @@ static void tally_value(struct value_tally *tally, double value, uint64_t times,
     tally->zero_count += value == 0 ? times : 0;
     tally->subnormal_count += value != 0 && magnitude < smallest_normal ? times : 0;
     if (value != 0)
-        tally->bins[value > 0][tally_bin(magnitude)] += times;
+        tally->bins[value > 0][double_exponent(value)] += times;
 }
 
 /* The slow way for any numbers. */
@@ -260,21 +245,6 @@ static void add_float_block(struct value_counter *counter, const uint8_t *bytes,
     counter->coded += count;
 }
 
-/* What has the smallest exponent is counted where it was met. */
-static void end_floats(struct value_counter *counter)
-{
-    struct value_tally *tally = &counter->tally;
-    exponents_settle(&counter->exponents);
-    for (unsigned i = 1; i < first_normal_exponent(counter); i++)
-        tally->subnormal_count += exponent_count(counter, i);
-    for (unsigned i = 1; i < 255; i++) {
-        tally->bins[1][i] += signed_count(counter, i);
-        tally->bins[0][i] += signed_count(counter, i + 256);
-    }
-    memset(&counter->exponents, 0, sizeof(counter->exponents));
-    counter->coded = 0;
-}
-
 /* ---- by code ---- */
 
 /*
@@ -423,102 +393,84 @@ static void add_codes(struct value_counter *counter, const uint8_t *bytes, size_
 
 /* ---- any type ---- */
 
-/* By sign and exponent of doubles. */
-static uint64_t double_code_count(const struct value_counter *counter, unsigned code)
+/* Those of a block of F64 that the first bin is for. */
+static void count_tiny_doubles(struct value_tally *tally, const uint8_t *bytes)
 {
-    uint64_t count = 0;
-    for (unsigned table = 0; table < DOUBLE_TABLES; table++)
-        count += counter->codes[table * DOUBLE_TABLE_STRIDE + code];
-    return count;
-}
-
-/* Those of a block that are negative zeros, which hardly any has. */
-static uint64_t negative_zeros(const uint8_t *bytes)
-{
-    uint64_t count = 0;
     for (int i = 0; i < DOUBLE_BLOCK; i++) {
-        uint64_t bits;
-        memcpy(&bits, bytes + (size_t)i * sizeof(bits), sizeof(bits));
-        count += bits == UINT64_C(1) << 63;
+        double value;
+        memcpy(&value, bytes + (size_t)i * sizeof(value), sizeof(value));
+        if (value != 0 && double_exponent(value) == 0)
+            tally->bins[value > 0][0]++;
     }
-    return count;
 }
 
-/* A whole block of doubles; false, and nothing is done, where something is not finite, or squares are not. */
+/* A whole block of what the kernels read; false, and nothing is done, where something is not finite, or squares are not. */
 static bool tally_double_block(struct value_counter *counter, const uint8_t *bytes)
 {
     struct value_tally *tally = &counter->tally;
     struct double_moments found;
+    int16_t codes[DOUBLE_BLOCK];
     double shift;
-    memcpy(&shift, bytes, sizeof(shift));
-    counter->double_moments(bytes, shift, tally_smallest_normal(counter->dtype), &found);
+    cast_to_double_find(counter->doubles->reads)(bytes, &shift, 1);
+    counter->doubles->moments(bytes, shift, tally_smallest_normal(counter->dtype), &found, codes);
     if (!(found.square < INFINITY))
         return false;
     double rest = found.square - found.sum * found.sum / DOUBLE_BLOCK;
     join_moments(tally, DOUBLE_BLOCK, shift + found.sum / DOUBLE_BLOCK, rest > 0 ? rest : 0);
+    found.low += 0.0; /* of the two zeros machines take either */
+    found.high += 0.0;
     tally->min = found.low < tally->min ? found.low : tally->min;
     tally->max = found.high > tally->max ? found.high : tally->max;
     tally->count += DOUBLE_BLOCK;
-    tally->zero_count += found.zeros;
-    tally->subnormal_count += found.tiny > found.zeros ? found.tiny - found.zeros : 0;
-    const uint64_t before = double_code_count(counter, DOUBLE_EXPONENTS / 2);
-    double_exponents_count(counter->codes, bytes);
-    const uint64_t negative = double_code_count(counter, DOUBLE_EXPONENTS / 2) == before ? 0 : negative_zeros(bytes);
-    counter->signed_zeros[0] += negative;
-    counter->signed_zeros[1] += found.zeros - negative;
+    uint64_t least = exponent_count(counter, 0);
+    counter->kernels->exponents(&counter->exponents, codes, double_exponent(-found.low > found.high ? found.low : found.high));
+    least = exponent_count(counter, 0) - least;
+    const bool is_float = tally_smallest_normal(counter->dtype) > 0;
+    tally->zero_count += is_float ? found.zeros : least;
+    tally->subnormal_count += is_float ? found.tiny - found.zeros : 0;
+    if (is_float && least > found.zeros)
+        count_tiny_doubles(tally, bytes);
     counter->coded += DOUBLE_BLOCK;
     return true;
-}
-
-static void end_doubles(struct value_counter *counter)
-{
-    for (unsigned code = 0; code < DOUBLE_EXPONENTS; code++) {
-        const bool is_positive = code < DOUBLE_EXPONENTS / 2;
-        const int exponent = (int)(code % (DOUBLE_EXPONENTS / 2));
-        const uint64_t count = double_code_count(counter, code);
-        if (count)
-            counter->tally.bins[is_positive][exponent_bin(exponent)] += count - (exponent ? 0 : counter->signed_zeros[is_positive]);
-    }
-    memset(counter->codes, 0, DOUBLE_TABLES * DOUBLE_TABLE_STRIDE * sizeof(*counter->codes));
-    memset(counter->signed_zeros, 0, sizeof(counter->signed_zeros));
-    counter->coded = 0;
 }
 
 static void add_doubles(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
     const unsigned parts = dtype_info(counter->dtype)->class_ == DTYPE_CLASS_COMPLEX ? 2 : 1;
-    const bool is_double = counter->dtype == DTYPE_F64 || counter->dtype == DTYPE_C128;
     double values[2 * BLOCK_ELEMENTS];
-    if (!is_double)
-        cast_to_double_find(counter->dtype)(bytes, values, count);
-    const uint8_t *doubles = is_double ? bytes : (const uint8_t *)values;
-    for (size_t left = count * parts; left;) {
-        size_t part = left < DOUBLE_BLOCK ? left : DOUBLE_BLOCK;
-        if (part < DOUBLE_BLOCK || !tally_double_block(counter, doubles)) {
-            double slow[DOUBLE_BLOCK];
-            memcpy(slow, doubles, part * sizeof(*slow));
-            tally_any_doubles(&counter->tally, slow, part, tally_smallest_normal(counter->dtype));
-        }
-        doubles += part * sizeof(double);
-        left -= part;
+    if (counter->doubles->reads == counter->dtype && count == DOUBLE_BLOCK && tally_double_block(counter, bytes))
+        return;
+    cast_to_double_find(counter->dtype)(bytes, values, count);
+    for (size_t left = count * parts, part; left; left -= part) {
+        const double *next = values + (count * parts - left);
+        part = left < DOUBLE_BLOCK ? left : DOUBLE_BLOCK;
+        if (counter->doubles->reads != DTYPE_F64 || part < DOUBLE_BLOCK || !tally_double_block(counter, (const uint8_t *)next))
+            tally_any_doubles(&counter->tally, next, part, tally_smallest_normal(counter->dtype));
     }
 }
 
+/* What has the smallest exponent is counted where it was met. */
 static void end_blocks(struct value_counter *counter)
 {
-    if (counter->kernels)
-        end_floats(counter);
-    else
-        end_doubles(counter);
+    struct value_tally *tally = &counter->tally;
+    exponents_settle(&counter->exponents);
+    for (unsigned i = 1; i < first_normal_exponent(counter); i++)
+        tally->subnormal_count += exponent_count(counter, i);
+    for (unsigned i = 1; i < (counter->doubles ? 256 : 255); i++) { /* the largest floats are no numbers */
+        tally->bins[1][i] += signed_count(counter, i);
+        tally->bins[0][i] += signed_count(counter, i + 256);
+    }
+    memset(&counter->exponents, 0, sizeof(counter->exponents));
+    counter->coded = 0;
 }
 
 /* count elements, a whole block but at a tensor's end. */
 static void add_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
-    if (counter->kernels)
-        add_float_block(counter, bytes, count);
-    else
+    if (counter->doubles)
         add_doubles(counter, bytes, count);
+    else
+        add_float_block(counter, bytes, count);
     if (counter->coded >= CODED_MAX)
         end_blocks(counter);
 }
@@ -565,11 +517,11 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
     counter->dtype = dtype;
     counter->number = number;
     counter->waiting = 0;
-    counter->kernels = is_float ? float_block_kernels_find(number, FLOAT_WIDTH_BEST) : NULL;
-    counter->double_moments = double_moments_find(true);
+    counter->kernels = float_block_kernels_find(is_float ? number : DTYPE_I16, FLOAT_WIDTH_BEST);
+    counter->doubles = is_float ? NULL : double_block_kernels_find(dtype, FLOAT_WIDTH_BEST);
     counter->is_by_code = !is_float && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
     counter->is_paired = info->class_ == DTYPE_CLASS_FLOAT && width == 1 && elements >= PAIRED_MIN; /* integers have too many pairs */
-    if (is_float || counter->codes)
+    if (!counter->is_by_code || counter->codes)
         return true;
     counter->codes = calloc(COUNTERS, sizeof(*counter->codes));
     return counter->codes != NULL;

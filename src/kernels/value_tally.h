@@ -46,12 +46,10 @@ struct value_counter {
     enum dtype dtype, number; /* number: float32 or float16, of which a complex element is two; else the dtype */
     bool is_by_code, is_paired;
     uint64_t coded;  /* numbers counted since the codes were last added to the tally: with none of them, there is nothing to add */
-    uint32_t *codes; /* how often each occurs: of 16 bits, or two of 8 that follow each other, then those of 8 that were counted alone;
-                      * or how often each sign and exponent of doubles does */
-    struct exponent_counter exponents; /* of floats of 32 and 16 bits */
-    uint64_t signed_zeros[2];          /* of types that are summed as doubles; 0: negative ones */
-    double_moments_function double_moments;
-    const struct float_block_kernels *kernels; /* of such floats; else NULL */
+    uint32_t *codes; /* how often each occurs: of 16 bits, or two of 8 that follow each other, then those of 8 that were counted alone */
+    struct exponent_counter exponents; /* of what is not counted by code */
+    const struct float_block_kernels *kernels;
+    const struct double_block_kernels *doubles; /* of types that are summed as doubles; else NULL */
     size_t waiting; /* bytes of a block that is not whole yet */
     uint8_t block[TALLY_BLOCK_BYTES];
 };

@@ -173,8 +173,8 @@ static void tally_by_width(enum dtype dtype, const void *elements, size_t count,
 {
     struct value_counter counter = { 0 };
     assert_true(value_counter_start(&counter, dtype, count));
-    counter.kernels = counter.kernels ? float_block_kernels_find(counter.number, width) : NULL;
-    counter.double_moments = double_moments_find(width > 0);
+    counter.kernels = float_block_kernels_find(counter.doubles ? DTYPE_I16 : counter.number, width);
+    counter.doubles = counter.doubles ? double_block_kernels_find(dtype, width) : NULL;
     add_in_pieces(&counter, elements, count, piece);
     value_counter_end(&counter);
     *out = counter.tally;
@@ -186,11 +186,13 @@ TEST(no_bit_depends_on_machine_or_pieces)
     static float values[COUNT * 4];
     static double doubles[COUNT * 4];
     static int32_t numbers[COUNT * 4];
+    static int64_t long_numbers[COUNT * 4];
     static uint16_t halves[COUNT * 4], float16s[COUNT * 4];
     const struct {
         enum dtype dtype;
         const void *elements;
-    } made[] = { { DTYPE_F32, values }, { DTYPE_F64, doubles }, { DTYPE_I32, numbers }, { DTYPE_BF16, halves }, { DTYPE_F16, float16s } };
+    } made[] = { { DTYPE_F32, values }, { DTYPE_F64, doubles }, { DTYPE_I32, numbers }, { DTYPE_U32, numbers }, { DTYPE_I64, long_numbers },
+               { DTYPE_U64, long_numbers }, { DTYPE_BF16, halves }, { DTYPE_F16, float16s } };
     const size_t pieces[] = { 1, 1000, 1024, 5000, COUNT * 4 };
     struct cast to_float16;
     assert_true(cast_find(DTYPE_F32, DTYPE_F16, &to_float16));
@@ -201,6 +203,7 @@ TEST(no_bit_depends_on_machine_or_pieces)
             memcpy(&halves[i], (const uint8_t *)&values[i] + 2, 2);
             doubles[i] = i % 991 ? (double)values[i] : ldexp((double)values[i], -960);
             numbers[i] = (int32_t)(random_bits() >> 32) >> random_bits() % 32;
+            long_numbers[i] = (int64_t)random_bits() >> random_bits() % (kind == 3 ? 10 : 64);
         }
         for (size_t type = 0; type < sizeof(made) / sizeof(made[0]); type++) {
             struct value_tally expected, found;
@@ -213,7 +216,8 @@ TEST(no_bit_depends_on_machine_or_pieces)
         }
         check_tally(DTYPE_F32, (uint8_t *)values, COUNT, 0x1p-126);
         check_tally(DTYPE_F64, (uint8_t *)doubles, COUNT, 0x1p-1022);
-        check_tally(DTYPE_I32, (uint8_t *)numbers, COUNT, 0);
+        for (size_t type = 2; type < 6; type++)
+            check_tally(made[type].dtype, made[type].elements, COUNT, 0);
         check_tally(DTYPE_BF16, (uint8_t *)halves, COUNT, 0x1p-126);
         check_tally(DTYPE_F16, (uint8_t *)float16s, COUNT, 0x1p-14);
     }
@@ -278,48 +282,43 @@ TEST(range_of_a_block)
     }
 }
 
-/* A block of doubles against the plain loop: at any address, zeros of both signs, subnormals, and what ends the sums. */
+/* A block of doubles by each width: at any address, zeros of both signs, subnormals, and what ends the sums. */
 TEST(blocks_of_doubles)
 {
     static uint8_t room[DOUBLE_BLOCK * sizeof(double) + 1];
-    static uint32_t tables[DOUBLE_TABLES * DOUBLE_TABLE_STRIDE], expected_tables[DOUBLE_EXPONENTS];
-    const double special[] = { 0.0, -0.0, 0x1p-1060, -0x1p-1060, 0x1p-20, -3e200 };
+    const double special[] = { 0.0, -0.0, 0x1p-1060, -0x1p-1060, 0x1p-126, 0x1p-127, -0x1p128, -0x1p200, 0x1p-20, -3e200 };
     for (int turn = 0; turn < 20; turn++) {
         double values[DOUBLE_BLOCK], low = INFINITY, high = -INFINITY;
-        struct double_moments plain, wide;
+        struct double_moments found, plain;
         uint64_t zeros = 0, tiny = 0;
-        memset(tables, 0, sizeof(tables));
-        memset(expected_tables, 0, sizeof(expected_tables));
         for (int i = 0; i < DOUBLE_BLOCK; i++) {
-            uint64_t bits;
-            values[i] = random_bits() % 9 ? (double)(int64_t)random_bits() * 0x1p-63 : special[random_bits() % (turn ? 6 : 5)];
-            memcpy(&bits, &values[i], sizeof(bits));
-            expected_tables[bits >> 52]++;
+            values[i] = random_bits() % 9 ? (double)(int64_t)random_bits() * 0x1p-63 : special[random_bits() % (turn ? 10 : 9)];
             zeros += values[i] == 0;
             tiny += fabs(values[i]) < 0x1p-14;
             low = fmin(low, values[i]);
             high = fmax(high, values[i]);
         }
         memcpy(room + turn % 2, values, sizeof(values));
-        double_moments_find(false)(room + turn % 2, values[0], 0x1p-14, &plain);
-        double_moments_find(true)(room + turn % 2, values[0], 0x1p-14, &wide);
-        double_exponents_count(tables, room + turn % 2);
-        assert_memory_equal(&plain, &wide, sizeof(plain));
-        assert_true(plain.low == low && plain.high == high && plain.zeros == zeros && plain.tiny == tiny);
-        assert_true(turn ? plain.square > 1e200 : plain.square < INFINITY);
-        for (int code = 0; code < DOUBLE_EXPONENTS; code++) {
-            uint32_t count = 0;
-            for (int table = 0; table < DOUBLE_TABLES; table++)
-                count += tables[table * DOUBLE_TABLE_STRIDE + code];
-            assert_int_equal(count, expected_tables[code]);
+        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+            int16_t codes[DOUBLE_BLOCK];
+            double_block_kernels_find(DTYPE_F64, width)->moments(room + turn % 2, values[0], 0x1p-14, &found, codes);
+            plain = width ? plain : found;
+            assert_true(found.sum == plain.sum && found.square == plain.square);
+            assert_true(found.low == low && found.high == high && found.zeros == zeros && found.tiny == tiny);
+            assert_true(turn ? found.square > 1e200 : found.square < INFINITY);
+            for (int i = 0; i < DOUBLE_BLOCK; i++) {
+                int exponent = values[i] == 0 || ilogb(values[i]) < -127 ? 0 : ilogb(values[i]) > 128 ? 255 : ilogb(values[i]) + 127;
+                assert_int_equal(codes[i], exponent - (signbit(values[i]) ? 256 : 0));
+            }
         }
     }
-    for (int wide = 0; wide < 2; wide++) /* one number that is none is enough, wherever it is */
+    for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) /* one number that is none is enough, wherever it is */
         for (int at = 0; at < DOUBLE_BLOCK; at++) {
             double values[DOUBLE_BLOCK] = { 0 };
             struct double_moments found;
+            int16_t codes[DOUBLE_BLOCK];
             values[at] = at % 2 ? NAN : -INFINITY;
-            double_moments_find(wide)(values, values[0], 0, &found);
+            double_block_kernels_find(DTYPE_F64, width)->moments(values, values[0], 0, &found, codes);
             assert_false(found.square < INFINITY);
         }
 }
