@@ -290,8 +290,60 @@ static inline __attribute__((always_inline)) void count_words(uint32_t *codes, c
         codes[four & 0xffff] += times;
 }
 
+/* For types whose numbers are summed as whole ones of this unit; else 0. */
+static double whole_unit(enum dtype dtype)
+{
+    return dtype == DTYPE_F8_E4M3 ? (double)F8_E4M3_UNIT : dtype == DTYPE_I8 || dtype == DTYPE_U8 ? 1 : 0;
+}
+
+/* The range of bytes, the slow way. */
+static void widen_range(struct value_counter *counter, const uint8_t *bytes, size_t count)
+{
+    bool is_seen[256] = { false };
+    for (size_t i = 0; i < count; i++)
+        is_seen[bytes[i]] = true;
+    for (unsigned i = 0; i < 256; i++) {
+        const uint8_t code = (uint8_t)i;
+        double value;
+        cast_to_double_find(counter->dtype)(&code, &value, 1);
+        counter->tally.min = is_seen[i] && value < counter->tally.min ? value : counter->tally.min;
+        counter->tally.max = is_seen[i] && value > counter->tally.max ? value : counter->tally.max;
+    }
+}
+
+static void count_byte_blocks(struct value_counter *counter, const uint8_t *bytes, uint64_t blocks)
+{
+    const bool is_float = counter->dtype == DTYPE_F8_E4M3;
+    const size_t count = (size_t)blocks * BYTE_BLOCK;
+    struct value_tally *tally = &counter->tally;
+    struct byte_moments found;
+    counter->byte_moments(&counter->byte_tables, bytes, blocks, &found);
+    const uint8_t ends[2] = { found.low, found.high };
+    widen_range(counter, found.has_range ? ends : bytes, found.has_range ? 2 : count);
+    const uint64_t nan_count = is_float ? found.places[0][BYTE_PLACE_NAN] : 0;
+    uint64_t sized = nan_count;
+    for (int i = 0; i < (is_float ? BYTE_PLACE_NAN : 8); i++) {
+        const int bin = i + (is_float ? 127 - 9 : 127);
+        tally->bins[1][bin] += found.places[1][i];
+        tally->bins[0][bin] += found.places[0][i] - found.places[1][i];
+        tally->subnormal_count += is_float && i < 3 ? found.places[0][i] : 0;
+        sized += found.places[0][i];
+    }
+    tally->count += count;
+    tally->nan_count += nan_count;
+    tally->zero_count += count - sized;
+    counter->whole_sum += found.sum;
+    counter->whole_square += found.square;
+}
+
 static void count_codes_8(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
+    for (uint64_t blocks = counter->byte_moments ? count / BYTE_BLOCK : 0, part; blocks; blocks -= part) {
+        part = blocks < BYTE_BLOCKS_MAX ? blocks : BYTE_BLOCKS_MAX;
+        count_byte_blocks(counter, bytes, part);
+        bytes += part * BYTE_BLOCK;
+        count -= part * BYTE_BLOCK;
+    }
     size_t words = counter->is_paired ? count / sizeof(uint64_t) : 0, done = words * sizeof(uint64_t);
     count_words(counter->codes, bytes, words, true);
     count_bytes_apart(counter->codes + CODES_16, bytes + done, count - done);
@@ -318,8 +370,8 @@ static void decode_codes(enum dtype dtype, unsigned first, bool is_wide, double 
     cast_to_double_find(dtype)(is_wide ? (const void *)wide : narrow, values, 256);
 }
 
-/* Adds 256 codes that occur `times` each: the mean first, then the distances from it. */
-static void tally_codes(struct value_tally *tally, const double *values, const uint64_t *times, double smallest_normal)
+/* The moments of 256 codes that occur `times` each: the mean first, then the distances from it. */
+static void join_codes(struct value_tally *tally, const double *values, const uint64_t *times)
 {
     double sum = 0, squares = 0;
     uint64_t finite = 0;
@@ -335,10 +387,32 @@ static void tally_codes(struct value_tally *tally, const double *values, const u
             squares += (values[i] - mean) * (values[i] - mean) * (double)times[i];
     }
     join_moments(tally, finite, mean, squares);
+}
+
+static void sum_codes(struct value_counter *counter, const double *values, const uint64_t *times)
+{
     for (int i = 0; i < 256; i++) {
-        if (times[i])
-            tally_value(tally, values[i], times[i], smallest_normal);
+        if (!times[i] || !isfinite(values[i]))
+            continue;
+        const int64_t number = (int64_t)(values[i] / whole_unit(counter->dtype));
+        counter->whole_sum += number * (int64_t)times[i];
+        counter->whole_square += (wide_sum)(number * number) * times[i];
     }
+}
+
+/* Moments by whole sums: around the whole number below the mean, all but the last step is exact. */
+static void end_whole_sums(struct value_counter *counter)
+{
+    const double unit = whole_unit(counter->dtype);
+    const int64_t count = (int64_t)value_tally_finite(&counter->tally);
+    if (count) {
+        const int64_t near = counter->whole_sum / count, rest = counter->whole_sum - near * count;
+        const wide_sum squares = counter->whole_square - (wide_sum)near * (wide_sum)(counter->whole_sum + rest);
+        counter->tally.mean = unit * ((double)near + (double)rest / (double)count);
+        counter->tally.square_sum = unit * unit * ((double)squares - (double)rest * (double)rest / (double)count);
+    }
+    counter->whole_sum = 0;
+    counter->whole_square = 0;
 }
 
 /* How often each of 256 codes came, from first on; false: none did. */
@@ -369,7 +443,14 @@ static void end_codes(struct value_counter *counter)
         if (!codes_take(counter, first, is_wide, times))
             continue;
         decode_codes(counter->dtype, first, is_wide, values);
-        tally_codes(&counter->tally, values, times, tally_smallest_normal(counter->dtype));
+        if (whole_unit(counter->dtype) > 0)
+            sum_codes(counter, values, times);
+        else
+            join_codes(&counter->tally, values, times);
+        for (int i = 0; i < 256; i++) {
+            if (times[i])
+                tally_value(&counter->tally, values[i], times[i], tally_smallest_normal(counter->dtype));
+        }
     }
     if (is_wide || counter->is_paired)
         memset(counter->codes, 0, CODES_16 * sizeof(*counter->codes));
@@ -520,7 +601,11 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
     counter->kernels = float_block_kernels_find(is_float ? number : DTYPE_I16, FLOAT_WIDTH_BEST);
     counter->doubles = is_float ? NULL : double_block_kernels_find(dtype, FLOAT_WIDTH_BEST);
     counter->is_by_code = !is_float && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
-    counter->is_paired = info->class_ == DTYPE_CLASS_FLOAT && width == 1 && elements >= PAIRED_MIN; /* integers have too many pairs */
+    counter->byte_moments = elements >= BYTE_BLOCK ? byte_moments_find(dtype) : NULL;
+    if (counter->byte_moments)
+        byte_tables_make(&counter->byte_tables, dtype);
+    counter->is_paired = !counter->byte_moments && info->class_ == DTYPE_CLASS_FLOAT && width == 1 &&
+                         elements >= PAIRED_MIN; /* integers have too many pairs */
     if (!counter->is_by_code || counter->codes)
         return true;
     counter->codes = calloc(COUNTERS, sizeof(*counter->codes));
@@ -542,7 +627,9 @@ void value_counter_end(struct value_counter *counter)
     counter->waiting = 0;
     if (counter->is_by_code)
         end_codes(counter);
-    else if (counter->coded)
+    if (whole_unit(counter->dtype) > 0)
+        end_whole_sums(counter);
+    if (!counter->is_by_code && counter->coded)
         end_blocks(counter);
 }
 

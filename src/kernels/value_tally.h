@@ -11,6 +11,7 @@
 #ifndef KERNELS_VALUE_TALLY_H
 #define KERNELS_VALUE_TALLY_H
 
+#include "kernels/byte_block.h"
 #include "kernels/double_block.h"
 #include "kernels/float_block.h"
 #include "tensor/dtype.h"
@@ -40,6 +41,8 @@ static inline uint64_t value_tally_finite(const struct value_tally *tally)
     return tally->count - tally->nan_count - tally->inf_count;
 }
 
+__extension__ typedef unsigned __int128 wide_sum;
+
 /* Adds up the values of one tensor. Starts zeroed; may be started again, and keeps its memory for that. */
 struct value_counter {
     struct value_tally tally;
@@ -47,6 +50,10 @@ struct value_counter {
     bool is_by_code, is_paired;
     uint64_t coded;  /* numbers counted since the codes were last added to the tally: with none of them, there is nothing to add */
     uint32_t *codes; /* how often each occurs: of 16 bits, or two of 8 that follow each other, then those of 8 that were counted alone */
+    byte_moments_function byte_moments; /* of 8-bit types that have it; else NULL */
+    struct byte_tables byte_tables;
+    int64_t whole_sum; /* of the finite ones of 8-bit types that are summed as whole numbers */
+    wide_sum whole_square;
     struct exponent_counter exponents; /* of what is not counted by code */
     const struct float_block_kernels *kernels;
     const struct double_block_kernels *doubles; /* of types that are summed as doubles; else NULL */

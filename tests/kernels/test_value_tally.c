@@ -341,7 +341,9 @@ TEST(bytes_by_twos)
         for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
             assert_true(value_counter_start(&alone, types[type].dtype, 1));
             assert_true(value_counter_start(&paired, types[type].dtype, UINT64_C(1) << 30));
-            assert_true(paired.is_paired && !alone.is_paired);
+            paired.byte_moments = NULL;
+            paired.is_paired = true;
+            assert_true(!alone.byte_moments && !alone.is_paired);
             for (size_t at = 0; at < sizeof(bytes); at++)
                 value_counter_add(&alone, bytes + at, 1);
             add_in_pieces(&paired, bytes, sizeof(bytes), pieces[i]);
@@ -352,6 +354,54 @@ TEST(bytes_by_twos)
         value_counter_release(&alone);
         value_counter_release(&paired);
     }
+}
+
+/* Bytes that are summed as whole numbers, against those that are counted by code: all there are, those of one sign, one alone; NaN late. */
+TEST(bytes_by_blocks)
+{
+    static uint8_t room[BYTE_BLOCK * 37 + 501];
+    const size_t pieces[] = { 1000, 3 * BYTE_BLOCK + 7, sizeof(room) }, count = sizeof(room) - 1;
+    const enum dtype dtypes[] = { DTYPE_U8, DTYPE_I8, DTYPE_F8_E4M3 };
+    for (int turn = 0; turn < 3 * 7 * 3; turn++) {
+        const enum dtype dtype = dtypes[turn % 3];
+        const int kind = turn / 3 % 7;
+        const size_t piece = pieces[turn / 21];
+        struct value_counter alone = { 0 }, blocks = { 0 };
+        for (size_t i = 0; i < count; i++) {
+            uint8_t code = (uint8_t)(random_bits() >> 9);
+            uint8_t made[] = { code, code & 0x7f, code | 0x80, 0x80, (uint8_t)(random_bits() >> 50), 0xfe, (uint8_t)(code & 0x3f) };
+            room[1 + i] = kind == 1 && made[1] == 0x7f ? 0 : kind == 2 && made[2] == 0xff ? 0xfe : made[kind];
+        }
+        room[1 + count - 9] = kind == 4 ? 0xff : room[1 + count - 9];
+        assert_true(value_counter_start(&alone, dtype, 1));
+        assert_true(value_counter_start(&blocks, dtype, count));
+        assert_true(!alone.byte_moments);
+        add_in_pieces(&alone, room + 1, count, 1);
+        add_in_pieces(&blocks, room + 1, count, piece);
+        value_counter_end(&alone);
+        value_counter_end(&blocks);
+        assert_memory_equal(&blocks.tally, &alone.tally, sizeof(alone.tally));
+        check_tally(dtype, room + 1, count, dtype == DTYPE_F8_E4M3 ? 0x1p-6 : 0);
+        value_counter_release(&alone);
+        value_counter_release(&blocks);
+    }
+}
+
+/* Sums of more bytes than 32 bits hold, and whose squares need more than 64. */
+TEST(sums_of_many_bytes)
+{
+    static uint8_t bytes[1 << 24];
+    struct value_counter counter = { 0 };
+    memset(bytes, 0x7e, sizeof(bytes)); /* 448 */
+    memset(bytes, 0xfe, 1 << 20);
+    assert_true(value_counter_start(&counter, DTYPE_F8_E4M3, UINT64_C(1) << 30));
+    for (int i = 0; i < 64; i++)
+        value_counter_add(&counter, bytes, sizeof(bytes));
+    value_counter_end(&counter);
+    assert_true(counter.tally.mean == 448.0 * 14 / 16);
+    assert_near(counter.tally.square_sum, 448.0 * 448 * 0x1p30 * (1 - 14.0 * 14 / 256), 1);
+    assert_int_equal(counter.tally.bins[0][127 + 8], UINT64_C(1) << 26);
+    value_counter_release(&counter);
 }
 
 /* More of one number than a counter of 32 bits holds. */
@@ -383,6 +433,8 @@ int main(void)
         cmocka_unit_test(range_of_a_block),
         cmocka_unit_test(blocks_of_doubles),
         cmocka_unit_test(bytes_by_twos),
+        cmocka_unit_test(bytes_by_blocks),
+        cmocka_unit_test(sums_of_many_bytes),
         cmocka_unit_test(no_counter_overflows),
     };
     return cmocka_run_group_tests_name("value_tally", tests, NULL, NULL);
