@@ -401,6 +401,11 @@ TEST(sums_of_many_bytes)
     assert_true(counter.tally.mean == 448.0 * 14 / 16);
     assert_near(counter.tally.square_sum, 448.0 * 448 * 0x1p30 * (1 - 14.0 * 14 / 256), 1);
     assert_int_equal(counter.tally.bins[0][127 + 8], UINT64_C(1) << 26);
+    memset(bytes, 255, sizeof(bytes));
+    assert_true(value_counter_start(&counter, DTYPE_U8, sizeof(bytes)));
+    value_counter_add(&counter, bytes, sizeof(bytes));
+    value_counter_end(&counter);
+    assert_true(counter.tally.mean == 255 && counter.tally.square_sum == 0);
     value_counter_release(&counter);
 }
 
