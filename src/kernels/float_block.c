@@ -72,15 +72,13 @@ static inline __attribute__((always_inline)) void moments_of(const mem_bits *wor
     }
 }
 
-/* A block of 16-bit floats or codes. Of bfloat16 each 32 are ordered by pairs, all first ones before all second ones, which is how they
+/* A block of 16-bit floats. Of bfloat16 each 32 are ordered by pairs, all first ones before all second ones, which is how they
  * lie in words of 32 bits. */
 static void widen_plain(const void *elements, uint32_t *words, enum dtype dtype)
 {
     const mem_half *codes = elements;
     for (int i = 0; dtype == DTYPE_F16 && i < FLOAT_BLOCK; i++)
         words[i] = float_to_bits(half_decode(codes[i], 10));
-    for (int i = 0; dtype == DTYPE_I16 && i < FLOAT_BLOCK; i++)
-        words[i] = (uint32_t)codes[i] << 23;
     for (int i = 0; dtype == DTYPE_BF16 && i < FLOAT_BLOCK; i += 2 * LANES) {
         for (int j = 0; j < LANES; j++) {
             words[i + j] = (uint32_t)codes[i + 2 * j] << 16;
@@ -88,6 +86,26 @@ static void widen_plain(const void *elements, uint32_t *words, enum dtype dtype)
         }
     }
 }
+
+static inline __attribute__((always_inline)) void float_codes_of(const mem_bits *words, int16_t *codes)
+{
+    for (int i = 0; i < FLOAT_BLOCK; i++)
+        codes[i] = (int16_t)((int32_t)words[i] >> 23);
+}
+
+#define PLAIN_MOMENTS(name, dtype)                                                                                                  \
+    static void moments_plain_##name(const void *elements, float shift, struct float_moments *out, int16_t *codes)                 \
+    {                                                                                                                               \
+        uint32_t widened[FLOAT_BLOCK];                                                                                              \
+        const void *words = (dtype) == DTYPE_F32 ? elements : widened;                                                              \
+        widen_plain(elements, widened, dtype);                                                                                      \
+        moments_of(words, shift, out);                                                                                              \
+        float_codes_of(words, codes);                                                                                               \
+    }
+
+PLAIN_MOMENTS(f32, DTYPE_F32)
+PLAIN_MOMENTS(bf16, DTYPE_BF16)
+PLAIN_MOMENTS(f16, DTYPE_F16)
 
 /* ---- exponents ---- */
 
@@ -102,34 +120,25 @@ void exponents_count(struct exponent_counter *counter, const void *elements, uin
         counter->tables[0][*words >> 23]++;
 }
 
-#define PLAIN_KERNELS(name, dtype)                                                                                  \
-    static void moments_plain_##name(const void *elements, float shift, struct float_moments *out)                  \
-    {                                                                                                               \
-        uint32_t words[FLOAT_BLOCK];                                                                                \
-        widen_plain(elements, words, dtype);                                                                        \
-        moments_of((dtype) == DTYPE_F32 ? elements : words, shift, out);                                            \
-    }                                                                                                               \
-    static void exponents_plain_##name(struct exponent_counter *counter, const void *elements, int top)             \
-    {                                                                                                               \
-        uint32_t words[FLOAT_BLOCK];                                                                                \
-        (void)top;                                                                                                  \
-        widen_plain(elements, words, dtype);                                                                        \
-        exponents_count(counter, (dtype) == DTYPE_F32 ? elements : words, FLOAT_BLOCK);                             \
-    }                                                                                                               \
-    static const struct float_block_kernels plain_##name = { moments_plain_##name, exponents_plain_##name }
-
-PLAIN_KERNELS(f32, DTYPE_F32);
-PLAIN_KERNELS(bf16, DTYPE_BF16);
-PLAIN_KERNELS(f16, DTYPE_F16);
-PLAIN_KERNELS(codes, DTYPE_I16);
+static void exponents_plain(struct exponent_counter *counter, const int16_t *codes, int top)
+{
+    (void)top;
+    for (int i = 0; i < FLOAT_BLOCK; i += EXPONENT_TABLES)
+        for (int k = 0; k < EXPONENT_TABLES; k++)
+            counter->tables[k][codes[i + k] & 0x1ff]++;
+}
 
 /* Streams 0 and 1: of both signs; 2 and 3: of positive numbers. */
 static uint64_t pending_count(const struct exponent_counter *counter, unsigned stream, unsigned bit)
 {
-    uint64_t count = 32 * counter->thirty_twos[stream][bit];
-    for (unsigned digit = 0; digit < 5; digit++)
-        for (unsigned lane = 0; lane < EXPONENT_LANE_BYTES; lane++)
+    uint64_t count = counter->many[stream][bit] << EXPONENT_DIGITS;
+    for (unsigned lane = 0; lane < EXPONENT_LANE_BYTES; lane++) {
+        for (unsigned digit = 0; digit < EXPONENT_DIGITS; digit++)
             count += (uint64_t)(counter->digits[stream][digit][lane] >> bit & 1) << digit;
+        for (unsigned digit = 5; digit < EXPONENT_DIGITS; digit++)
+            if (counter->blocks >> (digit - 5) & 1)
+                count += (uint64_t)(counter->carried[stream][digit - 5][lane] >> bit & 1) << digit;
+    }
     return count;
 }
 
@@ -144,7 +153,8 @@ void exponents_settle(struct exponent_counter *counter)
         counter->tables[0][256 + exponent] += (uint32_t)(both - positive);
     }
     memset(counter->digits, 0, sizeof(counter->digits));
-    memset(counter->thirty_twos, 0, sizeof(counter->thirty_twos));
+    memset(counter->many, 0, sizeof(counter->many));
+    counter->blocks = 0;
     counter->top = 0;
 }
 
@@ -174,51 +184,11 @@ static bool window_fits(struct exponent_counter *counter, int top)
     return !counter->plain_blocks;
 }
 
-/* What a loop is made for: each is compiled for each machine and type. */
-struct loop {
-    enum dtype dtype;
-    bool has_ternary;
-};
-
-/* 8 of float32, float16 or codes. */
-WIDE_INLINE __m256i load_floats(const uint8_t *elements, enum dtype dtype)
-{
-    if (dtype == DTYPE_F16)
-        return _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)elements)));
-    if (dtype == DTYPE_I16)
-        return _mm256_slli_epi32(_mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)elements)), 23);
-    return _mm256_loadu_si256((const __m256i *)elements);
-}
-
-/* In the order of widen_plain. */
-WIDE_INLINE void widen_floats(const uint8_t *elements, uint32_t *words, int count, enum dtype dtype)
-{
-    for (int i = 0; dtype != DTYPE_BF16 && i < count; i += 8, elements += 8 * ELEMENT_BYTES(dtype))
-        _mm256_storeu_si256((__m256i *)(words + i), load_floats(elements, dtype));
-    for (int i = 0; dtype == DTYPE_BF16 && i < count; i += i % 16 ? 24 : 8, elements += 32) {
-        __m256i pairs = _mm256_loadu_si256((const __m256i *)elements);
-        _mm256_storeu_si256((__m256i *)(words + i), _mm256_slli_epi32(pairs, 16));
-        _mm256_storeu_si256((__m256i *)(words + i + LANES), _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000)));
-    }
-}
-
-/* 16 words, in whose lower 9 bits are sign and exponent, and above them nothing or the sign. */
-WIDE_INLINE __m256i load_codes(const uint8_t *elements, enum dtype dtype)
-{
-    if (dtype == DTYPE_I16)
-        return _mm256_loadu_si256((const __m256i *)elements);
-    if (dtype == DTYPE_BF16)
-        return _mm256_srai_epi16(_mm256_loadu_si256((const __m256i *)elements), 7);
-    __m256i low = _mm256_srai_epi32(load_floats(elements, dtype), 23);
-    __m256i high = _mm256_srai_epi32(load_floats(elements + 8 * ELEMENT_BYTES(dtype), dtype), 23);
-    return _mm256_packs_epi32(low, high);
-}
-
-/* Of 32 elements: how far below the top each is, with bit 7 set where that is beyond the window; in *positive where it is negative, too. */
-WIDE_INLINE __m256i row_places(const uint8_t *elements, __m256i top, __m256i *positive, enum dtype dtype)
+/* Of 32 numbers: how far below the top each is, with bit 7 set where that is beyond the window; in *positive where it is negative, too. */
+WIDE_INLINE __m256i row_places(const int16_t *codes, __m256i top, __m256i *positive)
 {
     const __m256i exponent = _mm256_set1_epi16(0xff);
-    __m256i first = load_codes(elements, dtype), second = load_codes(elements + 16 * ELEMENT_BYTES(dtype), dtype);
+    __m256i first = _mm256_loadu_si256((const __m256i *)codes), second = _mm256_loadu_si256((const __m256i *)(codes + 16));
     __m256i below = _mm256_packus_epi16(_mm256_sub_epi16(top, _mm256_and_si256(first, exponent)),
                                         _mm256_sub_epi16(top, _mm256_and_si256(second, exponent)));
     __m256i places = _mm256_adds_epu8(below, _mm256_set1_epi8(0x80 - EXPONENT_WINDOW));
@@ -229,27 +199,21 @@ WIDE_INLINE __m256i row_places(const uint8_t *elements, __m256i top, __m256i *po
 
 /* Those of a row that are beyond the window, as many as `far`; exponents 0, mostly of zeros, are counted without their sign. Whether there
  * were others. */
-WIDE_INLINE bool count_far(struct exponent_counter *counter, const uint8_t *elements, int far, enum dtype dtype)
+TARGET_WIDE static bool count_far(struct exponent_counter *counter, const int16_t *codes, int far)
 {
-    const __m256i exponent = _mm256_set1_epi16(0xff);
-    __m256i first = _mm256_and_si256(load_codes(elements, dtype), exponent);
-    __m256i second = _mm256_and_si256(load_codes(elements + 16 * ELEMENT_BYTES(dtype), dtype), exponent);
-    __m256i is_least = _mm256_cmpeq_epi8(_mm256_packus_epi16(first, second), _mm256_setzero_si256());
-    int least = __builtin_popcount((unsigned)_mm256_movemask_epi8(is_least));
-    uint32_t words[ROW];
-    counter->tables[0][0] += (uint32_t)least;
-    if (least == far)
-        return false;
-    widen_floats(elements, words, ROW, dtype);
+    int least = 0;
     for (int i = 0; i < ROW; i++)
-        counter->tables[0][words[i] >> 23] += (words[i] << 1 >> 24) && counter->top - (words[i] >> 23 & 0xff) >= EXPONENT_WINDOW;
-    return true;
+        least += (codes[i] & 0xff) == 0;
+    counter->tables[0][0] += (uint32_t)least;
+    for (int i = 0; i < ROW && far > least; i++)
+        counter->tables[0][codes[i] & 0x1ff] += (codes[i] & 0xff) && counter->top - (codes[i] & 0xff) >= EXPONENT_WINDOW;
+    return far > least;
 }
 
 /* A full adder in each bit: a + b + c is *a and, of twice the weight, what is returned. gcc does not find the ternary instructions. */
-WIDE_INLINE __m256i add_bits(__m256i *a, __m256i b, __m256i c, struct loop loop)
+WIDE_INLINE __m256i add_bits(__m256i *a, __m256i b, __m256i c, bool has_ternary)
 {
-    if (loop.has_ternary) {
+    if (has_ternary) {
         __m256i most = b, odd = *a;
         __asm__("vpternlogq $0xe8, %2, %1, %0" : "+v"(most) : "v"(*a), "v"(c));
         __asm__("vpternlogq $0x96, %2, %1, %0" : "+v"(odd) : "v"(b), "v"(c));
@@ -263,71 +227,96 @@ WIDE_INLINE __m256i add_bits(__m256i *a, __m256i b, __m256i c, struct loop loop)
 }
 
 /* Adds the bits that four rows stand for to the first two digits; what is returned has the weight 4. */
-WIDE_INLINE __m256i add_four(__m256i digits[5], const __m256i *rows, __m256i table, struct loop loop)
+WIDE_INLINE __m256i add_four(__m256i digits[5], const __m256i *rows, __m256i table, bool has_ternary)
 {
-    __m256i first = add_bits(&digits[0], _mm256_shuffle_epi8(table, rows[0]), _mm256_shuffle_epi8(table, rows[1]), loop);
-    __m256i second = add_bits(&digits[0], _mm256_shuffle_epi8(table, rows[2]), _mm256_shuffle_epi8(table, rows[3]), loop);
-    return add_bits(&digits[1], first, second, loop);
+    __m256i first = add_bits(&digits[0], _mm256_shuffle_epi8(table, rows[0]), _mm256_shuffle_epi8(table, rows[1]), has_ternary);
+    __m256i second = add_bits(&digits[0], _mm256_shuffle_epi8(table, rows[2]), _mm256_shuffle_epi8(table, rows[3]), has_ternary);
+    return add_bits(&digits[1], first, second, has_ternary);
 }
 
-WIDE_INLINE __m256i add_sixteen(__m256i digits[5], const __m256i *rows, __m256i table, struct loop loop)
+WIDE_INLINE __m256i add_sixteen(__m256i digits[5], const __m256i *rows, __m256i table, bool has_ternary)
 {
-    __m256i first = add_four(digits, rows, table, loop), second = add_four(digits, rows + 4, table, loop);
-    __m256i third = add_bits(&digits[2], first, second, loop);
-    first = add_four(digits, rows + 8, table, loop);
-    second = add_four(digits, rows + 12, table, loop);
-    return add_bits(&digits[3], third, add_bits(&digits[2], first, second, loop), loop);
+    __m256i first = add_four(digits, rows, table, has_ternary), second = add_four(digits, rows + 4, table, has_ternary);
+    __m256i third = add_bits(&digits[2], first, second, has_ternary);
+    first = add_four(digits, rows + 8, table, has_ternary);
+    second = add_four(digits, rows + 12, table, has_ternary);
+    return add_bits(&digits[3], third, add_bits(&digits[2], first, second, has_ternary), has_ternary);
 }
 
-/* table: the bit for each place; bit 7 of a row gives none. */
-WIDE_INLINE void count_rows(struct exponent_counter *counter, int stream, const __m256i *rows, __m256i table, struct loop loop)
+/* table: the bit for each place; bit 7 of a row gives none. What a block adds to digit 5 waits for that of the next block. */
+WIDE_INLINE void count_rows(struct exponent_counter *counter, int stream, const __m256i *rows, __m256i table, bool has_ternary)
 {
-    __m256i digits[5];
+    __m256i digits[5], other, digit;
     memcpy(digits, counter->digits[stream], sizeof(digits));
-    __m256i first = add_sixteen(digits, rows, table, loop), second = add_sixteen(digits, rows + 16, table, loop);
-    __m256i sum = add_bits(&digits[4], first, second, loop);
+    __m256i first = add_sixteen(digits, rows, table, has_ternary), second = add_sixteen(digits, rows + 16, table, has_ternary);
+    __m256i sum = add_bits(&digits[4], first, second, has_ternary);
     memcpy(counter->digits[stream], digits, sizeof(digits));
+    for (int i = 5; i < EXPONENT_DIGITS; i++) {
+        uint8_t *carried = counter->carried[stream][i - 5];
+        if (!(counter->blocks >> (i - 5) & 1)) {
+            memcpy(carried, &sum, sizeof(sum));
+            return;
+        }
+        memcpy(&other, carried, sizeof(other));
+        memcpy(&digit, counter->digits[stream][i], sizeof(digit));
+        sum = add_bits(&digit, other, sum, has_ternary);
+        memcpy(counter->digits[stream][i], &digit, sizeof(digit));
+    }
 #pragma GCC unroll 1 /* else gcc gathers the eight counts in vectors, by way of memory */
     for (int bit = 7; bit >= 0; bit--) {
-        counter->thirty_twos[stream][bit] += (uint64_t)__builtin_popcount((unsigned)_mm256_movemask_epi8(sum));
+        counter->many[stream][bit] += (uint64_t)__builtin_popcount((unsigned)_mm256_movemask_epi8(sum));
         sum = _mm256_add_epi8(sum, sum);
     }
 }
 
-WIDE_INLINE void exponents_of(struct exponent_counter *counter, const uint8_t *elements, int top, struct loop loop)
+WIDE_INLINE void exponents_of(struct exponent_counter *counter, const int16_t *codes, int top, bool has_ternary)
 {
     const __m256i upper = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, -128));
     const __m256i lower = _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0));
     __m256i places[FLOAT_BLOCK / ROW], positive[FLOAT_BLOCK / ROW];
     uint32_t far_rows = 0;
     if (!window_fits(counter, top)) {
-        uint32_t words[FLOAT_BLOCK];
-        widen_floats(elements, words, FLOAT_BLOCK, loop.dtype);
-        exponents_count(counter, words, FLOAT_BLOCK);
+        exponents_plain(counter, codes, top);
         return;
     }
     __m256i wide_top = _mm256_set1_epi16((short)counter->top);
-    for (int i = 0; i < FLOAT_BLOCK / ROW; i++, elements += ROW * ELEMENT_BYTES(loop.dtype)) {
-        places[i] = row_places(elements, wide_top, &positive[i], loop.dtype);
+    for (int i = 0; i < FLOAT_BLOCK / ROW; i++, codes += ROW) {
+        places[i] = row_places(codes, wide_top, &positive[i]);
         int far = _mm256_movemask_epi8(places[i]);
         if (far)
-            far_rows += count_far(counter, elements, __builtin_popcount((unsigned)far), loop.dtype);
+            far_rows += count_far(counter, codes, __builtin_popcount((unsigned)far));
     }
-    count_rows(counter, 0, places, lower, loop);
-    count_rows(counter, 1, places, upper, loop);
-    count_rows(counter, 2, positive, lower, loop);
-    count_rows(counter, 3, positive, upper, loop);
+    count_rows(counter, 0, places, lower, has_ternary);
+    count_rows(counter, 1, places, upper, has_ternary);
+    count_rows(counter, 2, positive, lower, has_ternary);
+    count_rows(counter, 3, positive, upper, has_ternary);
+    counter->blocks++;
     counter->plain_blocks = far_rows > FAR_ROWS ? PLAIN_BLOCKS : 0;
+}
+
+TARGET_WIDE static void exponents_wide(struct exponent_counter *counter, const int16_t *codes, int top)
+{
+    exponents_of(counter, codes, top, false);
+}
+
+/* The same code: with more registers, and one instruction for three operands of bits. */
+TARGET_WIDER static void exponents_wider(struct exponent_counter *counter, const int16_t *codes, int top)
+{
+    exponents_of(counter, codes, top, true);
 }
 
 /* ---- moments, wide ---- */
 
-WIDE_INLINE void moments_widened(const void *elements, float shift, struct float_moments *out, enum dtype dtype)
+/* A block of 16-bit floats, in the order of widen_plain. */
+WIDE_INLINE void widen_wide(const uint8_t *elements, uint32_t *words, enum dtype dtype)
 {
-    uint32_t words[FLOAT_BLOCK];
-    if (dtype != DTYPE_F32)
-        widen_floats(elements, words, FLOAT_BLOCK, dtype);
-    moments_of(dtype == DTYPE_F32 ? elements : words, shift, out);
+    for (int i = 0; dtype == DTYPE_F16 && i < FLOAT_BLOCK; i += 8, elements += 16)
+        _mm256_storeu_ps((float *)(words + i), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)elements)));
+    for (int i = 0; dtype == DTYPE_BF16 && i < FLOAT_BLOCK; i += i % 16 ? 24 : 8, elements += 32) {
+        __m256i pairs = _mm256_loadu_si256((const __m256i *)elements);
+        _mm256_storeu_si256((__m256i *)(words + i), _mm256_slli_epi32(pairs, 16));
+        _mm256_storeu_si256((__m256i *)(words + i + LANES), _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000)));
+    }
 }
 
 #define WIDER_INLINE TARGET_WIDER static inline __attribute__((always_inline))
@@ -397,13 +386,24 @@ WIDER_INLINE void load_lanes(const uint8_t *elements, __m512 values[2], enum dty
     }
 }
 
+/* Of as many: from their upper halves. */
+WIDER_INLINE __m512i lane_codes(const uint8_t *elements, const __m512 values[2], enum dtype dtype)
+{
+    const __m512i odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23, 21, 19, 17, 15,
+                                         13, 11, 9, 7, 5, 3, 1);
+    if (dtype == DTYPE_BF16)
+        return _mm512_srai_epi16(_mm512_loadu_si512(elements), 7);
+    return _mm512_srai_epi16(_mm512_permutex2var_epi16(_mm512_castps_si512(values[0]), odd, _mm512_castps_si512(values[1])), 7);
+}
+
 WIDER_INLINE __m512d add_short(__m512d sums, __m512 sum, int half)
 {
     return _mm512_add_pd(sums, _mm512_cvtps_pd(half ? _mm512_extractf32x8_ps(sum, 1) : _mm512_castps512_ps256(sum)));
 }
 
 /* The same sums as moments_of has, which gcc leaves in memory. */
-WIDER_INLINE void moments_in_lanes(const uint8_t *elements, float shift, struct float_moments *out, enum dtype dtype)
+WIDER_INLINE void moments_in_lanes(const uint8_t *elements, float shift, struct float_moments *out, int16_t *codes,
+                                   enum dtype dtype)
 {
     const __m512 all_shift = _mm512_set1_ps(shift);
     struct lane_range range = { _mm512_set1_ps(-INFINITY), _mm512_set1_ps(INFINITY),
@@ -421,6 +421,7 @@ WIDER_INLINE void moments_in_lanes(const uint8_t *elements, float shift, struct 
                 square = _mm512_add_ps(square, _mm512_mul_ps(distance, distance));
             }
             range_widen(&range, elements, values, dtype);
+            _mm512_storeu_si512(codes + first + i * LANES, lane_codes(elements, values, dtype));
         }
         for (int half = 0; half < 2; half++) {
             sums[half] = add_short(sums[half], sum, half);
@@ -434,34 +435,23 @@ WIDER_INLINE void moments_in_lanes(const uint8_t *elements, float shift, struct 
     range_end(&range, out, dtype);
 }
 
-#define WIDE_EXPONENTS(name, dtype)                                                                                  \
-    TARGET_WIDE static void exponents_wide_##name(struct exponent_counter *counter, const void *elements, int top)   \
-    {                                                                                                                \
-        exponents_of(counter, elements, top, (struct loop){ dtype, false });                                         \
-    }                                                                                                                \
-    TARGET_WIDER static void exponents_wider_##name(struct exponent_counter *counter, const void *elements, int top) \
-    {                                                                                                                \
-        exponents_of(counter, elements, top, (struct loop){ dtype, true });                                          \
+#define WIDE_MOMENTS(name, dtype)                                                                                                \
+    TARGET_WIDE static void moments_wide_##name(const void *elements, float shift, struct float_moments *out, int16_t *codes)   \
+    {                                                                                                                            \
+        uint32_t widened[FLOAT_BLOCK];                                                                                           \
+        const void *words = (dtype) == DTYPE_F32 ? elements : widened;                                                           \
+        widen_wide(elements, widened, dtype);                                                                                    \
+        moments_of(words, shift, out);                                                                                           \
+        float_codes_of(words, codes);                                                                                            \
+    }                                                                                                                            \
+    TARGET_WIDER static void moments_wider_##name(const void *elements, float shift, struct float_moments *out, int16_t *codes) \
+    {                                                                                                                            \
+        moments_in_lanes(elements, shift, out, codes, dtype);                                                                    \
     }
 
-#define WIDE_KERNELS(name, dtype)                                                                                    \
-    WIDE_EXPONENTS(name, dtype)                                                                                      \
-    TARGET_WIDE static void moments_wide_##name(const void *elements, float shift, struct float_moments *out)        \
-    {                                                                                                                \
-        moments_widened(elements, shift, out, dtype);                                                                \
-    }                                                                                                                \
-    TARGET_WIDER static void moments_wider_##name(const void *elements, float shift, struct float_moments *out)      \
-    {                                                                                                                \
-        moments_in_lanes(elements, shift, out, dtype);                                                               \
-    }                                                                                                                \
-    static const struct float_block_kernels wide_##name = { moments_wide_##name, exponents_wide_##name },            \
-                                            wider_##name = { moments_wider_##name, exponents_wider_##name }
-
-WIDE_KERNELS(f32, DTYPE_F32);
-WIDE_KERNELS(bf16, DTYPE_BF16);
-WIDE_KERNELS(f16, DTYPE_F16);
-WIDE_EXPONENTS(codes, DTYPE_I16)
-static const struct float_block_kernels wide_codes = { NULL, exponents_wide_codes }, wider_codes = { NULL, exponents_wider_codes };
+WIDE_MOMENTS(f32, DTYPE_F32)
+WIDE_MOMENTS(bf16, DTYPE_BF16)
+WIDE_MOMENTS(f16, DTYPE_F16)
 
 static int best_width(void)
 {
@@ -471,11 +461,13 @@ static int best_width(void)
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") ? 2 : 1;
 }
 
-#define BY_WIDTH(name) { &plain_##name, &wide_##name, &wider_##name }
+#define BY_WIDTH(what) { what##_plain, what##_wide, what##_wider }
+#define MOMENTS_BY_WIDTH(name) { moments_plain_##name, moments_wide_##name, moments_wider_##name }
 
 #else
 
-#define BY_WIDTH(name) { &plain_##name, &plain_##name, &plain_##name }
+#define BY_WIDTH(what) { what##_plain, what##_plain, what##_plain }
+#define MOMENTS_BY_WIDTH(name) { moments_plain_##name, moments_plain_##name, moments_plain_##name }
 
 static int best_width(void)
 {
@@ -484,11 +476,12 @@ static int best_width(void)
 
 #endif
 
-const struct float_block_kernels *float_block_kernels_find(enum dtype dtype, int width)
+struct float_block_kernels float_block_kernels_find(enum dtype dtype, int width)
 {
-    static const struct float_block_kernels *const kernels[DTYPE_COUNT][FLOAT_WIDTH_BEST + 1] = {
-        [DTYPE_F32] = BY_WIDTH(f32), [DTYPE_BF16] = BY_WIDTH(bf16), [DTYPE_F16] = BY_WIDTH(f16), [DTYPE_I16] = BY_WIDTH(codes)
+    static const exponents_function exponents[FLOAT_WIDTH_BEST + 1] = BY_WIDTH(exponents);
+    static const float_moments_function moments[DTYPE_COUNT][FLOAT_WIDTH_BEST + 1] = {
+        [DTYPE_F32] = MOMENTS_BY_WIDTH(f32), [DTYPE_BF16] = MOMENTS_BY_WIDTH(bf16), [DTYPE_F16] = MOMENTS_BY_WIDTH(f16)
     };
-    const int best = best_width();
-    return kernels[dtype][width < best ? width : best];
+    const int best = best_width(), chosen = width < best ? width : best;
+    return (struct float_block_kernels){ moments[dtype][chosen], exponents[chosen] };
 }

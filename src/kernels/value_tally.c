@@ -154,7 +154,8 @@ static bool tally_block(struct value_counter *counter, const void *elements)
     struct value_tally *tally = &counter->tally;
     const float shift = (float)tally->mean;
     struct float_moments found;
-    counter->kernels->moments(elements, shift, &found);
+    int16_t codes[BLOCK_ELEMENTS];
+    counter->kernels.moments(elements, shift, &found, codes);
     const bool is_constant = found.low == found.high && found.square < INFINITY;
     if (!is_constant && !(found.square > 0x1p-90 && found.square < 0x1p127))
         return false;
@@ -170,7 +171,7 @@ static bool tally_block(struct value_counter *counter, const void *elements)
     if (is_constant)
         counter->exponents.tables[0][float_to_bits(found.low) >> 23] += BLOCK_ELEMENTS;
     else
-        counter->kernels->exponents(&counter->exponents, elements, (int)(float_to_bits(largest) >> 23 & 0xff));
+        counter->kernels.exponents(&counter->exponents, codes, (int)(float_to_bits(largest) >> 23 & 0xff));
     return true;
 }
 
@@ -504,7 +505,7 @@ static bool tally_double_block(struct value_counter *counter, const uint8_t *byt
     tally->max = found.high > tally->max ? found.high : tally->max;
     tally->count += DOUBLE_BLOCK;
     uint64_t least = exponent_count(counter, 0);
-    counter->kernels->exponents(&counter->exponents, codes, double_exponent(-found.low > found.high ? found.low : found.high));
+    counter->kernels.exponents(&counter->exponents, codes, double_exponent(-found.low > found.high ? found.low : found.high));
     least = exponent_count(counter, 0) - least;
     const bool is_float = tally_smallest_normal(counter->dtype) > 0;
     tally->zero_count += is_float ? found.zeros : least;
@@ -598,8 +599,8 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
     counter->dtype = dtype;
     counter->number = number;
     counter->waiting = 0;
-    counter->kernels = float_block_kernels_find(is_float ? number : DTYPE_I16, FLOAT_WIDTH_BEST);
-    counter->doubles = is_float ? NULL : double_block_kernels_find(dtype, FLOAT_WIDTH_BEST);
+    counter->kernels = float_block_kernels_find(number, FLOAT_WIDTH_BEST);
+    counter->doubles = counter->kernels.moments ? NULL : double_block_kernels_find(dtype, FLOAT_WIDTH_BEST);
     counter->is_by_code = !is_float && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
     counter->byte_moments = elements >= BYTE_BLOCK ? byte_moments_find(dtype) : NULL;
     if (counter->byte_moments)

@@ -55,7 +55,7 @@ struct value_counter {
     int64_t whole_sum; /* of the finite ones of 8-bit types that are summed as whole numbers */
     wide_sum whole_square;
     struct exponent_counter exponents; /* of what is not counted by code */
-    const struct float_block_kernels *kernels;
+    struct float_block_kernels kernels;
     const struct double_block_kernels *doubles; /* of types that are summed as doubles; else NULL */
     size_t waiting; /* bytes of a block that is not whole yet */
     uint8_t block[TALLY_BLOCK_BYTES];

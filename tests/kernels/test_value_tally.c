@@ -173,7 +173,7 @@ static void tally_by_width(enum dtype dtype, const void *elements, size_t count,
 {
     struct value_counter counter = { 0 };
     assert_true(value_counter_start(&counter, dtype, count));
-    counter.kernels = float_block_kernels_find(counter.doubles ? DTYPE_I16 : counter.number, width);
+    counter.kernels = float_block_kernels_find(counter.number, width);
     counter.doubles = counter.doubles ? double_block_kernels_find(dtype, width) : NULL;
     add_in_pieces(&counter, elements, count, piece);
     value_counter_end(&counter);
@@ -260,6 +260,7 @@ TEST(range_of_a_block)
         const int signs = turn / 3 % 4;
         float values[FLOAT_BLOCK], low = INFINITY, high = -INFINITY;
         struct float_moments expected, found;
+        int16_t codes[FLOAT_BLOCK];
         struct cast cast;
         for (int i = 0; i < FLOAT_BLOCK; i++) {
             values[i] = (float)(random_bits() % 999 + 1) / 8 * (signs == 0 || (signs == 2 && random_bits() % 2) ? -1 : 1);
@@ -273,9 +274,9 @@ TEST(range_of_a_block)
             low = fminf(low, values[i]);
             high = fmaxf(high, values[i]);
         }
-        float_block_kernels_find(dtype, 0)->moments(room + turn % 2, 1.5f, &expected);
+        float_block_kernels_find(dtype, 0).moments(room + turn % 2, 1.5f, &expected, codes);
         for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
-            float_block_kernels_find(dtype, width)->moments(room + turn % 2, 1.5f, &found);
+            float_block_kernels_find(dtype, width).moments(room + turn % 2, 1.5f, &found, codes);
             assert_true(found.low == low && found.high == high);
             assert_true(found.sum == expected.sum && found.square == expected.square);
         }
