@@ -201,7 +201,7 @@ TEST(no_bit_depends_on_machine_or_pieces)
         cast_run(&to_float16, values, float16s, COUNT * 4);
         for (size_t i = 0; i < COUNT * 4; i++) {
             memcpy(&halves[i], (const uint8_t *)&values[i] + 2, 2);
-            doubles[i] = i % 991 ? (double)values[i] : ldexp((double)values[i], -960);
+            doubles[i] = i % 991 ? (double)values[i] : ldexp((double)values[i], kind == 4 ? -1050 : -960);
             numbers[i] = (int32_t)(random_bits() >> 32) >> random_bits() % 32;
             long_numbers[i] = (int64_t)random_bits() >> random_bits() % (kind == 3 ? 10 : 64);
         }
@@ -370,10 +370,13 @@ TEST(bytes_by_blocks)
         struct value_counter alone = { 0 }, blocks = { 0 };
         for (size_t i = 0; i < count; i++) {
             uint8_t code = (uint8_t)(random_bits() >> 9);
-            uint8_t made[] = { code, code & 0x7f, code | 0x80, 0x80, (uint8_t)(random_bits() >> 50), 0xfe, (uint8_t)(code & 0x3f) };
+            uint8_t made[] = { code, code & 0x7f, code | 0x80, 0x80, (uint8_t)(code & 0xbf), 0xfd, (uint8_t)(code & 0xbf) };
             room[1 + i] = kind == 1 && made[1] == 0x7f ? 0 : kind == 2 && made[2] == 0xff ? 0xfe : made[kind];
         }
-        room[1 + count - 9] = kind == 4 ? 0xff : room[1 + count - 9];
+        if (kind >= 4) { /* the ends are where NaN is */
+            room[1 + BYTE_BLOCK + 9] = kind == 4 ? 0xfe : 0x7e;
+            room[1 + BYTE_BLOCK + 99] = kind == 4 ? 0xff : 0x7f;
+        }
         assert_true(value_counter_start(&alone, dtype, 1));
         assert_true(value_counter_start(&blocks, dtype, count));
         assert_true(!alone.byte_moments);
@@ -410,22 +413,25 @@ TEST(sums_of_many_bytes)
     value_counter_release(&counter);
 }
 
-/* More of one number than a counter of 32 bits holds. */
+/* More of one number than a counter of 32 bits holds: in blocks, and by code. */
 TEST(no_counter_overflows)
 {
     static uint16_t ones[1 << 19];
-    struct value_counter counter = { 0 };
     const uint64_t turns = (UINT64_C(1) << 32) / (1 << 19) + 3, count = turns << 19;
     for (size_t i = 0; i < 1 << 19; i++)
         ones[i] = 0x3f80;
-    assert_true(value_counter_start(&counter, DTYPE_BF16, count));
-    for (uint64_t i = 0; i < turns; i++)
-        value_counter_add(&counter, ones, 1 << 19);
-    value_counter_end(&counter);
-    assert_int_equal(counter.tally.count, count);
-    assert_int_equal(counter.tally.bins[1][127], count);
-    assert_true(counter.tally.mean == 1 && counter.tally.square_sum == 0);
-    value_counter_release(&counter);
+    for (int is_code = 0; is_code < 2; is_code++) {
+        struct value_counter counter = { 0 };
+        assert_true(value_counter_start(&counter, is_code ? DTYPE_I16 : DTYPE_BF16, count));
+        assert_true(counter.is_by_code == is_code);
+        for (uint64_t i = 0; i < turns; i++)
+            value_counter_add(&counter, ones, 1 << 19);
+        value_counter_end(&counter);
+        assert_int_equal(counter.tally.count, count);
+        assert_int_equal(counter.tally.bins[1][is_code ? 127 + 13 : 127], count);
+        assert_true(counter.tally.mean == (is_code ? 0x3f80 : 1) && counter.tally.square_sum == 0);
+        value_counter_release(&counter);
+    }
 }
 
 int main(void)
