@@ -72,13 +72,15 @@ static inline __attribute__((always_inline)) void moments_of(const mem_bits *wor
     }
 }
 
-/* A block of 16-bit floats. Of bfloat16 each 32 are ordered by pairs, all first ones before all second ones, which is how they
- * lie in words of 32 bits. */
+/* A block of 16-bit floats; of float16 by what gcc makes vectors of. Of bfloat16 each 32 are ordered by pairs, all first ones before all
+ * second ones, which is how they lie in words of 32 bits. */
 static void widen_plain(const void *elements, uint32_t *words, enum dtype dtype)
 {
     const mem_half *codes = elements;
-    for (int i = 0; dtype == DTYPE_F16 && i < FLOAT_BLOCK; i++)
-        words[i] = float_to_bits(half_decode(codes[i], 10));
+    for (int i = 0; dtype == DTYPE_F16 && i < FLOAT_BLOCK; i++) {
+        const uint32_t magnitude = codes[i] & 0x7fff, special = magnitude < 0x7c00 ? 0 : 0x7f800000;
+        words[i] = float_to_bits(float_from_bits(magnitude << 13) * 0x1p112f) | special | (uint32_t)(codes[i] & 0x8000) << 16;
+    }
     for (int i = 0; dtype == DTYPE_BF16 && i < FLOAT_BLOCK; i += 2 * LANES) {
         for (int j = 0; j < LANES; j++) {
             words[i + j] = (uint32_t)codes[i + 2 * j] << 16;
@@ -307,15 +309,69 @@ TARGET_WIDER static void exponents_wider(struct exponent_counter *counter, const
 
 /* ---- moments, wide ---- */
 
-/* A block of 16-bit floats, in the order of widen_plain. */
-WIDE_INLINE void widen_wide(const uint8_t *elements, uint32_t *words, enum dtype dtype)
+/* 32 elements, by lanes. */
+WIDE_INLINE void load_halves(const uint8_t *elements, __m256 values[4], enum dtype dtype)
 {
-    for (int i = 0; dtype == DTYPE_F16 && i < FLOAT_BLOCK; i += 8, elements += 16)
-        _mm256_storeu_ps((float *)(words + i), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)elements)));
-    for (int i = 0; dtype == DTYPE_BF16 && i < FLOAT_BLOCK; i += i % 16 ? 24 : 8, elements += 32) {
-        __m256i pairs = _mm256_loadu_si256((const __m256i *)elements);
-        _mm256_storeu_si256((__m256i *)(words + i), _mm256_slli_epi32(pairs, 16));
-        _mm256_storeu_si256((__m256i *)(words + i + LANES), _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000)));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const __m256i pairs = _mm256_loadu_si256((const __m256i *)(elements + i % 2 * 32));
+        if (dtype == DTYPE_F16)
+            values[i] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(elements + i * 16)));
+        else if (dtype == DTYPE_BF16)
+            values[i] = _mm256_castsi256_ps(i < 2 ? _mm256_slli_epi32(pairs, 16) : _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000)));
+        else
+            values[i] = _mm256_loadu_ps((const float *)(elements + i * 32));
+    }
+}
+
+/* Of 16 of them, in any order. */
+WIDE_INLINE __m256i half_codes(__m256 first, __m256 second)
+{
+    return _mm256_packs_epi32(_mm256_srai_epi32(_mm256_castps_si256(first), 23), _mm256_srai_epi32(_mm256_castps_si256(second), 23));
+}
+
+WIDE_INLINE __m256d quarter_doubles(__m256 half, int quarter)
+{
+    return _mm256_cvtps_pd(quarter ? _mm256_extractf128_ps(half, 1) : _mm256_castps256_ps128(half));
+}
+
+/* The same sums as moments_of has, which gcc leaves in memory. */
+WIDE_INLINE void moments_in_halves(const uint8_t *elements, float shift, struct float_moments *out, int16_t *codes, enum dtype dtype)
+{
+    const __m256 all_shift = _mm256_set1_ps(shift);
+    __m256 low = _mm256_set1_ps(INFINITY), high = _mm256_set1_ps(-INFINITY);
+    __m256d sums[4] = { 0 }, squares[4] = { 0 };
+    double lanes[2][LANES];
+    float ends[2][LANES / 2];
+    for (int first = 0; first < FLOAT_BLOCK; first += SHORT_SUM * LANES) {
+        __m256 sum[2] = { _mm256_setzero_ps(), _mm256_setzero_ps() }, square[2] = { sum[0], sum[0] }, values[4];
+        for (int i = 0; i < SHORT_SUM; i += 2, elements += 2 * LANES * ELEMENT_BYTES(dtype), codes += 2 * LANES) {
+            load_halves(elements, values, dtype);
+            _mm256_storeu_si256((__m256i *)codes, half_codes(values[0], values[1]));
+            _mm256_storeu_si256((__m256i *)(codes + LANES), half_codes(values[2], values[3]));
+#pragma GCC unroll 4 /* else gcc leaves them there, too */
+            for (int j = 0; j < 4; j++) {
+                __m256 distance = _mm256_sub_ps(values[j], all_shift);
+                sum[j % 2] = _mm256_add_ps(sum[j % 2], distance);
+                square[j % 2] = _mm256_add_ps(square[j % 2], _mm256_mul_ps(distance, distance));
+                low = _mm256_min_ps(low, values[j]);
+                high = _mm256_max_ps(high, values[j]);
+            }
+        }
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            sums[j] = _mm256_add_pd(sums[j], quarter_doubles(sum[j / 2], j % 2));
+            squares[j] = _mm256_add_pd(squares[j], quarter_doubles(square[j / 2], j % 2));
+        }
+    }
+    memcpy(lanes[0], sums, sizeof(sums));
+    memcpy(lanes[1], squares, sizeof(squares));
+    _mm256_storeu_ps(ends[0], low);
+    _mm256_storeu_ps(ends[1], high);
+    *out = (struct float_moments){ .sum = lanes_sum(lanes[0]), .square = lanes_sum(lanes[1]), .low = ends[0][0], .high = ends[1][0] };
+    for (int j = 1; j < LANES / 2; j++) {
+        out->low = ends[0][j] < out->low ? ends[0][j] : out->low;
+        out->high = ends[1][j] > out->high ? ends[1][j] : out->high;
     }
 }
 
@@ -438,11 +494,7 @@ WIDER_INLINE void moments_in_lanes(const uint8_t *elements, float shift, struct 
 #define WIDE_MOMENTS(name, dtype)                                                                                                \
     TARGET_WIDE static void moments_wide_##name(const void *elements, float shift, struct float_moments *out, int16_t *codes)   \
     {                                                                                                                            \
-        uint32_t widened[FLOAT_BLOCK];                                                                                           \
-        const void *words = (dtype) == DTYPE_F32 ? elements : widened;                                                           \
-        widen_wide(elements, widened, dtype);                                                                                    \
-        moments_of(words, shift, out);                                                                                           \
-        float_codes_of(words, codes);                                                                                            \
+        moments_in_halves(elements, shift, out, codes, dtype);                                                                   \
     }                                                                                                                            \
     TARGET_WIDER static void moments_wider_##name(const void *elements, float shift, struct float_moments *out, int16_t *codes) \
     {                                                                                                                            \
