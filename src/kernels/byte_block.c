@@ -31,10 +31,18 @@ void byte_tables_make(struct byte_tables *tables, enum dtype dtype)
 
 #define TARGET_BYTES __attribute__((target("avx2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")))
 #define BYTES_INLINE TARGET_BYTES static inline __attribute__((always_inline))
+#define IS_UNSIGNED(dtype) ((dtype) == DTYPE_U8 || (dtype) == DTYPE_BOOL)
 #define ROW 64
 #define ROWS (BYTE_BLOCK / ROW)
 #define DIGITS 5         /* binary ones, of the number of ROWS */
 #define BLOCKS_AT_ONCE 32 /* whose sums 32 bits hold */
+
+/* Of BOOL all codes but 0 are 1. */
+BYTES_INLINE __m512i bytes_load(const uint8_t *bytes, enum dtype dtype)
+{
+    const __m512i codes = _mm512_loadu_si512(bytes);
+    return dtype == DTYPE_BOOL ? _mm512_min_epu8(codes, _mm512_set1_epi8(1)) : codes;
+}
 
 BYTES_INLINE __m512i bytes_look_up(const uint8_t table[128], __m512i codes)
 {
@@ -45,7 +53,8 @@ BYTES_INLINE __m512i bytes_look_up(const uint8_t table[128], __m512i codes)
 BYTES_INLINE __m512i bytes_places(const struct byte_tables *tables, const uint8_t *bytes, int eight, __m512i *positive, enum dtype dtype)
 {
     const __m512i upper = _mm512_set1_epi8(-128);
-    __m512i codes = _mm512_loadu_si512(bytes), places;
+    const __m512i codes = bytes_load(bytes, dtype);
+    __m512i places;
     const __mmask64 has_sign = _mm512_movepi8_mask(codes);
     if (dtype == DTYPE_F8_E4M3) {
         places = bytes_look_up(tables->places[eight], codes);
@@ -103,13 +112,13 @@ BYTES_INLINE void count_places(const struct byte_tables *tables, const uint8_t *
         __m512i first = bytes_places(tables, bytes + i * ROW, eight, &positive[0], dtype);
         __m512i second = bytes_places(tables, bytes + (i + 1) * ROW, eight, &positive[1], dtype);
         carry[0] = carry_rows(all, pending[0], i, first, second);
-        if (dtype != DTYPE_U8)
+        if (!IS_UNSIGNED(dtype))
             carry[1] = carry_rows(some, pending[1], i, positive[0], positive[1]);
     }
     memcpy(digits[0], all, sizeof(all));
     memcpy(digits[1], some, sizeof(some));
     count_carry(out->places[0] + 8 * eight, carry[0]);
-    if (dtype != DTYPE_U8)
+    if (!IS_UNSIGNED(dtype))
         count_carry(out->places[1] + 8 * eight, carry[1]);
 }
 
@@ -130,8 +139,8 @@ struct byte_lanes {
 
 BYTES_INLINE void sum_row(const struct byte_tables *tables, const uint8_t *bytes, struct byte_lanes *lanes, enum dtype dtype)
 {
-    const __m512i codes = _mm512_loadu_si512(bytes), ones = _mm512_set1_epi8(1), upper = _mm512_set1_epi8(-128);
-    const bool is_unsigned = dtype == DTYPE_U8, is_float = dtype == DTYPE_F8_E4M3;
+    const __m512i codes = bytes_load(bytes, dtype), ones = _mm512_set1_epi8(1), upper = _mm512_set1_epi8(-128);
+    const bool is_unsigned = IS_UNSIGNED(dtype), is_float = dtype == DTYPE_F8_E4M3;
     lanes->ends[0] = is_unsigned ? _mm512_max_epu8(lanes->ends[0], codes) : _mm512_max_epi8(lanes->ends[0], codes);
     lanes->ends[1] = is_float ? _mm512_max_epu8(lanes->ends[1], codes) : is_unsigned ? _mm512_min_epu8(lanes->ends[1], codes)
                                                                                      : _mm512_min_epi8(lanes->ends[1], codes);
@@ -164,7 +173,7 @@ BYTES_INLINE void sums_end(struct byte_lanes *lanes, struct byte_moments *out, e
         square[i] = _mm512_reduce_add_epi32(lanes->square[i]);
     const int64_t low = square[0] + (square[1] << 7), high = square[2] + (square[3] << 7) + (square[4] << 12);
     out->sum += number[0] + number[1] * 64 + number[2] * 4096;
-    out->square += (uint64_t)(low + (high << 12) + (dtype == DTYPE_I8 ? -128 : dtype == DTYPE_U8 ? 128 : 0) * number[0]);
+    out->square += (uint64_t)(low + (high << 12) + (dtype == DTYPE_I8 ? -128 : IS_UNSIGNED(dtype) ? 128 : 0) * number[0]);
     memset(lanes->number, 0, sizeof(lanes->number));
     memset(lanes->square, 0, sizeof(lanes->square));
 }
@@ -177,9 +186,9 @@ BYTES_INLINE void byte_range_end(const struct byte_lanes *lanes, struct byte_mom
     memcpy(ends, lanes->ends, sizeof(ends));
     for (int i = 0; i < ROW; i++) {
         const uint8_t high = ends[0][i], low = ends[1][i];
-        if (dtype == DTYPE_U8 ? high > out->high : (int8_t)high > (int8_t)out->high)
+        if (IS_UNSIGNED(dtype) ? high > out->high : (int8_t)high > (int8_t)out->high)
             out->high = high;
-        if (dtype == DTYPE_F8_E4M3 ? low > out->low : dtype == DTYPE_U8 ? low < out->low : (int8_t)low < (int8_t)out->low)
+        if (dtype == DTYPE_F8_E4M3 ? low > out->low : IS_UNSIGNED(dtype) ? low < out->low : (int8_t)low < (int8_t)out->low)
             out->low = low;
     }
     out->has_range = dtype != DTYPE_F8_E4M3 || (out->high < 127 && out->low >= 128 && out->low < 255);
@@ -204,7 +213,7 @@ BYTES_INLINE void byte_moments_of(const struct byte_tables *tables, const uint8_
     }
     for (int i = 0; i < 2 * eights; i++)
         settle_places(digits[i / 2][i % 2], out->places[i % 2] + i / 2 * 8);
-    if (dtype == DTYPE_U8)
+    if (IS_UNSIGNED(dtype))
         memcpy(out->places[1], out->places[0], sizeof(out->places[0]));
     byte_range_end(&lanes, out, dtype);
 }
@@ -218,6 +227,7 @@ BYTES_INLINE void byte_moments_of(const struct byte_tables *tables, const uint8_
 
 BYTE_MOMENTS(I8)
 BYTE_MOMENTS(U8)
+BYTE_MOMENTS(BOOL)
 BYTE_MOMENTS(F8_E4M3)
 
 #endif
@@ -229,7 +239,7 @@ byte_moments_function byte_moments_find(enum dtype dtype)
     if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni"))
         return NULL;
     static const byte_moments_function functions[DTYPE_COUNT] = {
-        [DTYPE_I8] = byte_moments_I8, [DTYPE_U8] = byte_moments_U8, [DTYPE_F8_E4M3] = byte_moments_F8_E4M3
+        [DTYPE_BOOL] = byte_moments_BOOL, [DTYPE_I8] = byte_moments_I8, [DTYPE_U8] = byte_moments_U8, [DTYPE_F8_E4M3] = byte_moments_F8_E4M3
     };
     return functions[dtype];
 #else

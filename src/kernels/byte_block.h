@@ -27,7 +27,7 @@ struct byte_tables {
     uint8_t places[3][128], digits[3][128];
 };
 
-/* For I8, U8, and F8_E4M3, whose numbers are counted in units of the smallest; its NaN are in no sum, but have a place. */
+/* For BOOL, I8, U8, and F8_E4M3, whose numbers are counted in units of the smallest; its NaN are in no sum, but have a place. */
 #define F8_E4M3_UNIT 0x1p-9f
 #define BYTE_PLACE_NAN 18
 void byte_tables_make(struct byte_tables *tables, enum dtype dtype);

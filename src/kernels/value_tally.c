@@ -294,7 +294,13 @@ static inline __attribute__((always_inline)) void count_words(uint32_t *codes, c
 /* For types whose numbers are summed as whole ones of this unit; else 0. */
 static double whole_unit(enum dtype dtype)
 {
-    return dtype == DTYPE_F8_E4M3 ? (double)F8_E4M3_UNIT : dtype == DTYPE_I8 || dtype == DTYPE_U8 ? 1 : 0;
+    switch (dtype) {
+    case DTYPE_BOOL:
+    case DTYPE_I8:
+    case DTYPE_U8: return 1;
+    case DTYPE_F8_E4M3: return (double)F8_E4M3_UNIT;
+    default: return 0;
+    }
 }
 
 /* The range of bytes, the slow way. */

@@ -362,11 +362,11 @@ TEST(bytes_by_blocks)
 {
     static uint8_t room[BYTE_BLOCK * 37 + 501];
     const size_t pieces[] = { 1000, 3 * BYTE_BLOCK + 7, sizeof(room) }, count = sizeof(room) - 1;
-    const enum dtype dtypes[] = { DTYPE_U8, DTYPE_I8, DTYPE_F8_E4M3 };
-    for (int turn = 0; turn < 3 * 7 * 3; turn++) {
-        const enum dtype dtype = dtypes[turn % 3];
-        const int kind = turn / 3 % 7;
-        const size_t piece = pieces[turn / 21];
+    const enum dtype dtypes[] = { DTYPE_U8, DTYPE_I8, DTYPE_F8_E4M3, DTYPE_BOOL };
+    for (int turn = 0; turn < 4 * 7 * 3; turn++) {
+        const enum dtype dtype = dtypes[turn % 4];
+        const int kind = turn / 4 % 7;
+        const size_t piece = pieces[turn / 28];
         struct value_counter alone = { 0 }, blocks = { 0 };
         for (size_t i = 0; i < count; i++) {
             uint8_t code = (uint8_t)(random_bits() >> 9);
