@@ -199,17 +199,20 @@ WIDE_INLINE __m256i row_places(const int16_t *codes, __m256i top, __m256i *posit
     return places;
 }
 
-/* Those of a row that are beyond the window, as many as `far`; exponents 0, mostly of zeros, are counted without their sign. Whether there
- * were others. */
-TARGET_WIDE static bool count_far(struct exponent_counter *counter, const int16_t *codes, int far)
+/* Which of a row have exponent 0. */
+WIDE_INLINE int row_least(const int16_t *codes)
 {
-    int least = 0;
+    const __m256i exponent = _mm256_set1_epi16(0xff);
+    __m256i first = _mm256_loadu_si256((const __m256i *)codes), second = _mm256_loadu_si256((const __m256i *)(codes + 16));
+    __m256i exponents = _mm256_packus_epi16(_mm256_and_si256(first, exponent), _mm256_and_si256(second, exponent));
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(exponents, _mm256_setzero_si256()));
+}
+
+/* Those of a row that are beyond the window; exponents 0, mostly of zeros, are counted elsewhere. */
+static void count_far(struct exponent_counter *counter, const int16_t *codes)
+{
     for (int i = 0; i < ROW; i++)
-        least += (codes[i] & 0xff) == 0;
-    counter->tables[0][0] += (uint32_t)least;
-    for (int i = 0; i < ROW && far > least; i++)
         counter->tables[0][codes[i] & 0x1ff] += (codes[i] & 0xff) && counter->top - (codes[i] & 0xff) >= EXPONENT_WINDOW;
-    return far > least;
 }
 
 /* A full adder in each bit: a + b + c is *a and, of twice the weight, what is returned. gcc does not find the ternary instructions. */
@@ -276,7 +279,7 @@ WIDE_INLINE void exponents_of(struct exponent_counter *counter, const int16_t *c
     const __m256i upper = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, -128));
     const __m256i lower = _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0));
     __m256i places[FLOAT_BLOCK / ROW], positive[FLOAT_BLOCK / ROW];
-    uint32_t far_rows = 0;
+    uint32_t far_rows = 0, zeros = 0;
     if (!window_fits(counter, top)) {
         exponents_plain(counter, codes, top);
         return;
@@ -284,10 +287,14 @@ WIDE_INLINE void exponents_of(struct exponent_counter *counter, const int16_t *c
     __m256i wide_top = _mm256_set1_epi16((short)counter->top);
     for (int i = 0; i < FLOAT_BLOCK / ROW; i++, codes += ROW) {
         places[i] = row_places(codes, wide_top, &positive[i]);
-        int far = _mm256_movemask_epi8(places[i]);
-        if (far)
-            far_rows += count_far(counter, codes, __builtin_popcount((unsigned)far));
+        const int far = _mm256_movemask_epi8(places[i]), least = far ? row_least(codes) : 0;
+        zeros += (uint32_t)__builtin_popcount((unsigned)least);
+        if (far != least) {
+            count_far(counter, codes);
+            far_rows++;
+        }
     }
+    counter->tables[0][0] += zeros; /* without their sign, which zeros do not need */
     count_rows(counter, 0, places, lower, has_ternary);
     count_rows(counter, 1, places, upper, has_ternary);
     count_rows(counter, 2, positive, lower, has_ternary);

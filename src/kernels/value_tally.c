@@ -206,6 +206,21 @@ static void count_tiny(struct value_tally *tally, const uint8_t *bytes, size_t c
     tally->bins[0][0] += negative;
 }
 
+/* Of floats as they are stored. */
+static uint64_t count_zeros(const uint8_t *bytes, size_t count, size_t width)
+{
+    typedef uint32_t mem_bits __attribute__((aligned(1), may_alias));
+    const mem_bits *words = (const mem_bits *)bytes;
+    const mem_code *codes = (const mem_code *)bytes;
+    uint32_t zeros = 0;
+    uint16_t few = 0; /* of no more than a block: of the width that is compared, for gcc's sake */
+    for (size_t i = 0; width == sizeof(*words) && i < count; i++)
+        zeros += words[i] << 1 == 0;
+    for (size_t i = 0; width == sizeof(*codes) && i < count; i++)
+        few = (uint16_t)(few + ((codes[i] & 0x7fff) == 0));
+    return zeros + few;
+}
+
 /* Any floats: what is not finite is left out of range and moments. */
 static void tally_floats(struct value_tally *tally, const mem_float *values, size_t count)
 {
@@ -239,7 +254,7 @@ static void add_float_block(struct value_counter *counter, const uint8_t *bytes,
         tally_floats(&counter->tally, (const mem_float *)floats, count);
     }
     least = exponent_count(counter, 0) - least;
-    if (least && first_normal_exponent(counter) > 1)
+    if (least && (first_normal_exponent(counter) > 1 || count_zeros(bytes, count, dtype_element_bytes(counter->number)) == least))
         counter->tally.zero_count += least;
     else if (least)
         count_tiny(&counter->tally, float_elements(counter, bytes, widened, count), count);
