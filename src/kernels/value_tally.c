@@ -615,14 +615,13 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
     const unsigned width = dtype_element_bytes(dtype);
     const struct dtype_info *info = dtype_info(dtype);
     const enum dtype number = float_number(dtype);
-    const bool is_float = number == DTYPE_F32 || number == DTYPE_F16 || number == DTYPE_BF16;
     value_tally_start(&counter->tally);
     counter->dtype = dtype;
     counter->number = number;
     counter->waiting = 0;
     counter->kernels = float_block_kernels_find(number, FLOAT_WIDTH_BEST);
     counter->doubles = counter->kernels.moments ? NULL : double_block_kernels_find(dtype, FLOAT_WIDTH_BEST);
-    counter->is_by_code = !is_float && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
+    counter->is_by_code = counter->doubles && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
     counter->byte_moments = elements >= BYTE_BLOCK ? byte_moments_find(dtype) : NULL;
     if (counter->byte_moments)
         byte_tables_make(&counter->byte_tables, dtype);
