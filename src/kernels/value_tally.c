@@ -71,21 +71,6 @@ static double tally_smallest_normal(enum dtype dtype)
     }
 }
 
-/* Of an exponent as doubles have it. */
-static int exponent_bin(int exponent)
-{
-    exponent += 127 - 1023;
-    return exponent < 0 ? 0 : exponent >= TALLY_BINS ? TALLY_BINS - 1 : exponent;
-}
-
-/* The bin of a finite magnitude that is not zero. */
-static int tally_bin(double magnitude)
-{
-    uint64_t bits;
-    memcpy(&bits, &magnitude, sizeof(bits));
-    return exponent_bin((int)(bits >> 52 & 0x7ff));
-}
-
 /* times numbers of this value, all but their moments. */
 static void tally_value(struct value_tally *tally, double value, uint64_t times, double smallest_normal)
 {
@@ -100,7 +85,7 @@ static void tally_value(struct value_tally *tally, double value, uint64_t times,
     tally->zero_count += value == 0 ? times : 0;
     tally->subnormal_count += value != 0 && magnitude < smallest_normal ? times : 0;
     if (value != 0)
-        tally->bins[value > 0][tally_bin(magnitude)] += times;
+        tally->bins[value > 0][double_exponent(value)] += times;
 }
 
 /* The slow way for any numbers. */
@@ -123,10 +108,26 @@ static void tally_any_doubles(struct value_tally *tally, const double *values, s
         tally_value(tally, values[i], 1, smallest_normal);
 }
 
-/* ---- float32 ---- */
+/* ---- float32, and what is read as such ---- */
 
 typedef float mem_float __attribute__((aligned(1), may_alias));
 typedef uint16_t mem_code __attribute__((aligned(1), may_alias));
+
+/* Of what numbers a tensor is that is counted in blocks of floats; other types are what they are. */
+static enum dtype float_number(enum dtype dtype)
+{
+    return dtype == DTYPE_C64 ? DTYPE_F32 : dtype == DTYPE_COMPLEX32 ? DTYPE_F16 : dtype;
+}
+
+/* The same numbers as float32; widened, if need be, there. */
+static const uint8_t *float_elements(const struct value_counter *counter, const uint8_t *bytes, float *widened, size_t count)
+{
+    struct cast cast;
+    if (counter->number == DTYPE_F32 || !cast_find(counter->number, DTYPE_F32, &cast))
+        return bytes;
+    cast_run(&cast, bytes, widened, count);
+    return (const uint8_t *)widened;
+}
 
 /* Range and moments of finite numbers. */
 static void tally_doubled_floats(struct value_tally *tally, const mem_float *values, size_t count)
@@ -153,10 +154,13 @@ static bool tally_block(struct value_counter *counter, const void *elements)
     struct value_tally *tally = &counter->tally;
     const float shift = (float)tally->mean;
     struct float_moments found;
-    counter->kernels->moments(elements, shift, &found);
+    int16_t codes[BLOCK_ELEMENTS];
+    counter->kernels.moments(elements, shift, &found, codes);
     const bool is_constant = found.low == found.high && found.square < INFINITY;
     if (!is_constant && !(found.square > 0x1p-90 && found.square < 0x1p127))
         return false;
+    found.low += 0.0f; /* of the two zeros machines take either */
+    found.high += 0.0f;
     tally->min = found.low < tally->min ? (double)found.low : tally->min;
     tally->max = found.high > tally->max ? (double)found.high : tally->max;
     double rest = is_constant ? 0 : found.square - found.sum * found.sum / BLOCK_ELEMENTS;
@@ -164,7 +168,10 @@ static bool tally_block(struct value_counter *counter, const void *elements)
     join_moments(tally, BLOCK_ELEMENTS, mean, rest > 0 ? rest : 0);
     tally->count += BLOCK_ELEMENTS;
     float largest = -found.low > found.high ? -found.low : found.high;
-    counter->kernels->exponents(&counter->exponents, elements, (int)(float_to_bits(largest) >> 23 & 0xff));
+    if (is_constant)
+        counter->exponents.tables[0][float_to_bits(found.low) >> 23] += BLOCK_ELEMENTS;
+    else
+        counter->kernels.exponents(&counter->exponents, codes, (int)(float_to_bits(largest) >> 23 & 0xff));
     return true;
 }
 
@@ -199,6 +206,21 @@ static void count_tiny(struct value_tally *tally, const uint8_t *bytes, size_t c
     tally->bins[0][0] += negative;
 }
 
+/* Of floats as they are stored. */
+static uint64_t count_zeros(const uint8_t *bytes, size_t count, size_t width)
+{
+    typedef uint32_t mem_bits __attribute__((aligned(1), may_alias));
+    const mem_bits *words = (const mem_bits *)bytes;
+    const mem_code *codes = (const mem_code *)bytes;
+    uint32_t zeros = 0;
+    uint16_t few = 0; /* of no more than a block: of the width that is compared, for gcc's sake */
+    for (size_t i = 0; width == sizeof(*words) && i < count; i++)
+        zeros += words[i] << 1 == 0;
+    for (size_t i = 0; width == sizeof(*codes) && i < count; i++)
+        few = (uint16_t)(few + ((codes[i] & 0x7fff) == 0));
+    return zeros + few;
+}
+
 /* Any floats: what is not finite is left out of range and moments. */
 static void tally_floats(struct value_tally *tally, const mem_float *values, size_t count)
 {
@@ -215,30 +237,28 @@ static void tally_floats(struct value_tally *tally, const mem_float *values, siz
         tally_doubled_floats(tally, finite, kept);
 }
 
-static void add_float_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
+/* The exponent of the smallest normal number: more than 1 for types whose subnormal numbers are normal as float32. */
+static unsigned first_normal_exponent(const struct value_counter *counter)
 {
-    const uint64_t tiny = exponent_count(counter, 0);
-    const bool is_whole = count == BLOCK_ELEMENTS && value_tally_finite(&counter->tally);
-    if (!is_whole || !tally_block(counter, bytes)) {
-        exponents_count(&counter->exponents, bytes, count);
-        tally_floats(&counter->tally, (const mem_float *)bytes, count);
-    }
-    if (exponent_count(counter, 0) != tiny)
-        count_tiny(&counter->tally, bytes, count);
-    counter->coded += count;
+    return float_to_bits((float)tally_smallest_normal(counter->dtype)) >> 23;
 }
 
-/* What has the smallest exponent is counted where it was met. */
-static void end_floats(struct value_counter *counter)
+static void add_float_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
-    struct value_tally *tally = &counter->tally;
-    exponents_settle(&counter->exponents);
-    for (unsigned i = 1; i < 255; i++) {
-        tally->bins[1][i] += signed_count(counter, i);
-        tally->bins[0][i] += signed_count(counter, i + 256);
+    float widened[BLOCK_ELEMENTS];
+    uint64_t least = exponent_count(counter, 0);
+    const bool is_whole = count == BLOCK_ELEMENTS && value_tally_finite(&counter->tally);
+    if (!is_whole || !tally_block(counter, bytes)) {
+        const uint8_t *floats = float_elements(counter, bytes, widened, count);
+        exponents_count(&counter->exponents, floats, count);
+        tally_floats(&counter->tally, (const mem_float *)floats, count);
     }
-    memset(&counter->exponents, 0, sizeof(counter->exponents));
-    counter->coded = 0;
+    least = exponent_count(counter, 0) - least;
+    if (least && (first_normal_exponent(counter) > 1 || count_zeros(bytes, count, dtype_element_bytes(counter->number)) == least))
+        counter->tally.zero_count += least;
+    else if (least)
+        count_tiny(&counter->tally, float_elements(counter, bytes, widened, count), count);
+    counter->coded += count;
 }
 
 /* ---- by code ---- */
@@ -286,8 +306,66 @@ static inline __attribute__((always_inline)) void count_words(uint32_t *codes, c
         codes[four & 0xffff] += times;
 }
 
+/* For types whose numbers are summed as whole ones of this unit; else 0. */
+static double whole_unit(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_BOOL:
+    case DTYPE_I8:
+    case DTYPE_U8: return 1;
+    case DTYPE_F8_E4M3: return (double)F8_E4M3_UNIT;
+    default: return 0;
+    }
+}
+
+/* The range of bytes, the slow way. */
+static void widen_range(struct value_counter *counter, const uint8_t *bytes, size_t count)
+{
+    bool is_seen[256] = { false };
+    for (size_t i = 0; i < count; i++)
+        is_seen[bytes[i]] = true;
+    for (unsigned i = 0; i < 256; i++) {
+        const uint8_t code = (uint8_t)i;
+        double value;
+        cast_to_double_find(counter->dtype)(&code, &value, 1);
+        counter->tally.min = is_seen[i] && value < counter->tally.min ? value : counter->tally.min;
+        counter->tally.max = is_seen[i] && value > counter->tally.max ? value : counter->tally.max;
+    }
+}
+
+static void count_byte_blocks(struct value_counter *counter, const uint8_t *bytes, uint64_t blocks)
+{
+    const bool is_float = counter->dtype == DTYPE_F8_E4M3;
+    const size_t count = (size_t)blocks * BYTE_BLOCK;
+    struct value_tally *tally = &counter->tally;
+    struct byte_moments found;
+    counter->byte_moments(&counter->byte_tables, bytes, blocks, &found);
+    const uint8_t ends[2] = { found.low, found.high };
+    widen_range(counter, found.has_range ? ends : bytes, found.has_range ? 2 : count);
+    const uint64_t nan_count = is_float ? found.places[0][BYTE_PLACE_NAN] : 0;
+    uint64_t sized = nan_count;
+    for (int i = 0; i < (is_float ? BYTE_PLACE_NAN : 8); i++) {
+        const int bin = i + (is_float ? 127 - 9 : 127);
+        tally->bins[1][bin] += found.places[1][i];
+        tally->bins[0][bin] += found.places[0][i] - found.places[1][i];
+        tally->subnormal_count += is_float && i < 3 ? found.places[0][i] : 0;
+        sized += found.places[0][i];
+    }
+    tally->count += count;
+    tally->nan_count += nan_count;
+    tally->zero_count += count - sized;
+    counter->whole_sum += found.sum;
+    counter->whole_square += found.square;
+}
+
 static void count_codes_8(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
+    for (uint64_t blocks = counter->byte_moments ? count / BYTE_BLOCK : 0, part; blocks; blocks -= part) {
+        part = blocks < BYTE_BLOCKS_MAX ? blocks : BYTE_BLOCKS_MAX;
+        count_byte_blocks(counter, bytes, part);
+        bytes += part * BYTE_BLOCK;
+        count -= part * BYTE_BLOCK;
+    }
     size_t words = counter->is_paired ? count / sizeof(uint64_t) : 0, done = words * sizeof(uint64_t);
     count_words(counter->codes, bytes, words, true);
     count_bytes_apart(counter->codes + CODES_16, bytes + done, count - done);
@@ -314,8 +392,8 @@ static void decode_codes(enum dtype dtype, unsigned first, bool is_wide, double 
     cast_to_double_find(dtype)(is_wide ? (const void *)wide : narrow, values, 256);
 }
 
-/* Adds 256 codes that occur `times` each: the mean first, then the distances from it. */
-static void tally_codes(struct value_tally *tally, const double *values, const uint64_t *times, double smallest_normal)
+/* The moments of 256 codes that occur `times` each: the mean first, then the distances from it. */
+static void join_codes(struct value_tally *tally, const double *values, const uint64_t *times)
 {
     double sum = 0, squares = 0;
     uint64_t finite = 0;
@@ -331,10 +409,32 @@ static void tally_codes(struct value_tally *tally, const double *values, const u
             squares += (values[i] - mean) * (values[i] - mean) * (double)times[i];
     }
     join_moments(tally, finite, mean, squares);
+}
+
+static void sum_codes(struct value_counter *counter, const double *values, const uint64_t *times)
+{
     for (int i = 0; i < 256; i++) {
-        if (times[i])
-            tally_value(tally, values[i], times[i], smallest_normal);
+        if (!times[i] || !isfinite(values[i]))
+            continue;
+        const int64_t number = (int64_t)(values[i] / whole_unit(counter->dtype));
+        counter->whole_sum += number * (int64_t)times[i];
+        counter->whole_square += (wide_sum)(number * number) * times[i];
     }
+}
+
+/* Moments by whole sums: around the whole number below the mean, all but the last step is exact. */
+static void end_whole_sums(struct value_counter *counter)
+{
+    const double unit = whole_unit(counter->dtype);
+    const int64_t count = (int64_t)value_tally_finite(&counter->tally);
+    if (count) {
+        const int64_t near = counter->whole_sum / count, rest = counter->whole_sum - near * count;
+        const wide_sum squares = counter->whole_square - (wide_sum)near * (wide_sum)(counter->whole_sum + rest);
+        counter->tally.mean = unit * ((double)near + (double)rest / (double)count);
+        counter->tally.square_sum = unit * unit * ((double)squares - (double)rest * (double)rest / (double)count);
+    }
+    counter->whole_sum = 0;
+    counter->whole_square = 0;
 }
 
 /* How often each of 256 codes came, from first on; false: none did. */
@@ -365,7 +465,14 @@ static void end_codes(struct value_counter *counter)
         if (!codes_take(counter, first, is_wide, times))
             continue;
         decode_codes(counter->dtype, first, is_wide, values);
-        tally_codes(&counter->tally, values, times, tally_smallest_normal(counter->dtype));
+        if (whole_unit(counter->dtype) > 0)
+            sum_codes(counter, values, times);
+        else
+            join_codes(&counter->tally, values, times);
+        for (int i = 0; i < 256; i++) {
+            if (times[i])
+                tally_value(&counter->tally, values[i], times[i], tally_smallest_normal(counter->dtype));
+        }
     }
     if (is_wide || counter->is_paired)
         memset(counter->codes, 0, CODES_16 * sizeof(*counter->codes));
@@ -389,110 +496,91 @@ static void add_codes(struct value_counter *counter, const uint8_t *bytes, size_
 
 /* ---- any type ---- */
 
-/* By sign and exponent of doubles. */
-static uint64_t double_code_count(const struct value_counter *counter, unsigned code)
+/* Those of a block of F64 that the first bin is for. */
+static void count_tiny_doubles(struct value_tally *tally, const uint8_t *bytes)
 {
-    uint64_t count = 0;
-    for (unsigned table = 0; table < DOUBLE_TABLES; table++)
-        count += counter->codes[table * DOUBLE_TABLE_STRIDE + code];
-    return count;
-}
-
-/* Those of a block that are negative zeros, which hardly any has. */
-static uint64_t negative_zeros(const uint8_t *bytes)
-{
-    uint64_t count = 0;
     for (int i = 0; i < DOUBLE_BLOCK; i++) {
-        uint64_t bits;
-        memcpy(&bits, bytes + (size_t)i * sizeof(bits), sizeof(bits));
-        count += bits == UINT64_C(1) << 63;
+        double value;
+        memcpy(&value, bytes + (size_t)i * sizeof(value), sizeof(value));
+        if (value != 0 && double_exponent(value) == 0)
+            tally->bins[value > 0][0]++;
     }
-    return count;
 }
 
-/* A whole block of doubles; false, and nothing is done, where something is not finite, or squares are not. */
+/* A whole block of what the kernels read; false, and nothing is done, where something is not finite, or squares are not. */
 static bool tally_double_block(struct value_counter *counter, const uint8_t *bytes)
 {
     struct value_tally *tally = &counter->tally;
     struct double_moments found;
+    int16_t codes[DOUBLE_BLOCK];
     double shift;
-    memcpy(&shift, bytes, sizeof(shift));
-    counter->double_moments(bytes, shift, tally_smallest_normal(counter->dtype), &found);
+    cast_to_double_find(counter->doubles->reads)(bytes, &shift, 1);
+    counter->doubles->moments(bytes, shift, tally_smallest_normal(counter->dtype), &found, codes);
     if (!(found.square < INFINITY))
         return false;
     double rest = found.square - found.sum * found.sum / DOUBLE_BLOCK;
     join_moments(tally, DOUBLE_BLOCK, shift + found.sum / DOUBLE_BLOCK, rest > 0 ? rest : 0);
+    found.low += 0.0; /* of the two zeros machines take either */
+    found.high += 0.0;
     tally->min = found.low < tally->min ? found.low : tally->min;
     tally->max = found.high > tally->max ? found.high : tally->max;
     tally->count += DOUBLE_BLOCK;
-    tally->zero_count += found.zeros;
-    tally->subnormal_count += found.tiny > found.zeros ? found.tiny - found.zeros : 0;
-    const uint64_t before = double_code_count(counter, DOUBLE_EXPONENTS / 2);
-    double_exponents_count(counter->codes, bytes);
-    const uint64_t negative = double_code_count(counter, DOUBLE_EXPONENTS / 2) == before ? 0 : negative_zeros(bytes);
-    counter->signed_zeros[0] += negative;
-    counter->signed_zeros[1] += found.zeros - negative;
+    uint64_t least = exponent_count(counter, 0);
+    counter->kernels.exponents(&counter->exponents, codes, double_exponent(-found.low > found.high ? found.low : found.high));
+    least = exponent_count(counter, 0) - least;
+    const bool is_float = tally_smallest_normal(counter->dtype) > 0;
+    tally->zero_count += is_float ? found.zeros : least;
+    tally->subnormal_count += is_float ? found.tiny - found.zeros : 0;
+    if (is_float && least > found.zeros)
+        count_tiny_doubles(tally, bytes);
     counter->coded += DOUBLE_BLOCK;
     return true;
-}
-
-static void end_doubles(struct value_counter *counter)
-{
-    for (unsigned code = 0; code < DOUBLE_EXPONENTS; code++) {
-        const bool is_positive = code < DOUBLE_EXPONENTS / 2;
-        const int exponent = (int)(code % (DOUBLE_EXPONENTS / 2));
-        const uint64_t count = double_code_count(counter, code);
-        if (count)
-            counter->tally.bins[is_positive][exponent_bin(exponent)] += count - (exponent ? 0 : counter->signed_zeros[is_positive]);
-    }
-    memset(counter->codes, 0, DOUBLE_TABLES * DOUBLE_TABLE_STRIDE * sizeof(*counter->codes));
-    memset(counter->signed_zeros, 0, sizeof(counter->signed_zeros));
-    counter->coded = 0;
 }
 
 static void add_doubles(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
     const unsigned parts = dtype_info(counter->dtype)->class_ == DTYPE_CLASS_COMPLEX ? 2 : 1;
-    const bool is_double = counter->dtype == DTYPE_F64 || counter->dtype == DTYPE_C128;
     double values[2 * BLOCK_ELEMENTS];
-    if (!is_double)
-        cast_to_double_find(counter->dtype)(bytes, values, count);
-    const uint8_t *doubles = is_double ? bytes : (const uint8_t *)values;
-    for (size_t left = count * parts; left;) {
-        size_t part = left < DOUBLE_BLOCK ? left : DOUBLE_BLOCK;
-        if (part < DOUBLE_BLOCK || !tally_double_block(counter, doubles)) {
-            double slow[DOUBLE_BLOCK];
-            memcpy(slow, doubles, part * sizeof(*slow));
-            tally_any_doubles(&counter->tally, slow, part, tally_smallest_normal(counter->dtype));
-        }
-        doubles += part * sizeof(double);
-        left -= part;
+    if (counter->doubles->reads == counter->dtype && count == DOUBLE_BLOCK && tally_double_block(counter, bytes))
+        return;
+    cast_to_double_find(counter->dtype)(bytes, values, count);
+    for (size_t left = count * parts, part; left; left -= part) {
+        const double *next = values + (count * parts - left);
+        part = left < DOUBLE_BLOCK ? left : DOUBLE_BLOCK;
+        if (counter->doubles->reads != DTYPE_F64 || part < DOUBLE_BLOCK || !tally_double_block(counter, (const uint8_t *)next))
+            tally_any_doubles(&counter->tally, next, part, tally_smallest_normal(counter->dtype));
     }
 }
 
+/* What has the smallest exponent is counted where it was met. */
 static void end_blocks(struct value_counter *counter)
 {
-    if (counter->kernels)
-        end_floats(counter);
-    else
-        end_doubles(counter);
+    struct value_tally *tally = &counter->tally;
+    exponents_settle(&counter->exponents);
+    for (unsigned i = 1; i < first_normal_exponent(counter); i++)
+        tally->subnormal_count += exponent_count(counter, i);
+    for (unsigned i = 1; i < (counter->doubles ? 256 : 255); i++) { /* the largest floats are no numbers */
+        tally->bins[1][i] += signed_count(counter, i);
+        tally->bins[0][i] += signed_count(counter, i + 256);
+    }
+    memset(&counter->exponents, 0, sizeof(counter->exponents));
+    counter->coded = 0;
 }
 
 /* count elements, a whole block but at a tensor's end. */
 static void add_block(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
-    if (counter->kernels)
-        add_float_block(counter, bytes, count);
-    else
+    if (counter->doubles)
         add_doubles(counter, bytes, count);
+    else
+        add_float_block(counter, bytes, count);
     if (counter->coded >= CODED_MAX)
         end_blocks(counter);
 }
 
-/* Numbers are of this many bytes: a complex one of float32 is two of them. */
 static size_t block_width(const struct value_counter *counter)
 {
-    return counter->dtype == DTYPE_C64 ? sizeof(float) : dtype_element_bytes(counter->dtype);
+    return dtype_element_bytes(counter->number);
 }
 
 static void add_blocks(struct value_counter *counter, const uint8_t *bytes, size_t size)
@@ -526,15 +614,20 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
 {
     const unsigned width = dtype_element_bytes(dtype);
     const struct dtype_info *info = dtype_info(dtype);
-    const bool is_float = dtype == DTYPE_F32 || dtype == DTYPE_C64, is_complex = info->class_ == DTYPE_CLASS_COMPLEX;
+    const enum dtype number = float_number(dtype);
     value_tally_start(&counter->tally);
     counter->dtype = dtype;
+    counter->number = number;
     counter->waiting = 0;
-    counter->kernels = is_float ? float_block_kernels_find(FLOAT_WIDTH_BEST) : NULL;
-    counter->double_moments = double_moments_find(true);
-    counter->is_by_code = !is_float && !is_complex && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
-    counter->is_paired = info->class_ == DTYPE_CLASS_FLOAT && width == 1 && elements >= PAIRED_MIN; /* integers have too many pairs */
-    if (is_float || counter->codes)
+    counter->kernels = float_block_kernels_find(number, FLOAT_WIDTH_BEST);
+    counter->doubles = counter->kernels.moments ? NULL : double_block_kernels_find(dtype, FLOAT_WIDTH_BEST);
+    counter->is_by_code = counter->doubles && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
+    counter->byte_moments = elements >= BYTE_BLOCK ? byte_moments_find(dtype) : NULL;
+    if (counter->byte_moments)
+        byte_tables_make(&counter->byte_tables, dtype);
+    counter->is_paired = !counter->byte_moments && info->class_ == DTYPE_CLASS_FLOAT && width == 1 &&
+                         elements >= PAIRED_MIN; /* integers have too many pairs */
+    if (!counter->is_by_code || counter->codes)
         return true;
     counter->codes = calloc(COUNTERS, sizeof(*counter->codes));
     return counter->codes != NULL;
@@ -555,7 +648,9 @@ void value_counter_end(struct value_counter *counter)
     counter->waiting = 0;
     if (counter->is_by_code)
         end_codes(counter);
-    else if (counter->coded)
+    if (whole_unit(counter->dtype) > 0)
+        end_whole_sums(counter);
+    if (!counter->is_by_code && counter->coded)
         end_blocks(counter);
 }
 

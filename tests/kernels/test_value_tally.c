@@ -147,13 +147,15 @@ TEST(parts_are_joined_as_if_they_were_one)
     value_counter_release(&part);
 }
 
-/* Exponents around window ends, zeros, subnormals, NaN and infinities now and then, and a level that changes from block to block. */
+/* Exponents around window ends, zeros, subnormals, NaN and infinities now and then, and a level that changes from block to block; at last
+ * blocks of one number. */
 static void make_levels(float *values, size_t count, int kind)
 {
     for (size_t i = 0; i < count; i++) {
         float noise = (float)(random_bits() >> 40) / 16777216.0f - 0.5f;
-        int level = kind == 0 ? 0 : kind == 1 ? (int)(random_bits() % 40) - 20 : kind == 2 ? (int)(i / FLOAT_BLOCK * 7 % 60) - 30 : -118;
-        values[i] = ldexpf(noise, level);
+        int far = kind == 1 ? (int)(random_bits() % 40) - 20 : kind == 2 ? (int)(i / FLOAT_BLOCK * 7 % 60) - 30 : -118;
+        int level = kind % 4 ? far : 0;
+        values[i] = ldexpf(kind < 4 ? noise : i / 3000 % 2 ? -3.5f : i / 3000 % 4 && random_bits() % 2 ? -0.0f : 0.0f, level);
         if (random_bits() % 997 == 0)
             values[i] = (float[]){ 0.0f, -0.0f, 1e-40f, -1e-40f, kind == 2 ? NAN : 1.0f, kind == 2 ? -INFINITY : 2.0f }[random_bits() % 6];
     }
@@ -171,8 +173,8 @@ static void tally_by_width(enum dtype dtype, const void *elements, size_t count,
 {
     struct value_counter counter = { 0 };
     assert_true(value_counter_start(&counter, dtype, count));
-    counter.kernels = counter.kernels ? float_block_kernels_find(width) : NULL;
-    counter.double_moments = double_moments_find(width > 0);
+    counter.kernels = float_block_kernels_find(counter.number, width);
+    counter.doubles = counter.doubles ? double_block_kernels_find(dtype, width) : NULL;
     add_in_pieces(&counter, elements, count, piece);
     value_counter_end(&counter);
     *out = counter.tally;
@@ -184,18 +186,24 @@ TEST(no_bit_depends_on_machine_or_pieces)
     static float values[COUNT * 4];
     static double doubles[COUNT * 4];
     static int32_t numbers[COUNT * 4];
-    static uint16_t halves[COUNT * 4];
+    static int64_t long_numbers[COUNT * 4];
+    static uint16_t halves[COUNT * 4], float16s[COUNT * 4];
     const struct {
         enum dtype dtype;
         const void *elements;
-    } made[] = { { DTYPE_F32, values }, { DTYPE_F64, doubles }, { DTYPE_I32, numbers }, { DTYPE_BF16, halves } };
+    } made[] = { { DTYPE_F32, values }, { DTYPE_F64, doubles }, { DTYPE_I32, numbers }, { DTYPE_U32, numbers }, { DTYPE_I64, long_numbers },
+               { DTYPE_U64, long_numbers }, { DTYPE_BF16, halves }, { DTYPE_F16, float16s } };
     const size_t pieces[] = { 1, 1000, 1024, 5000, COUNT * 4 };
-    for (int kind = 0; kind < 4; kind++) {
+    struct cast to_float16;
+    assert_true(cast_find(DTYPE_F32, DTYPE_F16, &to_float16));
+    for (int kind = 0; kind < 5; kind++) {
         make_levels(values, COUNT * 4, kind);
+        cast_run(&to_float16, values, float16s, COUNT * 4);
         for (size_t i = 0; i < COUNT * 4; i++) {
             memcpy(&halves[i], (const uint8_t *)&values[i] + 2, 2);
-            doubles[i] = i % 991 ? (double)values[i] : ldexp((double)values[i], -960);
+            doubles[i] = i % 991 ? (double)values[i] : ldexp((double)values[i], kind == 4 ? -1050 : -960);
             numbers[i] = (int32_t)(random_bits() >> 32) >> random_bits() % 32;
+            long_numbers[i] = (int64_t)random_bits() >> random_bits() % (kind == 3 ? 10 : 64);
         }
         for (size_t type = 0; type < sizeof(made) / sizeof(made[0]); type++) {
             struct value_tally expected, found;
@@ -208,53 +216,110 @@ TEST(no_bit_depends_on_machine_or_pieces)
         }
         check_tally(DTYPE_F32, (uint8_t *)values, COUNT, 0x1p-126);
         check_tally(DTYPE_F64, (uint8_t *)doubles, COUNT, 0x1p-1022);
-        check_tally(DTYPE_I32, (uint8_t *)numbers, COUNT, 0);
+        for (size_t type = 2; type < 6; type++)
+            check_tally(made[type].dtype, made[type].elements, COUNT, 0);
         check_tally(DTYPE_BF16, (uint8_t *)halves, COUNT, 0x1p-126);
+        check_tally(DTYPE_F16, (uint8_t *)float16s, COUNT, 0x1p-14);
     }
 }
 
-/* A block of doubles against the plain loop: at any address, zeros of both signs, subnormals, and what ends the sums. */
+/* Each code of 16 bits in blocks of numbers like it, with zeros among them, at an odd address, by each width. */
+TEST(every_code_of_16_bits)
+{
+    enum { NUMBERS = 65536 * 5 };
+    static uint8_t room[2 * NUMBERS + 1];
+    static double values[NUMBERS];
+    const enum dtype dtypes[] = { DTYPE_BF16, DTYPE_F16 };
+    for (uint32_t i = 0; i < NUMBERS; i++) {
+        uint16_t code = i % 5 == 4 ? 0 : (uint16_t)(i / 5 * 4 + i % 5 + (i % 5 == 3 ? 0x8000 : 0));
+        memcpy(room + 1 + (size_t)i * 2, &code, 2);
+    }
+    for (int type = 0; type < 2; type++) {
+        struct value_tally slow, found;
+        cast_to_double_find(dtypes[type])(room + 1, values, NUMBERS);
+        tally_slowly(values, NUMBERS, type ? 0x1p-14 : 0x1p-126, &slow);
+        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+            tally_by_width(dtypes[type], room + 1, NUMBERS, NUMBERS, width, &found);
+            assert_int_equal(found.nan_count, slow.nan_count);
+            assert_int_equal(found.inf_count, slow.inf_count);
+            assert_int_equal(found.zero_count, slow.zero_count);
+            assert_int_equal(found.subnormal_count, slow.subnormal_count);
+            assert_true(found.min == slow.min && found.max == slow.max);
+            assert_memory_equal(found.bins, slow.bins, sizeof(slow.bins));
+        }
+    }
+}
+
+/* A block by its kernels: the range of numbers of one sign and of both, at any address. */
+TEST(range_of_a_block)
+{
+    static uint8_t room[FLOAT_BLOCK * 4 + 1];
+    const enum dtype dtypes[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+    for (int turn = 0; turn < 3 * 4 * 3; turn++) {
+        const enum dtype dtype = dtypes[turn % 3];
+        const int signs = turn / 3 % 4;
+        float values[FLOAT_BLOCK], low = INFINITY, high = -INFINITY;
+        struct float_moments expected, found;
+        int16_t codes[FLOAT_BLOCK];
+        struct cast cast;
+        for (int i = 0; i < FLOAT_BLOCK; i++) {
+            values[i] = (float)(random_bits() % 999 + 1) / 8 * (signs == 0 || (signs == 2 && random_bits() % 2) ? -1 : 1);
+            values[i] = signs == 3 && random_bits() % 2 ? 0 : values[i];
+        }
+        assert_true(cast_find(DTYPE_F32, dtype, &cast));
+        cast_run(&cast, values, room + turn % 2, FLOAT_BLOCK);
+        assert_true(cast_find(dtype, DTYPE_F32, &cast));
+        cast_run(&cast, room + turn % 2, values, FLOAT_BLOCK);
+        for (int i = 0; i < FLOAT_BLOCK; i++) {
+            low = fminf(low, values[i]);
+            high = fmaxf(high, values[i]);
+        }
+        float_block_kernels_find(dtype, 0).moments(room + turn % 2, 1.5f, &expected, codes);
+        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+            float_block_kernels_find(dtype, width).moments(room + turn % 2, 1.5f, &found, codes);
+            assert_true(found.low == low && found.high == high);
+            assert_true(found.sum == expected.sum && found.square == expected.square);
+        }
+    }
+}
+
+/* A block of doubles by each width: at any address, zeros of both signs, subnormals, and what ends the sums. */
 TEST(blocks_of_doubles)
 {
     static uint8_t room[DOUBLE_BLOCK * sizeof(double) + 1];
-    static uint32_t tables[DOUBLE_TABLES * DOUBLE_TABLE_STRIDE], expected_tables[DOUBLE_EXPONENTS];
-    const double special[] = { 0.0, -0.0, 0x1p-1060, -0x1p-1060, 0x1p-20, -3e200 };
+    const double special[] = { 0.0, -0.0, 0x1p-1060, -0x1p-1060, 0x1p-126, 0x1p-127, -0x1p128, -0x1p200, 0x1p-20, -3e200 };
     for (int turn = 0; turn < 20; turn++) {
         double values[DOUBLE_BLOCK], low = INFINITY, high = -INFINITY;
-        struct double_moments plain, wide;
+        struct double_moments found, plain;
         uint64_t zeros = 0, tiny = 0;
-        memset(tables, 0, sizeof(tables));
-        memset(expected_tables, 0, sizeof(expected_tables));
         for (int i = 0; i < DOUBLE_BLOCK; i++) {
-            uint64_t bits;
-            values[i] = random_bits() % 9 ? (double)(int64_t)random_bits() * 0x1p-63 : special[random_bits() % (turn ? 6 : 5)];
-            memcpy(&bits, &values[i], sizeof(bits));
-            expected_tables[bits >> 52]++;
+            values[i] = random_bits() % 9 ? (double)(int64_t)random_bits() * 0x1p-63 : special[random_bits() % (turn ? 10 : 9)];
             zeros += values[i] == 0;
             tiny += fabs(values[i]) < 0x1p-14;
             low = fmin(low, values[i]);
             high = fmax(high, values[i]);
         }
         memcpy(room + turn % 2, values, sizeof(values));
-        double_moments_find(false)(room + turn % 2, values[0], 0x1p-14, &plain);
-        double_moments_find(true)(room + turn % 2, values[0], 0x1p-14, &wide);
-        double_exponents_count(tables, room + turn % 2);
-        assert_memory_equal(&plain, &wide, sizeof(plain));
-        assert_true(plain.low == low && plain.high == high && plain.zeros == zeros && plain.tiny == tiny);
-        assert_true(turn ? plain.square > 1e200 : plain.square < INFINITY);
-        for (int code = 0; code < DOUBLE_EXPONENTS; code++) {
-            uint32_t count = 0;
-            for (int table = 0; table < DOUBLE_TABLES; table++)
-                count += tables[table * DOUBLE_TABLE_STRIDE + code];
-            assert_int_equal(count, expected_tables[code]);
+        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+            int16_t codes[DOUBLE_BLOCK];
+            double_block_kernels_find(DTYPE_F64, width)->moments(room + turn % 2, values[0], 0x1p-14, &found, codes);
+            plain = width ? plain : found;
+            assert_true(found.sum == plain.sum && found.square == plain.square);
+            assert_true(found.low == low && found.high == high && found.zeros == zeros && found.tiny == tiny);
+            assert_true(turn ? found.square > 1e200 : found.square < INFINITY);
+            for (int i = 0; i < DOUBLE_BLOCK; i++) {
+                int exponent = values[i] == 0 || ilogb(values[i]) < -127 ? 0 : ilogb(values[i]) > 128 ? 255 : ilogb(values[i]) + 127;
+                assert_int_equal(codes[i], exponent - (signbit(values[i]) ? 256 : 0));
+            }
         }
     }
-    for (int wide = 0; wide < 2; wide++) /* one number that is none is enough, wherever it is */
+    for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) /* one number that is none is enough, wherever it is */
         for (int at = 0; at < DOUBLE_BLOCK; at++) {
             double values[DOUBLE_BLOCK] = { 0 };
             struct double_moments found;
+            int16_t codes[DOUBLE_BLOCK];
             values[at] = at % 2 ? NAN : -INFINITY;
-            double_moments_find(wide)(values, values[0], 0, &found);
+            double_block_kernels_find(DTYPE_F64, width)->moments(values, values[0], 0, &found, codes);
             assert_false(found.square < INFINITY);
         }
 }
@@ -277,7 +342,9 @@ TEST(bytes_by_twos)
         for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
             assert_true(value_counter_start(&alone, types[type].dtype, 1));
             assert_true(value_counter_start(&paired, types[type].dtype, UINT64_C(1) << 30));
-            assert_true(paired.is_paired && !alone.is_paired);
+            paired.byte_moments = NULL;
+            paired.is_paired = true;
+            assert_true(!alone.byte_moments && !alone.is_paired);
             for (size_t at = 0; at < sizeof(bytes); at++)
                 value_counter_add(&alone, bytes + at, 1);
             add_in_pieces(&paired, bytes, sizeof(bytes), pieces[i]);
@@ -290,22 +357,81 @@ TEST(bytes_by_twos)
     }
 }
 
-/* More of one number than a counter of 32 bits holds. */
+/* Bytes that are summed as whole numbers, against those that are counted by code: all there are, those of one sign, one alone; NaN late. */
+TEST(bytes_by_blocks)
+{
+    static uint8_t room[BYTE_BLOCK * 37 + 501];
+    const size_t pieces[] = { 1000, 3 * BYTE_BLOCK + 7, sizeof(room) }, count = sizeof(room) - 1;
+    const enum dtype dtypes[] = { DTYPE_U8, DTYPE_I8, DTYPE_F8_E4M3, DTYPE_BOOL };
+    for (int turn = 0; turn < 4 * 7 * 3; turn++) {
+        const enum dtype dtype = dtypes[turn % 4];
+        const int kind = turn / 4 % 7;
+        const size_t piece = pieces[turn / 28];
+        struct value_counter alone = { 0 }, blocks = { 0 };
+        for (size_t i = 0; i < count; i++) {
+            uint8_t code = (uint8_t)(random_bits() >> 9);
+            uint8_t made[] = { code, code & 0x7f, code | 0x80, 0x80, (uint8_t)(code & 0xbf), 0xfd, (uint8_t)(code & 0xbf) };
+            room[1 + i] = kind == 1 && made[1] == 0x7f ? 0 : kind == 2 && made[2] == 0xff ? 0xfe : made[kind];
+        }
+        if (kind >= 4) { /* the ends are where NaN is */
+            room[1 + BYTE_BLOCK + 9] = kind == 4 ? 0xfe : 0x7e;
+            room[1 + BYTE_BLOCK + 99] = kind == 4 ? 0xff : 0x7f;
+        }
+        assert_true(value_counter_start(&alone, dtype, 1));
+        assert_true(value_counter_start(&blocks, dtype, count));
+        assert_true(!alone.byte_moments);
+        add_in_pieces(&alone, room + 1, count, 1);
+        add_in_pieces(&blocks, room + 1, count, piece);
+        value_counter_end(&alone);
+        value_counter_end(&blocks);
+        assert_memory_equal(&blocks.tally, &alone.tally, sizeof(alone.tally));
+        check_tally(dtype, room + 1, count, dtype == DTYPE_F8_E4M3 ? 0x1p-6 : 0);
+        value_counter_release(&alone);
+        value_counter_release(&blocks);
+    }
+}
+
+/* Sums of more bytes than 32 bits hold, and whose squares need more than 64. */
+TEST(sums_of_many_bytes)
+{
+    static uint8_t bytes[1 << 24];
+    struct value_counter counter = { 0 };
+    memset(bytes, 0x7e, sizeof(bytes)); /* 448 */
+    memset(bytes, 0xfe, 1 << 20);
+    assert_true(value_counter_start(&counter, DTYPE_F8_E4M3, UINT64_C(1) << 30));
+    for (int i = 0; i < 64; i++)
+        value_counter_add(&counter, bytes, sizeof(bytes));
+    value_counter_end(&counter);
+    assert_true(counter.tally.mean == 448.0 * 14 / 16);
+    assert_near(counter.tally.square_sum, 448.0 * 448 * 0x1p30 * (1 - 14.0 * 14 / 256), 1);
+    assert_int_equal(counter.tally.bins[0][127 + 8], UINT64_C(1) << 26);
+    memset(bytes, 255, sizeof(bytes));
+    assert_true(value_counter_start(&counter, DTYPE_U8, sizeof(bytes)));
+    value_counter_add(&counter, bytes, sizeof(bytes));
+    value_counter_end(&counter);
+    assert_true(counter.tally.mean == 255 && counter.tally.square_sum == 0);
+    value_counter_release(&counter);
+}
+
+/* More of one number than a counter of 32 bits holds: in blocks, and by code. */
 TEST(no_counter_overflows)
 {
     static uint16_t ones[1 << 19];
-    struct value_counter counter = { 0 };
     const uint64_t turns = (UINT64_C(1) << 32) / (1 << 19) + 3, count = turns << 19;
     for (size_t i = 0; i < 1 << 19; i++)
         ones[i] = 0x3f80;
-    assert_true(value_counter_start(&counter, DTYPE_BF16, count));
-    for (uint64_t i = 0; i < turns; i++)
-        value_counter_add(&counter, ones, 1 << 19);
-    value_counter_end(&counter);
-    assert_int_equal(counter.tally.count, count);
-    assert_int_equal(counter.tally.bins[1][127], count);
-    assert_true(counter.tally.mean == 1 && counter.tally.square_sum == 0);
-    value_counter_release(&counter);
+    for (int is_code = 0; is_code < 2; is_code++) {
+        struct value_counter counter = { 0 };
+        assert_true(value_counter_start(&counter, is_code ? DTYPE_I16 : DTYPE_BF16, count));
+        assert_true(counter.is_by_code == is_code);
+        for (uint64_t i = 0; i < turns; i++)
+            value_counter_add(&counter, ones, 1 << 19);
+        value_counter_end(&counter);
+        assert_int_equal(counter.tally.count, count);
+        assert_int_equal(counter.tally.bins[1][is_code ? 127 + 13 : 127], count);
+        assert_true(counter.tally.mean == (is_code ? 0x3f80 : 1) && counter.tally.square_sum == 0);
+        value_counter_release(&counter);
+    }
 }
 
 int main(void)
@@ -315,8 +441,12 @@ int main(void)
         cmocka_unit_test(moments_of_difficult_floats),
         cmocka_unit_test(parts_are_joined_as_if_they_were_one),
         cmocka_unit_test(no_bit_depends_on_machine_or_pieces),
+        cmocka_unit_test(every_code_of_16_bits),
+        cmocka_unit_test(range_of_a_block),
         cmocka_unit_test(blocks_of_doubles),
         cmocka_unit_test(bytes_by_twos),
+        cmocka_unit_test(bytes_by_blocks),
+        cmocka_unit_test(sums_of_many_bytes),
         cmocka_unit_test(no_counter_overflows),
     };
     return cmocka_run_group_tests_name("value_tally", tests, NULL, NULL);
