@@ -178,7 +178,7 @@ static bool explain_transposed(const struct held_tensor *a, const struct held_te
     for (int i = 0; i < r - 2; i++)
         if (a->shape[i] != b->shape[i])
             return false;
-    if (b->shape[r - 2] != a->shape[r - 1] || b->shape[r - 1] != a->shape[r - 2] || rows < 2 || columns < 2)
+    if (b->shape[r - 2] != a->shape[r - 1] || rows < 2 || columns < 2) /* of as many elements: the other axis fits, too */
         return false;
     for (uint64_t at = 0; at < a->elements; at += rows * columns)
         for (uint64_t i = 0; i < rows; i++)

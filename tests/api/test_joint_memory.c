@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 static char path[200];
+static unsigned long at; /* which allocation fails */
 static const reshard_run_options run = { .struct_size = sizeof(run), .threads = 1 };
 
 static reshard_status save_once(struct held *held, reshard_error *err)
@@ -132,12 +133,91 @@ TEST(a_save_without_memory_leaves_the_old_one)
     }
 }
 
+/* ---- state dicts ---- */
+
+static int build_parts(const reshard_sharded_tensor *whole, reshard_sharded *parts, void *context)
+{
+    static const int64_t half[] = { 2, 3 };
+    (void)context;
+    for (int64_t i = 0; i < 2; i++) {
+        const reshard_rank_offset at_half = { 0, i, 2 };
+        reshard_sharded_tensor part = *whole;
+        part.local_shape = half;
+        part.data = (float *)whole->data + 6 * i;
+        if (reshard_sharded_add_offsets(parts, &part, &at_half, sizeof(at_half), 1, NULL))
+            return 1;
+    }
+    return 0;
+}
+
+/* Every kind of member, all calls on keys, and what is asked of all ranks. */
+static reshard_status dict_once(reshard_error *err)
+{
+    static const int64_t shape[] = { 4, 3 }, grid[] = { 1 }, cell[] = { 0 };
+    static float data[12];
+    struct held *held = held_new(0, 1);
+    reshard_sharded_tensor whole = RESHARD_SHARDED_TENSOR_INIT;
+    reshard_sharded_factory factory = RESHARD_SHARDED_FACTORY_INIT;
+    reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    const reshard_str text[] = { text_of("rows"), text_of("lines") };
+    char *differs = NULL;
+    whole.key = text_of("fused");
+    whole.dtype = "F32";
+    whole.rank = 2;
+    whole.local_shape = shape;
+    whole.data = data;
+    factory.whole = &whole;
+    factory.build = build_parts;
+    object.key = text_of("object");
+    object.rank = 1;
+    object.global_shape = grid;
+    object.global_offset = cell;
+    object.json = text_of("{\"a\":[1,2]}");
+    value.key = text_of("args");
+    value.json = text_of("{\"b\":null}");
+    fail_malloc_at(at);
+    reshard_status status = reshard_sharded_add_factory(held->sharded, &factory, err);
+    status = status ? status : reshard_sharded_add_object(held->sharded, &object, err);
+    status = status ? status : reshard_sharded_add_object_key(held->sharded, text_of("rng2/shard_0_2"), err);
+    status = status ? status : reshard_sharded_add_value(held->sharded, &value, err);
+    status = status ? status : reshard_sharded_expand(held->sharded, err);
+    status = status ? status : reshard_sharded_map_prefixes(held->sharded, &text[0], &text[1], 1, err);
+    status = status ? status : reshard_sharded_add_prefix(held->sharded, text_of("model."), err);
+    status = status ? status : reshard_sharded_replace_prefix(held->sharded, text_of("model."), text_of("m."), err);
+    const reshard_sharded *const ranks[] = { held->sharded };
+    status = status ? status : reshard_sharded_spread(&held->sharded, 1, err);
+    status = status ? status : reshard_sharded_compare_common(held->sharded, held->sharded, 1, &differs, err);
+    if (!status && reshard_sharded_check(ranks, 1, err) == RESHARD_ERR_MEMORY) /* a grid of two has one cell here: that is refused */
+        status = RESHARD_ERR_MEMORY;
+    status = status ? status : reshard_sharded_merge(held->sharded, err);
+    reshard_free(differs);
+    held_free(held);
+    return status;
+}
+
+TEST(state_dicts_without_memory_say_so)
+{
+    for (at = 1;; at++) {
+        reshard_error err = RESHARD_ERROR_INIT;
+        reshard_status status = dict_once(&err);
+        bool is_hit = fail_malloc_was_hit();
+        bool is_told = status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED; /* by a factory, in its own words */
+        if (status && (!is_hit || !is_told))
+            fail_msg("allocation %lu: status %d: %s", at, status, err.message);
+        if (!is_hit)
+            break;
+    }
+    assert_in_range(at, 20, 2000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_load_without_memory_hides_no_key),
         cmocka_unit_test(a_load_without_memory_hides_no_warning),
         cmocka_unit_test(a_save_without_memory_leaves_the_old_one),
+        cmocka_unit_test(state_dicts_without_memory_say_so),
     };
     return cmocka_run_group_tests_name("joint memory", tests, save_whole, test_folder_remove);
 }

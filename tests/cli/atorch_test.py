@@ -202,6 +202,18 @@ def torchs_names(root):
     return test
 
 
+def groups_that_are_gone(root):
+    """Without optim_meta all parameters that have state are one group: those of the run's own, and units where it has no others."""
+    def test(shell):
+        for case in "atorch-w2", "atorch-noorig-w4":
+            said = shell.any("convert", folder(root, case), case, "--to", "atorch", "--items", "drop").stderr
+            assert "the source has no groups of parameters: one of all, without options, is written" in said, said
+            group, = pickle.loads((shell.work / case / "optim_meta").read_bytes())
+            own = [name for one in pickle.loads((folder(root, case) / "optim_meta").read_bytes()) for name in one["params"]]
+            assert sorted(group["params"]) == sorted(own) and group["params_names"] == dict(enumerate(group["params"])), (case, group, own)
+    return test
+
+
 def groups_by_option(root):
     """A DCP may have an item of each option of a group."""
     def test(shell):
@@ -476,7 +488,7 @@ def main():
         ("padding beyond a shard", padding_beyond_a_shard(root)),
         ("pickles as Python writes them", pickles_as_python_writes_them(root)), ("names and what is missing", names(root)),
         ("names of torch's optimizers", torchs_names(root)), ("groups by option", groups_by_option(root)),
-        ("groups by parameter", groups_by_parameter(root)),
+        ("groups by parameter", groups_by_parameter(root)), ("groups that are gone", groups_that_are_gone(root)),
         ("flat parameters without names", local_flat_parameters(root)),
         ("a part of the experts", a_part_of_the_experts(root)), ("one tensor costs its bytes", one_tensor(root, arguments.spy)),
         ("what is refused, and why", refused(root)),

@@ -114,6 +114,8 @@ def dtype(shell):
     assert types["model.norm.weight"] == "F32" and types["model.layers.3.weight"] == "F16", types
     done = shell.convert("c.safetensors", "--to", "safetensors", "--dtype", "f23", status=2)
     assert "f23" in done.stderr, done.stderr
+    done = shell.convert("c.safetensors", "--to", "safetensors", "--dtype", "model.norm.weight=c64", status=5)
+    assert "tensor 'model.norm.weight': no cast from F32 to C64" in done.stderr, done.stderr
 
 
 def selection(shell):

@@ -11,9 +11,13 @@ import argparse
 import json
 import pathlib
 import struct
+import sys
 
 import small_models
 from small_models import keys_must_be, write
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import torch_stub  # noqa: E402
 
 # Megatron wrote these with --transformer-impl local, as their arguments say.
 NORMS = ["input_layernorm.weight", "pre_mlp_layernorm.weight"]
@@ -59,6 +63,18 @@ def there_and_back(shell, path, expected):
     before, after = shell.tensors(path), shell.tensors("back")
     keys_must_be(set(after), set(before))
     assert after == before, [key for key in before if before[key] != after[key]][:4]
+
+
+def paths(shell, path):
+    """Megatron looks its tensors up by their paths: the model's names are whole, and so are those of parameters that have state."""
+    shell("convert", path, "there", "--to", "fsdp_dtensor", "--quiet")
+    metadata = next((shell.work / "there").rglob(".metadata")).read_bytes()
+    found = torch_stub.InertUnpickler(metadata).load().state["planner_data"]
+    for name in DENSE:
+        assert found[f"model.module.{name}"] == ("model", f"module.{name}"), found[f"model.module.{name}"]
+        for word in ("exp_avg", "exp_avg_sq", "param"):
+            key, parameter = f"optimizer.state.module.module.module.{name}.{word}", f"module.module.module.{name}"
+            assert found[key] == ("optimizer", "state", parameter, word), found[key]
 
 
 def groups_by_parameter(shell, path):
@@ -123,6 +139,7 @@ def main():
             tests.append((name, lambda shell, p=path, e=expected: there_and_back(shell, p, e)))
         if path and "optim" in name:
             tests.append(("groups by parameter", lambda shell, p=path: groups_by_parameter(shell, p)))
+            tests.append(("paths", lambda shell, p=path: paths(shell, p)))
     return small_models.run(options.bin, tests)
 
 

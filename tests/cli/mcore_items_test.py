@@ -8,6 +8,8 @@ import argparse
 import json
 import pathlib
 import random
+import shutil
+import zipfile
 
 import blowup_inputs
 import moe_layouts_test
@@ -68,6 +70,38 @@ def state_by_bucket_comes_back(shell, fixtures):
             assert not wrong, (layout, sizes, wrong[:4])
 
 
+def with_buckets(source, target, size):
+    """A copy of a checkpoint whose run, as its arguments say, overlapped the reduction of gradients in buckets of so many elements."""
+    shutil.copytree(source, target)
+    path = next(target.rglob("common.pt"))
+    path.chmod(0o644)
+    path.parent.chmod(0o755)
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members:
+            if name.endswith("/data.pkl"):
+                for key, old, new in ((b"ddp_bucket_size", b"N", b"K" + bytes([size])), (b"overlap_grad_reduce", b"\x89", b"\x88")):
+                    at = data.index(old, data.index(key) + len(key))  # behind the number in the memo
+                    data = data[:at] + new + data[at + 1:]
+            archive.writestr(name, data)
+
+
+def state_in_several_buckets_comes_back(shell, fixtures):
+    """A run whose gradient buffers have several buckets: state by bucket comes back bit by bit, and Megatron's mistake is told."""
+    with_buckets(fixtures / "megatron" / "megatron-optim-dense-full-tp2dp2" / "ckpt", shell.work / "source", 80)
+    before = shell.tensors("source")
+    for layout in ("dp_reshardable", "dp_zero_gather_scatter"):
+        words = ["--to", "torch_dist", "--overwrite", "--verify"]
+        said = shell.any("convert", "source", "buckets", *words, "-o", f"optimizer={layout}")
+        assert said.returncode == 0 and "gradient buffers have several buckets" in said.stderr, said.stderr
+        buckets = {key.split("bucket_idx_")[1].split(".")[0] for key in shell.tensors("buckets") if "bucket_idx_" in key}
+        assert layout != "dp_reshardable" or buckets == set("01234567"), buckets
+        shell("convert", "buckets", "back", *words, "-o", "optimizer=fully_reshardable", "--quiet")
+        after = shell.tensors("back")
+        assert after == before, (layout, [key for key in before if before[key] != after.get(key)][:4])
+
+
 def arguments_follow_the_layout(shell, fixtures):
     """The arguments in the common state say the layout that the checkpoint was written for."""
     source = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
@@ -126,8 +160,9 @@ def main():
     parser.add_argument("--fixtures", required=True)
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
-    tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, arguments_follow_the_layout,
-             a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know, flattened_matrices_are_refused)
+    tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
+             arguments_follow_the_layout, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
+             flattened_matrices_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, fixtures)) for test in tests])
 
 

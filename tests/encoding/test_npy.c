@@ -30,6 +30,7 @@ TEST(headers_that_numpy_writes_are_read)
         { "{\"shape\":(0,2,3),\"fortran_order\":False,\"descr\":\"<c16\"}", DTYPE_C128, false, false, 3, { 0, 2, 3 } },
         { "{'descr': '<V2', 'fortran_order': False, 'shape': (3L, 4L)}", DTYPE_BF16, false, false, 2, { 3, 4 } },
         { "{'descr': '>u1', 'fortran_order': False, 'shape': (1,)}", DTYPE_U8, false, false, 1, { 1 } },
+        { " {\n'descr' :\t'<f4'\r, 'fortran_order' :True , \"shape\" : ( 3 , 4 , ) , } ", DTYPE_F32, false, true, 2, { 3, 4 } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct buffer bytes = make_npy(cases[i].text);
@@ -69,6 +70,19 @@ TEST(other_headers_are_refused)
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775807, 2)}", RESHARD_ERR_FORMAT, "overflows" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (9223372036854775808,)}", RESHARD_ERR_FORMAT, "integers" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': ()} x", RESHARD_ERR_FORMAT, "follows" },
+        { "{'descr': '<f4' 'fortran_order': False, 'shape': ()}", RESHARD_ERR_FORMAT, "expected ',' or '}'" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': () ", RESHARD_ERR_FORMAT, "expected ',' or '}'" },
+        { "{'descr' '<f4', 'fortran_order': False, 'shape': ()}", RESHARD_ERR_FORMAT, "expected a key and ':'" },
+        { "{descr: '<f4', 'fortran_order': False, 'shape': ()}", RESHARD_ERR_FORMAT, "expected a key and ':'" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (3 4)}", RESHARD_ERR_FORMAT, "not closed" },
+#define THIRTEEN "1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, "
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (" THIRTEEN THIRTEEN THIRTEEN THIRTEEN THIRTEEN ")}", RESHARD_ERR_LIMIT,
+          "more than 64 axes" },
+        { "{'descr': '<f\\x34', 'fortran_order': False, 'shape': ()}", RESHARD_ERR_UNSUPPORTED, "no plain type" },
+        { "{'descr': '<f4, 'fortran_order\": False, 'shape': ()", RESHARD_ERR_UNSUPPORTED, "'<f4, '" },
+        { "{'descr': '<f4', 'fortran_order", RESHARD_ERR_FORMAT, "expected a key and ':'" },
+        { "{'descr': '<', 'fortran_order': False, 'shape': ()}", RESHARD_ERR_UNSUPPORTED, "'<'" },
+        { "{'descr': '<f', 'fortran_order': False, 'shape': ()}", RESHARD_ERR_UNSUPPORTED, "'<f'" },
         { "__import__('os').system('x')", RESHARD_ERR_FORMAT, "no dict" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -83,6 +97,47 @@ TEST(other_headers_are_refused)
     CHECK_FAILS(npy_parse("\x93NUMPX\x01\x00\x00\x00", 10, &header, &err), RESHARD_ERR_FORMAT);
     CHECK_FAILS(npy_parse("\x93NUMPY\x04\x00\x00\x00\x00\x00", 12, &header, &err), RESHARD_ERR_UNSUPPORTED);
     CHECK_FAILS(npy_parse("\x93NUMPY\x02\x00\xff\xff\xff\xff", 12, &header, &err), RESHARD_ERR_FORMAT);
+}
+
+/* Versions differ in how they write the header's length. */
+TEST(three_versions_are_known)
+{
+    static const struct { uint8_t major, minor; bool is_known; } cases[] = {
+        { 0, 0, false }, { 1, 0, true }, { 1, 1, false }, { 2, 0, true }, { 3, 0, true }, { 4, 0, false },
+    };
+    static const char text[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}";
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer bytes = { 0 };
+        struct npy_header header;
+        buffer_append(&bytes, "\x93NUMPY", 6);
+        buffer_append_byte(&bytes, cases[i].major);
+        buffer_append_byte(&bytes, cases[i].minor);
+        if (cases[i].major < 2)
+            buffer_append_u16le(&bytes, sizeof(text) - 1);
+        else
+            buffer_append_u32le(&bytes, sizeof(text) - 1);
+        buffer_append_text(&bytes, text);
+        assert_int_equal(npy_parse(bytes.data, bytes.size, &header, &err), cases[i].is_known ? RESHARD_OK : RESHARD_ERR_UNSUPPORTED);
+        assert_true(cases[i].is_known || strstr(err.message, "1.0 to 3.0 are known"));
+        buffer_release(&bytes);
+    }
+}
+
+/* NumPy has an order of bytes for what has several alone, and numbers of the same width where it lacks a type. */
+TEST(types_are_written_as_numpy_writes_them)
+{
+    static const struct { enum dtype dtype; const char *text; bool is_substitute; } cases[] = {
+        { DTYPE_F32, "'descr': '<f4'", false }, { DTYPE_BOOL, "'descr': '|b1'", false }, { DTYPE_I8, "'descr': '|i1'", false },
+        { DTYPE_C128, "'descr': '<c16'", false }, { DTYPE_F8_E4M3, "'descr': '|u1'", true }, { DTYPE_BF16, "'descr': '<u2'", true },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer bytes = { 0 };
+        bool is_substitute;
+        CHECK_OK(npy_write_header(cases[i].dtype, 1, (const int64_t[]){ 3 }, &is_substitute, &bytes, &err));
+        if (!memmem(bytes.data, bytes.size, cases[i].text, strlen(cases[i].text)) || is_substitute != cases[i].is_substitute)
+            fail_msg("%s: %.*s", cases[i].text, (int)bytes.size - 10, (const char *)bytes.data + 10);
+        buffer_release(&bytes);
+    }
 }
 
 TEST(every_cut_of_a_header_is_refused)
@@ -136,6 +191,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(headers_that_numpy_writes_are_read),
         cmocka_unit_test(other_headers_are_refused),
+        cmocka_unit_test(three_versions_are_known),
+        cmocka_unit_test(types_are_written_as_numpy_writes_them),
         cmocka_unit_test(every_cut_of_a_header_is_refused),
         cmocka_unit_test(what_is_written_is_read_back),
     };

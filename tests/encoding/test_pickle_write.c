@@ -108,6 +108,33 @@ static void check_rewritten(const char *bytes, size_t size, const char *wanted, 
     value_graph_release(&graph);
 }
 
+/* As few bytes as Python gives them, sign and all. */
+TEST(integers_are_as_short_as_python_s)
+{
+    static const struct { int64_t value; const char *hex; } cases[] = {
+        { 0, "4b00" }, { 255, "4bff" }, { 256, "4d0001" }, { 65535, "4dffff" }, { 65536, "4a00000100" }, { -1, "4affffffff" },
+        { INT32_MAX, "4affffff7f" }, { INT32_MIN, "4a00000080" }, { INT64_C(2147483648), "8a050000008000" },
+        { INT64_C(-2147483649), "8a05ffffff7fff" }, { INT64_C(549755813887), "8a05ffffffff7f" },
+        { INT64_C(549755813888), "8a06000000008000" }, { INT64_C(-549755813888), "8a050000000080" },
+        { INT64_C(-549755813889), "8a06ffffffff7fff" }, { INT64_C(140737488355327), "8a06ffffffffff7f" },
+        { INT64_C(140737488355328), "8a0700000000008000" }, { INT64_C(-140737488355328), "8a06000000000080" },
+        { INT64_C(36028797018963967), "8a07ffffffffffff7f" }, { INT64_C(36028797018963968), "8a080000000000008000" },
+        { INT64_C(-36028797018963968), "8a0700000000000080" }, { INT64_C(-36028797018963969), "8a08ffffffffffff7fff" },
+        { INT64_MAX, "8a08ffffffffffffff7f" }, { INT64_MIN, "8a080000000000000080" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct buffer out = { 0 }, hex = { 0 };
+        pickle_put_int(&out, cases[i].value);
+        for (size_t j = 0; j < out.size; j++)
+            buffer_printf(&hex, "%02x", out.data[j]);
+        buffer_append_byte(&hex, 0);
+        if (strcmp((const char *)hex.data, cases[i].hex) != 0)
+            fail_msg("%lld: %s, not %s", (long long)cases[i].value, (const char *)hex.data, cases[i].hex);
+        buffer_release(&out);
+        buffer_release(&hex);
+    }
+}
+
 TEST(what_is_met_twice_is_written_once)
 {
     check_rewritten(P("\x80\x04](]\x94h\x00h\x00" "e."), P("\x80\x02](]q\x00h\x00h\x00" "e."));
@@ -368,6 +395,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_kind_has_one_spelling),
+        cmocka_unit_test(integers_are_as_short_as_python_s),
         cmocka_unit_test(what_is_met_twice_is_written_once),
         cmocka_unit_test(cycles_close),
         cmocka_unit_test(the_writing_of_a_writing_is_itself),
