@@ -635,6 +635,33 @@ TEST(attributes_and_names_of_axes_stay_with_their_nodes)
     }
 }
 
+/* Format 3 keeps such names for itself: at the beginning of any part. */
+TEST(keys_with_underscores_are_refused_where_they_mean_something)
+{
+    static const struct { const char *key; bool fits; } cases[] = {
+        { "__a", false }, { "b/__a", false }, { "__", false }, { "b/__", false }, { "_a", true }, { "a__", true }, { "b/a__/_c", true },
+    };
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+        const bool is_format_3 = i % 2, fits = cases[i / 2].fits || !is_format_3;
+        const struct option_value options[] = { { "zarr-format", is_format_3 ? "3" : "2" }, { NULL, NULL } };
+        char header[200];
+        struct store *store = store_new_memory();
+        struct source *source = NULL;
+        struct target target;
+        snprintf(header, sizeof(header), "{\"%s\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", cases[i / 2].key);
+        memory_put_safetensors(store, "m.safetensors", header, 1, 0);
+        CHECK_OK(memory_open(store, "m.safetensors", false, &source, &err));
+        struct whole_request whole = request_whole(source, options);
+        reshard_status status = lay_out("zarr", &whole.request, &target, &err);
+        if (status != (fits ? RESHARD_OK : RESHARD_ERR_UNSUPPORTED) || (!fits && !strstr(err.message, "may not begin with '__'")))
+            fail_msg("'%s' in format %d: status %d: %s", cases[i / 2].key, is_format_3 ? 3 : 2, status, err.message);
+        target_free(&target);
+        request_release(&whole);
+        source_free(source);
+        store_free(store);
+    }
+}
+
 static reshard_status open_and_lay_out(struct store *store)
 {
     static const struct option_value options[] = { { "chunks", "2,3" }, { "codec", "zstd" }, { NULL, NULL } };
@@ -692,6 +719,7 @@ int main(void)
         cmocka_unit_test(chunk_files_have_the_names_and_sizes_of_their_grid),
         cmocka_unit_test(options_that_do_not_fit_are_refused),
         cmocka_unit_test(attributes_and_names_of_axes_stay_with_their_nodes),
+        cmocka_unit_test(keys_with_underscores_are_refused_where_they_mean_something),
         cmocka_unit_test(failed_allocations_end_in_an_error_and_leak_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

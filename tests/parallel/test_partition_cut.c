@@ -127,6 +127,31 @@ TEST(a_bad_rule_names_its_line)
         { "copy a b", "copy KEY of KEY", 1 },
         { "let a b", "let NAME = EXPRESSION", 1 },
         { "c.d cut 0 by tp versions", "number of parts", 1 },
+        { "c.d cut 0 by tp versions 1", "number of parts", 1 },
+        { "c.d cut 0 by tp versions 17", "number of parts", 1 },
+        { "c.d cut 8 by tp", "cut AXIS by tp or etp", 1 },
+        { "c.d cut 0 of tp", "cut AXIS by tp or etp", 1 },
+        { "c.d cut 0 by", "cut AXIS by tp or etp", 1 },
+        { "c.d cut 0 by tp blocks a b c d e f g h i", "fewer blocks", 1 },
+        { "1.2.3.4.5.6.7.8.9 replicated", "up to 8 components", 1 },
+        { ".c replicated", "components", 1 },
+        { "c.}a{ replicated", "'}' after '{'", 1 },
+        { "layers a.#.b", "layers KEY.#", 1 },
+        { "layers a.# others", "layers KEY.#", 1 },
+        { "stage first", "stage first KEY", 1 },
+        { "copy a by b", "copy KEY of KEY", 1 },
+        { "group a b", "group KEY of KEY", 1 },
+        { "group a by b", "group KEY of KEY", 1 },
+        { "gate a b", "gate KEY by KEY", 1 },
+        { "gate a of b", "gate KEY by KEY", 1 },
+        { "let a b = c", "let NAME = EXPRESSION", 1 },
+        { "let a =", "let NAME = EXPRESSION", 1 },
+        { "c.d experts 8", "a word of a partition rule", 1 },
+        { "c.{a,} replicated", "components", 1 },
+#define SIXTEEN "gated gated gated gated gated gated gated gated gated gated gated gated gated gated gated gated "
+        { "c.d " SIXTEEN SIXTEEN, "fewer words", 1 },
+        { "c.d unless", "a word of a partition rule", 1 },
+        { "c.d blocks", "a word of a partition rule", 1 },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct arena own = { 0 };
@@ -137,6 +162,64 @@ TEST(a_bad_rule_names_its_line)
             fail_msg("'%s': line %d: %s", cases[i].text, err.line, err.message);
         arena_release(&own);
     }
+}
+
+/* Rules are a table of a fixed size, and memory is asked for before any is read. */
+TEST(rules_have_limits)
+{
+    struct buffer text = { 0 };
+    reshard_error err = { 0 };
+    struct arena own = { 0 };
+    struct partition_rules parsed;
+    for (int i = 0; i < 4096; i++)
+        buffer_printf(&text, "a.b%d replicated\n", i);
+    CHECK_OK(partition_rules_parse(buffer_str(&text), &own, &parsed, &err));
+    arena_release(&own);
+    buffer_append_text(&text, "one.more replicated");
+    CHECK_FAILS(partition_rules_parse(buffer_str(&text), &own, &parsed, &err), RESHARD_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "partition rules"));
+    arena_release(&own);
+    buffer_release(&text);
+    reshard_status status = RESHARD_ERR_MEMORY;
+    size_t memory = 0;
+    for (; status == RESHARD_ERR_MEMORY; memory += 512) {
+        struct arena small = { .bytes_max = memory + 1 };
+        status = partition_rules_parse(STR("layers a.#\na.{b,c} replicated\n"), &small, &parsed, &err);
+        arena_release(&small);
+    }
+    CHECK_OK(status);
+    assert_in_range(memory, 1000, 10000000);
+}
+
+/* Every word of the language, and what the table has of it. */
+TEST(rules_say_what_their_words_say)
+{
+    static const char text[] = "# a comment\nlayers dec.# own\nlayers enc.#\nstage first emb\nstage last out\ncopy b of a\n"
+                               "group m.w of m.#.w\ngate up by down\nlet width = heads * 2\n"
+                               "a.{b,c}.1.2.3.4.5.6 cut 7 by etp vocabulary gated grouped versions 16 unless x blocks p q\n"
+                               "*.w experts replicated # another\nx.# experts 7 item assumed\n";
+    struct arena own = { 0 };
+    struct partition_rules parsed;
+    reshard_error err = { 0 };
+    CHECK_OK(partition_rules_parse(str_of(text), &own, &parsed, &err));
+    assert_int_equal(parsed.stack_count, 2);
+    assert_true(str_is(parsed.stacks[0].path, "dec") && parsed.stacks[0].is_own && !parsed.stacks[1].is_own);
+    assert_int_equal(parsed.stage_count, 2);
+    assert_true(str_is(parsed.stages[1].prefix, "out") && parsed.stages[1].is_last && !parsed.stages[0].is_last);
+    assert_true(parsed.copy_count == 1 && str_is(parsed.copies[0].copy, "b") && str_is(parsed.copies[0].original, "a"));
+    assert_true(parsed.grouping_count == 1 && str_is(parsed.groupings[0].matrix, "m.w") && str_is(parsed.groupings[0].member, "m.#.w"));
+    assert_true(parsed.gate_count == 1 && str_is(parsed.gates[0].wide, "up") && str_is(parsed.gates[0].narrow, "down"));
+    assert_true(parsed.size_count == 1 && str_is(parsed.sizes[0].name, "width") && str_is(parsed.sizes[0].expression, "heads * 2"));
+    assert_int_equal(parsed.rule_count, 4);
+    const struct partition_rule *cut = &parsed.rules[1], *experts = &parsed.rules[2], *item = &parsed.rules[3];
+    assert_int_equal(cut->component_count, 8);
+    assert_true(str_is(cut->components[0], "6") && str_is(cut->components[6], "c") && str_is(cut->components[7], "a"));
+    assert_true(cut->is_cut && cut->axis == 7 && cut->group == PARTITION_ETP && cut->versions == 16 && cut->expert_axis == -1);
+    assert_true(cut->is_vocabulary && cut->is_gated && cut->is_grouped && !cut->is_expert && !cut->is_item && !cut->is_assumed);
+    assert_true(cut->block_count == 2 && str_is(cut->blocks[1], "q") && str_is(cut->unless, "x"));
+    assert_true(experts->is_expert && experts->expert_axis == -1 && !experts->is_cut && !experts->versions);
+    assert_true(!item->is_expert && item->expert_axis == 7 && item->is_item && item->is_assumed);
+    arena_release(&own);
 }
 
 /* ---- pieces ---- */
@@ -404,6 +487,8 @@ int main(void)
         cmocka_unit_test(a_key_has_the_first_rule_that_fits_its_end),
         cmocka_unit_test(what_is_only_assumed_is_no_known_name),
         cmocka_unit_test(a_bad_rule_names_its_line),
+        cmocka_unit_test(rules_have_limits),
+        cmocka_unit_test(rules_say_what_their_words_say),
         cmocka_unit_test(fused_heads_of_old_versions_are_put_in_todays_order),
         cmocka_unit_test(the_ranks_pieces_are_the_whole),
         cmocka_unit_test(a_matrix_of_experts_is_cut_in_memory_order),
