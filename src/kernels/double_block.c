@@ -101,8 +101,8 @@ TARGET_WIDE static void double_moments_wide(const void *values, double shift, do
 WIDER_INLINE __m512d load_doubles(const uint8_t *elements, enum dtype dtype)
 {
     switch (dtype) {
-    case DTYPE_I32: return _mm512_cvtepi32_pd(_mm256_loadu_si256((const __m256i *)elements));
-    case DTYPE_U32: return _mm512_cvtepu32_pd(_mm256_loadu_si256((const __m256i *)elements));
+    case DTYPE_I32: return _mm512_cvtepi32_pd(_mm256_loadu_si256((const void *)elements));
+    case DTYPE_U32: return _mm512_cvtepu32_pd(_mm256_loadu_si256((const void *)elements));
     case DTYPE_I64: return _mm512_cvtepi64_pd(_mm512_loadu_si512(elements));
     case DTYPE_U64: return _mm512_cvtepu64_pd(_mm512_loadu_si512(elements));
     default: return _mm512_loadu_pd(elements);
@@ -152,7 +152,7 @@ WIDER_INLINE void double_moments_in_lanes(const uint8_t *elements, double shift,
         __m512d values[2] = { load_doubles(elements, dtype), load_doubles(elements + 8 * width, dtype) };
         for (int j = 0; j < 2; j++)
             double_lanes_add(&all, values[j], shift, smallest_normal, dtype);
-        _mm256_storeu_si256((__m256i *)(codes + i), double_codes(values));
+        _mm256_storeu_si256((void *)(codes + i), double_codes(values));
     }
     *out = (struct double_moments){ .low = _mm512_reduce_min_pd(all.low), .high = _mm512_reduce_max_pd(all.high),
                                     .zeros = all.zeros, .tiny = all.tiny };

@@ -8,6 +8,7 @@
 #include "kernels/float_bits.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #define HAS_WIDE 1
 #define TARGET_WIDE __attribute__((target("avx2,popcnt,f16c")))
@@ -190,7 +191,7 @@ static bool window_fits(struct exponent_counter *counter, int top)
 WIDE_INLINE __m256i row_places(const int16_t *codes, __m256i top, __m256i *positive)
 {
     const __m256i exponent = _mm256_set1_epi16(0xff);
-    __m256i first = _mm256_loadu_si256((const __m256i *)codes), second = _mm256_loadu_si256((const __m256i *)(codes + 16));
+    __m256i first = _mm256_loadu_si256((const void *)codes), second = _mm256_loadu_si256((const void *)(codes + 16));
     __m256i below = _mm256_packus_epi16(_mm256_sub_epi16(top, _mm256_and_si256(first, exponent)),
                                         _mm256_sub_epi16(top, _mm256_and_si256(second, exponent)));
     __m256i places = _mm256_adds_epu8(below, _mm256_set1_epi8(0x80 - EXPONENT_WINDOW));
@@ -203,7 +204,7 @@ WIDE_INLINE __m256i row_places(const int16_t *codes, __m256i top, __m256i *posit
 WIDE_INLINE int row_least(const int16_t *codes)
 {
     const __m256i exponent = _mm256_set1_epi16(0xff);
-    __m256i first = _mm256_loadu_si256((const __m256i *)codes), second = _mm256_loadu_si256((const __m256i *)(codes + 16));
+    __m256i first = _mm256_loadu_si256((const void *)codes), second = _mm256_loadu_si256((const void *)(codes + 16));
     __m256i exponents = _mm256_packus_epi16(_mm256_and_si256(first, exponent), _mm256_and_si256(second, exponent));
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(exponents, _mm256_setzero_si256()));
 }
@@ -321,13 +322,13 @@ WIDE_INLINE void load_halves(const uint8_t *elements, __m256 values[4], enum dty
 {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        const __m256i pairs = _mm256_loadu_si256((const __m256i *)(elements + i % 2 * 32));
+        const __m256i pairs = _mm256_loadu_si256((const void *)(elements + i % 2 * 32));
         if (dtype == DTYPE_F16)
-            values[i] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(elements + i * 16)));
+            values[i] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(elements + i * 16)));
         else if (dtype == DTYPE_BF16)
             values[i] = _mm256_castsi256_ps(i < 2 ? _mm256_slli_epi32(pairs, 16) : _mm256_and_si256(pairs, _mm256_set1_epi32(-0x10000)));
         else
-            values[i] = _mm256_loadu_ps((const float *)(elements + i * 32));
+            values[i] = _mm256_loadu_ps((const void *)(elements + i * 32));
     }
 }
 
@@ -354,8 +355,8 @@ WIDE_INLINE void moments_in_halves(const uint8_t *elements, float shift, struct 
         __m256 sum[2] = { _mm256_setzero_ps(), _mm256_setzero_ps() }, square[2] = { sum[0], sum[0] }, values[4];
         for (int i = 0; i < SHORT_SUM; i += 2, elements += 2 * LANES * ELEMENT_BYTES(dtype), codes += 2 * LANES) {
             load_halves(elements, values, dtype);
-            _mm256_storeu_si256((__m256i *)codes, half_codes(values[0], values[1]));
-            _mm256_storeu_si256((__m256i *)(codes + LANES), half_codes(values[2], values[3]));
+            _mm256_storeu_si256((void *)codes, half_codes(values[0], values[1]));
+            _mm256_storeu_si256((void *)(codes + LANES), half_codes(values[2], values[3]));
 #pragma GCC unroll 4 /* else gcc leaves them there, too */
             for (int j = 0; j < 4; j++) {
                 __m256 distance = _mm256_sub_ps(values[j], all_shift);
@@ -437,8 +438,8 @@ WIDER_INLINE void range_end(const struct lane_range *range, struct float_moments
 WIDER_INLINE void load_lanes(const uint8_t *elements, __m512 values[2], enum dtype dtype)
 {
     if (dtype == DTYPE_F16) {
-        values[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)elements));
-        values[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(elements + 32)));
+        values[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)elements));
+        values[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(elements + 32)));
     } else if (dtype == DTYPE_BF16) {
         __m512i pairs = _mm512_loadu_si512(elements);
         values[0] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
@@ -512,10 +513,17 @@ WIDE_MOMENTS(f32, DTYPE_F32)
 WIDE_MOMENTS(bf16, DTYPE_BF16)
 WIDE_MOMENTS(f16, DTYPE_F16)
 
+/* Older compilers do not know its name. */
+static bool has_f16c(void)
+{
+    unsigned a, b, features, d;
+    return __get_cpuid(1, &a, &b, &features, &d) && (features & bit_F16C);
+}
+
 static int best_width(void)
 {
     __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("popcnt") || !__builtin_cpu_supports("f16c"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("popcnt") || !has_f16c())
         return 0;
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") ? 2 : 1;
 }
