@@ -20,6 +20,7 @@ import json
 import pathlib
 import queue
 import sys
+import threading
 import time
 
 import mutation_coverage
@@ -30,9 +31,51 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORK = ROOT / "build-mutants"
 KEPT = ROOT / "tests" / "mutants.json"
 EXCUSED_MAX = 3
+SANITIZED_SECONDS = 120
 QUICK_SUITES = ("unit", "cli", "command", "models")
 # As `make` builds: the compiler cache knows the objects that stay as they are.
 BUILD_OPTIONS = ["-Dtests=true", "--buildtype=release", "-Db_lto=false"]
+# As `make asan` builds.
+SANITIZED_OPTIONS = ["-Dtests=true", "-Db_sanitize=address,undefined", "-Db_lundef=false", "--buildtype=plain", "-Doptimization=1"]
+
+
+class Sanitized:
+    """A tree whose programs see what others do not: one element too many, a number that ran over. Survivors are asked again there, by the
+    unit tests that run their line."""
+
+    def __init__(self, tests):
+        self.tests, self.tree, self.lock, self.is_good = tests, None, threading.Lock(), {}
+
+    def is_asked(self, spec):
+        return spec in self.tests and "unit" in suite_names(self.tests[spec])
+
+    def outcome(self, spec):
+        """Of the program as it is now."""
+        complaint = self.tree.ninja(sorted({FIXTURES} | self.tree.targets_of(spec)))
+        if complaint:
+            raise MutationError(f"does not build with sanitizers: {complaint}")
+        return self.tree.run(spec, SANITIZED_SECONDS, True)
+
+    def killer(self, mutation, specs, budget):
+        """(the test that turns red, why), or None; the tests may take that long, builds not counted."""
+        with self.lock:
+            if not self.tree:
+                self.tree = Tree(ROOT, WORK / "sanitized", SANITIZED_OPTIONS)
+                self.tree.prepare()
+            for spec in filter(self.is_asked, specs):
+                if spec not in self.is_good:
+                    self.is_good[spec] = not self.outcome(spec).failure
+                if not self.is_good[spec] or budget <= 0:
+                    continue
+                self.tree.apply(mutation["file"], lambda text: mutated(mutation, text))
+                try:
+                    outcome = self.outcome(spec)
+                finally:
+                    self.tree.restore()
+                budget -= outcome.seconds
+                if outcome.failure:
+                    return spec, outcome.failure
+        return None
 
 
 class Result:
@@ -51,7 +94,7 @@ class Bench:
     """Trees of the jobs, and how long each test takes on the unchanged source."""
 
     def __init__(self, jobs, wide):
-        self.trees, self.wide, self.seconds = queue.Queue(), wide, {}
+        self.trees, self.wide, self.seconds, self.sanitized = queue.Queue(), wide, {}, None
         self.all = [Tree(ROOT, WORK / str(i), BUILD_OPTIONS) for i in range(jobs)]
         for tree in self.all:
             tree.prepare()
@@ -117,6 +160,9 @@ def try_mutation(bench, mutation, specs, budget=float("inf")):
         wide = [s for s in bench.wide or () if s not in specs]
         if state == "survived" and wide:
             state, detail, spec = run_specs(tree, bench, wide, started + budget)
+        if state == "survived" and bench.sanitized:
+            killer = bench.sanitized.killer(mutation, specs, budget)
+            state, detail, spec = ("killed", f"{killer[0]}: {killer[1]} with sanitizers", spec) if killer else (state, detail, spec)
         return Result(mutation, state, detail, time.monotonic() - started, spec)
     except MutationError as problem:
         return Result(mutation, "error", str(problem), time.monotonic() - started)
@@ -251,6 +297,7 @@ def run_sample(args):
     bench = Bench(args.jobs, None)
     coverage = mutation_coverage.Coverage(ROOT, WORK / "coverage", args.keep_coverage, args.ask)
     bench.seconds = coverage.seconds
+    bench.sanitized = Sanitized(bench.all[0].tests)
     chosen = mutation_operators.sample(candidates, args.sample, args.seed)[args.skip:]
     kept = Kept(coverage.state)
     specs = {id(m): kept.killer_first(m, specs_of(coverage, m)) for m in chosen}

@@ -171,7 +171,7 @@ class Tree:
         test, _ = self.find(spec)
         return {file for identity in test["depends"] for file in self.targets.get(identity, [])}
 
-    def run(self, spec, seconds):
+    def run(self, spec, seconds, reserves_much=False):
         test, extra = self.find(spec)
         command = list(test["cmd"]) + extra
         if os.path.basename(command[0]).startswith("python"):
@@ -180,8 +180,8 @@ class Tree:
         self.scratch.mkdir(parents=True)
         env = {"MALLOC_PERTURB_": "0", "RESHARD_TEST_WHOLE": "1", **os.environ, **test["env"], "TMPDIR": str(self.scratch),
                "PYTHONDONTWRITEBYTECODE": "1"}
-        is_live = any(suite.split(":")[-1] == "live" for suite in test["suite"]) # a browser reserves terabytes
-        outcome = TestRun(command, self.build, env, seconds, resource.RLIM_INFINITY if is_live else ADDRESS_SPACE).outcome()
+        reserves_much |= any(suite.split(":")[-1] == "live" for suite in test["suite"])  # browsers and sanitizers reserve terabytes
+        outcome = TestRun(command, self.build, env, seconds, resource.RLIM_INFINITY if reserves_much else ADDRESS_SPACE).outcome()
         shutil.rmtree(self.scratch, ignore_errors=True)
         return outcome
 
