@@ -66,7 +66,7 @@ static bool is_the_one(void)
 
 static void *guarded(char *memory, size_t size)
 {
-    for (size_t i = 0; memory && i < GUARD_BYTES; i++)
+    for (size_t i = 0; memory && i != GUARD_BYTES; i++)
         memory[size + i] = (char)0xa5;
     return memory;
 }
