@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/float_bits.h"
+#include "kernels/vector_width.h"
 
 /* The numbers of F8_E4M3 in units of the smallest; but for NaN. */
 static unsigned byte_number(unsigned code, enum dtype dtype)
@@ -27,8 +28,6 @@ void byte_tables_make(struct byte_tables *tables, enum dtype dtype)
 }
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
 #define TARGET_BYTES __attribute__((target("avx2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")))
 #define BYTES_INLINE TARGET_BYTES static inline __attribute__((always_inline))
 #define IS_UNSIGNED(dtype) ((dtype) == DTYPE_U8 || (dtype) == DTYPE_BOOL)
@@ -235,8 +234,7 @@ BYTE_MOMENTS(F8_E4M3)
 byte_moments_function byte_moments_find(enum dtype dtype)
 {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni"))
+    if (vector_width(VECTOR_WIDTH_BEST) < 2 || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni"))
         return NULL;
     static const byte_moments_function functions[DTYPE_COUNT] = {
         [DTYPE_BOOL] = byte_moments_BOOL, [DTYPE_I8] = byte_moments_I8, [DTYPE_U8] = byte_moments_U8, [DTYPE_F8_E4M3] = byte_moments_F8_E4M3

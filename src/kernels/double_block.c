@@ -3,11 +3,7 @@
 
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define TARGET_WIDE __attribute__((target("avx2")))
-#define TARGET_WIDER __attribute__((target("avx2,avx512f,avx512dq,avx512bw,avx512vl")))
-#endif
+#include "kernels/vector_width.h"
 
 /* gcc vectorises loops over codes only at this level. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -95,8 +91,6 @@ TARGET_WIDE static void double_moments_wide(const void *values, double shift, do
 {
     double_moments_of(values, shift, smallest_normal, out, codes);
 }
-
-#define WIDER_INLINE TARGET_WIDER static inline __attribute__((always_inline))
 
 WIDER_INLINE __m512d load_doubles(const uint8_t *elements, enum dtype dtype)
 {
@@ -188,10 +182,10 @@ const struct double_block_kernels *double_block_kernels_find(enum dtype dtype, i
 #define WIDER(id) [DTYPE_##id] = { DTYPE_##id, double_moments_wider_##id }
     static const struct double_block_kernels wide = { DTYPE_F64, double_moments_wide };
     static const struct double_block_kernels wider[DTYPE_COUNT] = { WIDER(F64), WIDER(I32), WIDER(U32), WIDER(I64), WIDER(U64) };
-    __builtin_cpu_init();
-    if (width >= 2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    const int chosen = vector_width(width);
+    if (chosen == 2)
         return &wider[wider[dtype].moments ? dtype : DTYPE_F64];
-    if (width >= 1 && __builtin_cpu_supports("avx2"))
+    if (chosen == 1)
         return &wide;
 #endif
     return &plain;

@@ -38,7 +38,7 @@ struct double_block_kernels {
     double_moments_function moments;
 };
 
-/* For F64, or integers of 32 or 64 bits; any other is cast. width: 0, what every machine can do, to 2. Results are the same. */
+/* For F64, or integers of 32 or 64 bits; any other is cast. width: no more than that of vector_width.h; results are the same. */
 const struct double_block_kernels *double_block_kernels_find(enum dtype dtype, int width);
 
 #endif

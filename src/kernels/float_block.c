@@ -6,16 +6,7 @@
 #include <string.h>
 
 #include "kernels/float_bits.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#define HAS_WIDE 1
-#define TARGET_WIDE __attribute__((target("avx2,popcnt,f16c")))
-#define TARGET_WIDER __attribute__((target("avx2,popcnt,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
-#else
-#define HAS_WIDE 0
-#endif
+#include "kernels/vector_width.h"
 
 /* gcc vectorises these loops only at this level. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -161,12 +152,11 @@ void exponents_settle(struct exponent_counter *counter)
     counter->top = 0;
 }
 
-#if HAS_WIDE
+#if defined(__x86_64__)
 
 #define ROW 32          /* elements that are counted at once */
 #define PLAIN_BLOCKS 15 /* counted slowly where the window does not help: it moved again, or */
 #define FAR_ROWS 8      /* so many rows of a block had numbers beyond it */
-#define WIDE_INLINE TARGET_WIDE static inline __attribute__((always_inline))
 
 /* Whether the window fits a block whose largest exponent is top; it is moved if it is not there. Blocks of one tensor are much alike, so
  * that it hardly ever moves. Exponent 0 is never in it. */
@@ -383,8 +373,6 @@ WIDE_INLINE void moments_in_halves(const uint8_t *elements, float shift, struct 
     }
 }
 
-#define WIDER_INLINE TARGET_WIDER static inline __attribute__((always_inline))
-
 /* The largest and the least of each lane: of float32; or of 16-bit codes, first read as signed, then as unsigned numbers. */
 struct lane_range {
     __m512 high, low;
@@ -513,21 +501,6 @@ WIDE_MOMENTS(f32, DTYPE_F32)
 WIDE_MOMENTS(bf16, DTYPE_BF16)
 WIDE_MOMENTS(f16, DTYPE_F16)
 
-/* Older compilers do not know its name. */
-static bool has_f16c(void)
-{
-    unsigned a, b, features, d;
-    return __get_cpuid(1, &a, &b, &features, &d) && (features & bit_F16C);
-}
-
-static int best_width(void)
-{
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("popcnt") || !has_f16c())
-        return 0;
-    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") ? 2 : 1;
-}
-
 #define BY_WIDTH(what) { what##_plain, what##_wide, what##_wider }
 #define MOMENTS_BY_WIDTH(name) { moments_plain_##name, moments_wide_##name, moments_wider_##name }
 
@@ -536,19 +509,14 @@ static int best_width(void)
 #define BY_WIDTH(what) { what##_plain, what##_plain, what##_plain }
 #define MOMENTS_BY_WIDTH(name) { moments_plain_##name, moments_plain_##name, moments_plain_##name }
 
-static int best_width(void)
-{
-    return 0;
-}
-
 #endif
 
 struct float_block_kernels float_block_kernels_find(enum dtype dtype, int width)
 {
-    static const exponents_function exponents[FLOAT_WIDTH_BEST + 1] = BY_WIDTH(exponents);
-    static const float_moments_function moments[DTYPE_COUNT][FLOAT_WIDTH_BEST + 1] = {
+    static const exponents_function exponents[VECTOR_WIDTH_BEST + 1] = BY_WIDTH(exponents);
+    static const float_moments_function moments[DTYPE_COUNT][VECTOR_WIDTH_BEST + 1] = {
         [DTYPE_F32] = MOMENTS_BY_WIDTH(f32), [DTYPE_BF16] = MOMENTS_BY_WIDTH(bf16), [DTYPE_F16] = MOMENTS_BY_WIDTH(f16)
     };
-    const int best = best_width(), chosen = width < best ? width : best;
+    const int chosen = vector_width(width);
     return (struct float_block_kernels){ moments[dtype][chosen], exponents[chosen] };
 }

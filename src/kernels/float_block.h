@@ -48,8 +48,7 @@ struct float_block_kernels {
     exponents_function exponents;
 };
 
-/* width: 0, what every machine can do, to FLOAT_WIDTH_BEST, the best that this one can; results are the same. */
-#define FLOAT_WIDTH_BEST 2
+/* width: no more than that of vector_width.h; results are the same. */
 struct float_block_kernels float_block_kernels_find(enum dtype dtype, int width);
 
 /* Counts any number of float32, slowly. */

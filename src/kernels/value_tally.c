@@ -6,6 +6,7 @@
 
 #include "kernels/cast.h"
 #include "kernels/float_bits.h"
+#include "kernels/vector_width.h"
 
 /* gcc vectorises these loops only at this level. */
 #if defined(__GNUC__) && !defined(__clang__)
@@ -112,6 +113,7 @@ static void tally_any_doubles(struct value_tally *tally, const double *values, s
 
 typedef float mem_float __attribute__((aligned(1), may_alias));
 typedef uint16_t mem_code __attribute__((aligned(1), may_alias));
+typedef uint32_t mem_bits __attribute__((aligned(1), may_alias));
 
 /* Of what numbers a tensor is that is counted in blocks of floats; other types are what they are. */
 static enum dtype float_number(enum dtype dtype)
@@ -192,7 +194,6 @@ static uint64_t exponent_count(const struct value_counter *counter, unsigned exp
 /* Zeros and subnormals, of which most blocks have none. */
 static void count_tiny(struct value_tally *tally, const uint8_t *bytes, size_t count)
 {
-    typedef uint32_t mem_bits __attribute__((aligned(1), may_alias));
     const mem_bits *codes = (const mem_bits *)bytes;
     uint32_t zeros = 0, positive = 0, negative = 0;
     for (size_t i = 0; i < count; i++) {
@@ -209,7 +210,6 @@ static void count_tiny(struct value_tally *tally, const uint8_t *bytes, size_t c
 /* Of floats as they are stored. */
 static uint64_t count_zeros(const uint8_t *bytes, size_t count, size_t width)
 {
-    typedef uint32_t mem_bits __attribute__((aligned(1), may_alias));
     const mem_bits *words = (const mem_bits *)bytes;
     const mem_code *codes = (const mem_code *)bytes;
     uint32_t zeros = 0;
@@ -306,6 +306,18 @@ static inline __attribute__((always_inline)) void count_words(uint32_t *codes, c
         codes[four & 0xffff] += times;
 }
 
+/* The numbers that codes stand for, 256 of them from first on. */
+static void decode_codes(enum dtype dtype, unsigned first, bool is_wide, double *values)
+{
+    uint8_t narrow[256];
+    uint16_t wide[256];
+    for (unsigned i = 0; i < 256; i++) {
+        narrow[i] = (uint8_t)i;
+        wide[i] = (uint16_t)(first + i);
+    }
+    cast_to_double_find(dtype)(is_wide ? (const void *)wide : narrow, values, 256);
+}
+
 /* For types whose numbers are summed as whole ones of this unit; else 0. */
 static double whole_unit(enum dtype dtype)
 {
@@ -322,14 +334,13 @@ static double whole_unit(enum dtype dtype)
 static void widen_range(struct value_counter *counter, const uint8_t *bytes, size_t count)
 {
     bool is_seen[256] = { false };
+    double values[256];
+    decode_codes(counter->dtype, 0, false, values);
     for (size_t i = 0; i < count; i++)
         is_seen[bytes[i]] = true;
     for (unsigned i = 0; i < 256; i++) {
-        const uint8_t code = (uint8_t)i;
-        double value;
-        cast_to_double_find(counter->dtype)(&code, &value, 1);
-        counter->tally.min = is_seen[i] && value < counter->tally.min ? value : counter->tally.min;
-        counter->tally.max = is_seen[i] && value > counter->tally.max ? value : counter->tally.max;
+        counter->tally.min = is_seen[i] && values[i] < counter->tally.min ? values[i] : counter->tally.min;
+        counter->tally.max = is_seen[i] && values[i] > counter->tally.max ? values[i] : counter->tally.max;
     }
 }
 
@@ -378,18 +389,6 @@ static void count_codes_16(struct value_counter *counter, const uint8_t *bytes, 
     count_words(counter->codes, bytes, words, false);
     for (size_t i = 0; i < count % 4; i++)
         counter->codes[rest[i]]++;
-}
-
-/* The numbers that codes stand for, 256 of them from first on. */
-static void decode_codes(enum dtype dtype, unsigned first, bool is_wide, double *values)
-{
-    uint8_t narrow[256];
-    uint16_t wide[256];
-    for (unsigned i = 0; i < 256; i++) {
-        narrow[i] = (uint8_t)i;
-        wide[i] = (uint16_t)(first + i);
-    }
-    cast_to_double_find(dtype)(is_wide ? (const void *)wide : narrow, values, 256);
 }
 
 /* The moments of 256 codes that occur `times` each: the mean first, then the distances from it. */
@@ -619,8 +618,8 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
     counter->dtype = dtype;
     counter->number = number;
     counter->waiting = 0;
-    counter->kernels = float_block_kernels_find(number, FLOAT_WIDTH_BEST);
-    counter->doubles = counter->kernels.moments ? NULL : double_block_kernels_find(dtype, FLOAT_WIDTH_BEST);
+    counter->kernels = float_block_kernels_find(number, VECTOR_WIDTH_BEST);
+    counter->doubles = counter->kernels.moments ? NULL : double_block_kernels_find(dtype, VECTOR_WIDTH_BEST);
     counter->is_by_code = counter->doubles && (width == 1 || (width == 2 && elements >= BY_CODE_MIN));
     counter->byte_moments = elements >= BYTE_BLOCK ? byte_moments_find(dtype) : NULL;
     if (counter->byte_moments)

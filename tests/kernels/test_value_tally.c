@@ -6,6 +6,7 @@
 
 #include "kernels/cast.h"
 #include "kernels/value_tally.h"
+#include "kernels/vector_width.h"
 
 #define COUNT 70011 /* more than a table of codes needs; no whole number of blocks */
 
@@ -208,7 +209,7 @@ TEST(no_bit_depends_on_machine_or_pieces)
         for (size_t type = 0; type < sizeof(made) / sizeof(made[0]); type++) {
             struct value_tally expected, found;
             tally_by_width(made[type].dtype, made[type].elements, COUNT * 4, COUNT, 0, &expected);
-            for (int width = 0; width <= FLOAT_WIDTH_BEST; width++)
+            for (int width = 0; width <= VECTOR_WIDTH_BEST; width++)
                 for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
                     tally_by_width(made[type].dtype, made[type].elements, COUNT * 4, pieces[i], width, &found);
                     assert_memory_equal(&found, &expected, sizeof(found));
@@ -238,7 +239,7 @@ TEST(every_code_of_16_bits)
         struct value_tally slow, found;
         cast_to_double_find(dtypes[type])(room + 1, values, NUMBERS);
         tally_slowly(values, NUMBERS, type ? 0x1p-14 : 0x1p-126, &slow);
-        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+        for (int width = 0; width <= VECTOR_WIDTH_BEST; width++) {
             tally_by_width(dtypes[type], room + 1, NUMBERS, NUMBERS, width, &found);
             assert_int_equal(found.nan_count, slow.nan_count);
             assert_int_equal(found.inf_count, slow.inf_count);
@@ -275,7 +276,7 @@ TEST(range_of_a_block)
             high = fmaxf(high, values[i]);
         }
         float_block_kernels_find(dtype, 0).moments(room + turn % 2, 1.5f, &expected, codes);
-        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+        for (int width = 0; width <= VECTOR_WIDTH_BEST; width++) {
             float_block_kernels_find(dtype, width).moments(room + turn % 2, 1.5f, &found, codes);
             assert_true(found.low == low && found.high == high);
             assert_true(found.sum == expected.sum && found.square == expected.square);
@@ -300,7 +301,7 @@ TEST(blocks_of_doubles)
             high = fmax(high, values[i]);
         }
         memcpy(room + turn % 2, values, sizeof(values));
-        for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) {
+        for (int width = 0; width <= VECTOR_WIDTH_BEST; width++) {
             int16_t codes[DOUBLE_BLOCK];
             double_block_kernels_find(DTYPE_F64, width)->moments(room + turn % 2, values[0], 0x1p-14, &found, codes);
             plain = width ? plain : found;
@@ -313,7 +314,7 @@ TEST(blocks_of_doubles)
             }
         }
     }
-    for (int width = 0; width <= FLOAT_WIDTH_BEST; width++) /* one number that is none is enough, wherever it is */
+    for (int width = 0; width <= VECTOR_WIDTH_BEST; width++) /* one number that is none is enough, wherever it is */
         for (int at = 0; at < DOUBLE_BLOCK; at++) {
             double values[DOUBLE_BLOCK] = { 0 };
             struct double_moments found;
