@@ -63,9 +63,11 @@ class Sanitized:
                 self.tree = Tree(ROOT, WORK / "sanitized", SANITIZED_OPTIONS)
                 self.tree.prepare()
             for spec in filter(self.is_asked, specs):
+                if budget <= 0:
+                    break
                 if spec not in self.is_good:
                     self.is_good[spec] = not self.outcome(spec).failure
-                if not self.is_good[spec] or budget <= 0:
+                if not self.is_good[spec]:
                     continue
                 self.tree.apply(mutation["file"], lambda text: mutated(mutation, text))
                 try:
