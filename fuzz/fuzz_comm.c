@@ -5,6 +5,7 @@
  */
 #include "comm/comm_transport.h"
 #include "convert/redistribute.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 
@@ -85,6 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct shard_list source = { 0 }, target = { 0 };
     struct redistribution redistribution = { .scratch_bytes = 4096 };
     struct comm *comm;
+    reshard_error err = RESHARD_ERROR_INIT;
     uint8_t flags = 0, memory[2][24];
     cursor_u8(&other.says, &flags);
     other.is_believed = flags & 1;
@@ -92,7 +94,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     shard_put(&source, 0, memory[0]);
     shard_put(&target, flags & 2 ? 2 : 1, memory[1]);
     if (!comm_callbacks_new(&callbacks, 0, 2, 1, &comm, NULL)) {
-        redistribute(comm, &source, &target, &redistribution, NULL);
+        outcome_status(redistribute(comm, &source, &target, &redistribution, &err), &err);
+        outcome_bytes(memory, sizeof(memory));
         comm_free(comm);
     }
     shard_list_release(&source);

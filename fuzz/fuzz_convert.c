@@ -6,6 +6,7 @@
  * The input is packed files. Options: byte 0: enum convert_flags; byte 1: number of the target format among those that can be written; byte
  * 2: layout; bytes 3-7: for each option of the format four bits, 0: not given, else which of the values that its type allows.
  */
+#include "outcome.h"
 #include "packed.h"
 #include "api/report.h"
 #include "convert/conversion.h"
@@ -254,13 +255,15 @@ static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
     options.layout = pick_layout(chosen[2]);
     options.format_options = format_options;
     run.memory_bytes = 64 << 10;
-    if (conversion_prepare(checkpoint, "out", &options, &run, CONVERSION_TO_RUN, &conversion, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (outcome_status(conversion_prepare(checkpoint, "out", &options, &run, CONVERSION_TO_RUN, &conversion, &err), &err))
         return;
     reshard_report report = RESHARD_REPORT_INIT;
-    if (!report_give(&conversion, &report, NULL))
+    if (!outcome_status(report_give(&conversion, &report, &err), &err))
         reshard_report_release(&report);
+    outcome_catalog(conversion.target.catalog);
     struct store *store = store_new_memory();
-    if (store && !write_target(&conversion, store, NULL))
+    if (store && !outcome_status(write_target(&conversion, store, &err), &err))
         check_target(&conversion, store);
     store_free(store);
     conversion_release(&conversion);

@@ -2,6 +2,7 @@
 /* Any bytes as reshard_items.json: what is read and can be written comes out of a second reading as it was. */
 #include "catalog/catalog.h"
 #include "formats/shared/kept_items.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +13,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 static bool write_again(struct str text, struct kept_items *out, bool *is_whole)
 {
     struct catalog *catalog = catalog_new("fuzz");
-    bool done = catalog && !kept_items_read(catalog, text, NULL), is_kept;
+    reshard_error err = RESHARD_ERROR_INIT;
+    bool done = catalog && !outcome_status(kept_items_read(catalog, text, &err), &err), is_kept;
     *is_whole = true;
     for (uint32_t i = 0; done && i < catalog->item_count; i++) {
-        done = !kept_items_append(out, catalog, &catalog->items[i], &is_kept, NULL);
+        done = !outcome_status(kept_items_append(out, catalog, &catalog->items[i], &is_kept, &err), &err);
         *is_whole = *is_whole && is_kept;
     }
     if (done && out->text.size)
@@ -33,6 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         if (!is_read || !is_whole || !str_equal(buffer_str(&first.text), buffer_str(&second.text)))
             abort();
     }
+    outcome_text(buffer_str(&first.text));
     buffer_release(&first.text);
     buffer_release(&second.text);
     return 0;

@@ -4,6 +4,7 @@
  * 2 with a target. What follows a NUL is the description of the source instead of the one here; a second NUL ends it. An inverse that is
  * found must parse.
  */
+#include "outcome.h"
 #include "reshard/reshard.h"
 
 #include <stdlib.h>
@@ -69,8 +70,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     input.limit_count = sizeof(limits) / sizeof(limits[0]);
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         reshard_map_output output = RESHARD_MAP_OUTPUT_INIT;
-        if (functions[i](&input, &output, &err) == RESHARD_OK && functions[i] == reshard_map_invert)
-            check_inverse(&output);
+        if (outcome_status(functions[i](&input, &output, &err), &err) == RESHARD_OK) {
+            outcome_text(str_of(output.json));
+            if (functions[i] == reshard_map_invert)
+                check_inverse(&output);
+        }
+        outcome_number((uint64_t)output.error_count << 32 | output.warning_count);
         reshard_map_output_release(&output);
     }
     reshard_map_space_free(source);

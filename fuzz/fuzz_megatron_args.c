@@ -6,6 +6,7 @@
 #include "base/model_data.h"
 #include "encoding/json.h"
 #include "formats/megatron/megatron_files.h"
+#include "outcome.h"
 #include "parallel/pipeline.h"
 #include "parallel/vocabulary.h"
 #include "run_args.h"
@@ -21,7 +22,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 static void check_pipeline(const struct training_args *args, struct arena *arena)
 {
     struct pipeline_split pipeline;
-    if (args->pp < 1 || args->vp < 1 || args->num_layers < 0 || pipeline_split_make(args, arena, &pipeline, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (args->pp < 1 || args->vp < 1 || args->num_layers < 0 ||
+        outcome_status(pipeline_split_make(args, arena, &pipeline, &err), &err))
         return;
     int64_t total = 0, stages = pipeline.pp * pipeline.vp;
     for (int64_t stage = 0; stage < stages; stage++) {
@@ -29,12 +32,15 @@ static void check_pipeline(const struct training_args *args, struct arena *arena
             (stage < STAGES_MAX && pipeline_first_layer(&pipeline, stage) != total))
             abort();
         total += pipeline.counts[stage];
+        outcome_number((uint64_t)pipeline.counts[stage]);
     }
     if (total != args->num_layers)
         abort();
-    for (int64_t layer = 0; layer < total && layer < LAYERS_MAX && stages < STAGES_MAX; layer++)
+    for (int64_t layer = 0; layer < total && layer < LAYERS_MAX && stages < STAGES_MAX; layer++) {
+        outcome_number((uint64_t)pipeline_stage_of(&pipeline, layer));
         if (pipeline_stage_of(&pipeline, layer) >= stages)
             abort();
+    }
 }
 
 struct places {
@@ -53,6 +59,7 @@ static reshard_status check_place(const struct rank_place *place, int64_t global
     if (name && (!rank_folder_parse(str_of(name), &folder) ||
                  (rank_folder_place(&folder, places->layout, &again) && (again.tp != place->tp || again.pp != place->pp))))
         abort();
+    outcome_text(str_of(name ? name : ""));
     return ++places->count < PLACES_MAX ? RESHARD_OK : RESHARD_ERR_LIMIT;
 }
 
@@ -69,7 +76,7 @@ static void check_ranks(const struct training_args *args, struct arena *arena)
         return;
     for (int is_for_all = 0; is_for_all < 2; is_for_all++) {
         struct places places = { arena, &layout, 0 };
-        rank_places(&layout, is_for_all, check_place, &places, NULL);
+        outcome_status(rank_places(&layout, is_for_all, check_place, &places, NULL), NULL);
     }
 }
 
@@ -80,9 +87,10 @@ static void check_sizes(const struct training_args *args, struct arena *arena)
     if (!data || partition_rules_parse(data->text, arena, &rules, NULL))
         abort();
     for (uint32_t i = 0; i < rules.size_count; i++) {
-        int64_t value;
+        int64_t value = -1;
         if (partition_size_value(&rules, args, rules.sizes[i].name, &value) && value < 0)
             abort();
+        outcome_number((uint64_t)value);
     }
 }
 
@@ -91,14 +99,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct value_graph graph = { 0 };
     struct arena arena = { 0 };
     struct limits limits = limits_default;
-    if (!json_parse(bytes, size, &limits, &graph, NULL) && graph.root->kind == VALUE_DICT) {
+    if (!outcome_status(json_parse(bytes, size, &limits, &graph, NULL), NULL) && graph.root->kind == VALUE_DICT) {
         struct run_args run;
         struct training_args args;
-        int64_t least, most;
+        int64_t least = 0, most = 0;
         run_args_read(&run, graph.root, &args);
         if (padded_vocabulary_rows(&args, at_least_one(args.tp), &least, &most) && least > most)
             abort();
-        experts_are_matrices(&args);
+        outcome_number((uint64_t)least);
+        outcome_number((uint64_t)most);
+        outcome_number(experts_are_matrices(&args));
         check_pipeline(&args, &arena);
         check_ranks(&args, &arena);
         check_sizes(&args, &arena);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a config.json, whose model's tensors are to be told: there are some, and each has a key and a size. */
 #include "names/model_shapes.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 
@@ -10,10 +11,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct limits limits = limits_default;
     struct model_shapes shapes = { 0 };
-    reshard_status status = model_shapes_make((struct str){ (const char *)bytes, size }, &limits, &shapes, NULL);
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status = outcome_status(model_shapes_make((struct str){ (const char *)bytes, size }, &limits, &shapes, &err), &err);
     const struct catalog *catalog = status ? NULL : shapes.catalog;
     if (catalog && (!catalog->tensor_count || !shapes.family))
         abort();
+    if (catalog)
+        outcome_catalog(catalog);
     for (uint32_t i = 0; catalog && i < catalog->tensor_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[i];
         const int64_t *shape = catalog_vector_at(catalog, tensor->shape);

@@ -7,6 +7,7 @@
 #include "parallel/partition_rules.h"
 #include "parallel/parameter_names.h"
 #include "mapping/settings.h"
+#include "outcome.h"
 #include "run_args.h"
 
 #include <stdlib.h>
@@ -30,8 +31,10 @@ static const char some_args[] = "{\"hidden_size\":64,\"num_attention_heads\":4,\
 static void check_renumbered(struct str key, const struct partition_key *read)
 {
     struct buffer out = { 0 };
+    outcome_number((uint64_t)read->layer << 32 | (uint32_t)read->expert);
     if (partition_renumber(&out, key, read, 0, key.size, read->layer, read->expert) && out.size > key.size)
         abort();
+    outcome_text(buffer_str(&out));
     buffer_release(&out);
 }
 
@@ -42,21 +45,26 @@ static void use_rules(struct str text, struct str keys, struct value_graph *args
     struct training_args known;
     struct run_args run;
     run_args_read(&run, args->root->kind == VALUE_DICT ? args->root : NULL, &known);
-    if (!partition_rules_parse(text, &arena, &rules, NULL)) {
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (!outcome_status(partition_rules_parse(text, &arena, &rules, &err), &err)) {
         while (keys.size) {
             struct str key = str_take(&keys, '\n');
             struct partition_key read;
-            bool is_last;
-            size_t prefix;
-            partition_key_stage(&rules, key, &is_last);
+            bool is_last = false;
+            size_t prefix = 0;
+            outcome_number((uint64_t)partition_key_stage(&rules, key, &is_last));
+            outcome_number(is_last);
             if (!partition_key_read(&rules, key, &read))
                 continue;
             check_renumbered(key, &read);
-            partition_grouping_of(&rules, key, &read, &prefix);
+            outcome_number(partition_grouping_of(&rules, key, &read, &prefix) != NULL);
+            outcome_number(prefix);
         }
-        int64_t value;
-        for (uint32_t i = 0; i < rules.size_count; i++)
-            partition_size_value(&rules, &known, rules.sizes[i].name, &value);
+        for (uint32_t i = 0; i < rules.size_count; i++) {
+            int64_t value = -1;
+            outcome_number(partition_size_value(&rules, &known, rules.sizes[i].name, &value));
+            outcome_number((uint64_t)value);
+        }
     }
     arena_release(&arena);
 }
@@ -66,7 +74,8 @@ static void use_names(struct str text, struct str keys)
 {
     struct arena arena = { 0 };
     struct parameter_names names = { 0 };
-    if (!parameter_names_parse(text, &arena, &names, NULL)) {
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (!outcome_status(parameter_names_parse(text, &arena, &names, &err), &err)) {
         struct parameter_name previous = { 0 };
         bool has_previous = false;
         for (unsigned conditions = 0; keys.size; conditions = (conditions + 1) & 7) {
@@ -74,6 +83,7 @@ static void use_names(struct str text, struct str keys)
             struct parameter_name parameter;
             struct buffer out = { 0 };
             bool is_name = parameter_name_read(&names, conditions, key, &parameter);
+            outcome_number(is_name);
             if (is_name)
                 parameter_name_write(&names, &parameter, &out);
             if (is_name && !out.failed && !str_equal(buffer_str(&out), key))
@@ -83,9 +93,11 @@ static void use_names(struct str text, struct str keys)
                 if (has_previous &&
                     parameter_name_compare(&names, &previous, &parameter) * (long)parameter_name_compare(&names, &parameter, &previous) > 0)
                     abort();
+                outcome_number((uint64_t)(has_previous ? parameter_name_compare(&names, &previous, &parameter) : 0));
                 previous = parameter;
                 has_previous = true;
             }
+            outcome_text(buffer_str(&out));
             buffer_release(&out);
         }
     }
@@ -98,13 +110,16 @@ static void run_settings(const struct settings *settings, enum settings_side fro
     struct settings_input input = { members->root, NULL, members->count, 0 };
     struct settings_result result = { 0 };
     struct buffer why = { 0 }, json = { 0 };
-    bool fits;
-    if (!settings_run(settings, from, &input, given->root, given->count, &result, NULL)) {
+    bool fits = false;
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (!outcome_status(settings_run(settings, from, &input, given->root, given->count, &result, &err), &err)) {
         value_to_json(result.members, &json, AT_MOST(JSON_BYTES_MAX), NULL);
+        outcome_text(buffer_str(&json));
         settings_result_release(&result);
     }
-    settings_fit(settings, from, &input, &fits, &why, NULL);
-    settings_mention(settings, from, STR("hidden_size"));
+    outcome_status(settings_fit(settings, from, &input, &fits, &why, &err), &err);
+    outcome_number(fits);
+    outcome_number(settings_mention(settings, from, STR("hidden_size")));
     buffer_release(&why);
     buffer_release(&json);
 }
@@ -113,7 +128,8 @@ static void use_settings(struct str text, const struct value_graph *config, cons
 {
     struct settings settings = { 0 };
     const struct value_graph nothing = { 0 };
-    if (settings_parse("fuzz", text, &settings, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (outcome_status(settings_parse("fuzz", text, &settings, &err), &err))
         return;
     if (config->root && config->root->kind == VALUE_DICT) {
         run_settings(&settings, SETTINGS_CONFIG, config, &nothing);

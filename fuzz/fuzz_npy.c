@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a .npy header. What is read is written again, and read again as the same, but for types that the format lacks. */
 #include "encoding/npy.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct npy_header header, again;
     struct buffer out = { 0 };
     bool is_substitute = false;
-    if (npy_parse(bytes, size, &header, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (outcome_status(npy_parse(bytes, size, &header, &err), &err))
         return 0;
+    outcome_number((uint64_t)header.dtype << 32 | (uint64_t)header.data_offset);
+    outcome_bytes(header.shape, (size_t)header.rank * sizeof(*header.shape));
     if (header.data_offset > size)
         abort();
     if (!npy_write_header(header.dtype, header.rank, header.shape, &is_substitute, &out, NULL)) {
@@ -22,6 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
             (!is_substitute && again.dtype != header.dtype))
             abort();
     }
+    outcome_text(buffer_str(&out));
     buffer_release(&out);
     return 0;
 }

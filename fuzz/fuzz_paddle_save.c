@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/checked.h"
+#include "outcome.h"
 #include "tensor/box.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
@@ -22,6 +23,8 @@ static void check_tensor(const struct paddle_tensor *tensor, size_t size)
 {
     uint64_t bytes = 0, wanted;
     int64_t elements;
+    outcome_number(tensor->dtype);
+    outcome_bytes(tensor->shape, (size_t)tensor->rank * sizeof(*tensor->shape));
     for (uint32_t i = 0; i < tensor->part_count; i++) {
         const struct paddle_part *part = &tensor->parts[i];
         if (part->stored_bytes && !range_fits(part->offset, part->stored_bytes, size))
@@ -29,6 +32,8 @@ static void check_tensor(const struct paddle_tensor *tensor, size_t size)
         if (part->is_latin1 ? part->bytes > part->stored_bytes : part->bytes != part->stored_bytes)
             abort();
         bytes += part->bytes;
+        outcome_number(part->offset << 1 | part->is_latin1);
+        outcome_number(part->stored_bytes);
     }
     if (!shape_volume(tensor->rank, tensor->shape, &elements) || !dtype_bytes(tensor->dtype, (uint64_t)elements, &wanted) ||
         wanted != bytes)
@@ -42,9 +47,10 @@ static void check_skim(const uint8_t *bytes, size_t size, const struct limits *l
     struct pickle_skim skim;
     struct value_graph part = { 0 }, whole = { 0 };
     struct pickle_report report;
-    if (pickle_skim(&reader, limits, &skim, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (outcome_status(pickle_skim(&reader, limits, &skim, &err), &err))
         return;
-    reshard_status status = pickle_skim_parse(&skim, limits, &part, &report, NULL);
+    reshard_status status = outcome_status(pickle_skim_parse(&skim, limits, &part, &report, &err), &err);
     if (!status && !pickle_parse(bytes, size, 0, limits, &whole, &report, NULL) &&
         (part.count != whole.count || part.root->kind != whole.root->kind || part.root->offset != whole.root->offset ||
          report.consumed != skim.consumed))
@@ -61,14 +67,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct paddle_open_options options = { &limits, size & 1 };
     struct paddle_archive archive;
     check_skim(bytes, size, &limits);
-    if (paddle_save_open(&reader, &options, &archive, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (outcome_status(paddle_save_open(&reader, &options, &archive, &err), &err))
         return 0;
+    outcome_number(archive.end);
+    outcome_value(archive.graph.root);
     if (archive.end > size)
         abort();
     for (uint32_t i = 0; i < archive.tensor_count; i++)
         check_tensor(&archive.tensors[i], size);
     for (uint32_t i = 0; i < archive.entry_count; i++) {
         const struct paddle_entry *entry = &archive.entries[i];
+        outcome_text(entry->key);
+        outcome_number(entry->tensor);
         bool is_text = !entry->key_node || entry->key_node->kind == VALUE_STR;
         if (entry->tensor > archive.tensor_count || (is_text && paddle_save_find(&archive, entry->key) != i))
             abort();

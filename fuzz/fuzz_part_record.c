@@ -5,6 +5,7 @@
  * A commit succeeds, and what is visible then opens, or it fails, and nothing is visible.
  */
 #include "base/crc32.h"
+#include "outcome.h"
 #include "reshard/writer.h"
 
 #include <stdio.h>
@@ -101,10 +102,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         work_make();
     record_write(bytes, size);
     options.part_count = 0;
-    reshard_status status = reshard_writer_commit(&input, target, &options, NULL, NULL, NULL);
+    reshard_status status = outcome_status(reshard_writer_commit(&input, target, &options, NULL, NULL, NULL), NULL);
     must((status == RESHARD_OK) == (access(target, F_OK) == 0));
     if (status) {
-        status = reshard_writer_commit(NULL, target, NULL, NULL, NULL, NULL);
+        status = outcome_status(reshard_writer_commit(NULL, target, NULL, NULL, NULL, NULL), NULL);
         must((status == RESHARD_OK) == (access(target, F_OK) == 0));
     }
     if (status)

@@ -5,6 +5,7 @@
  */
 #include "encoding/pickle.h"
 #include "encoding/pickle_write.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 
@@ -18,12 +19,14 @@ static bool rewrite(const uint8_t *data, size_t size, struct buffer *out, bool *
     struct limits limits = limits_default;
     struct value_graph graph = { 0 };
     struct pickle_report report;
-    reshard_error err;
+    reshard_error err = RESHARD_ERROR_INIT;
     limits.memo_gap = 10000;
     limits.pickle_values = 100000;
     out->limit = OUTPUT_MAX;
-    *was_parsed = !pickle_parse(data, size, 0, &limits, &graph, &report, &err);
-    bool ok = *was_parsed && !pickle_write(graph.root, graph.count, NULL, NULL, NULL, out, &err);
+    *was_parsed = !outcome_status(pickle_parse(data, size, 0, &limits, &graph, &report, &err), &err);
+    if (*was_parsed)
+        outcome_value(graph.root);
+    bool ok = *was_parsed && !outcome_status(pickle_write(graph.root, graph.count, NULL, NULL, NULL, out, &err), &err);
     value_graph_release(&graph);
     return ok;
 }
@@ -44,6 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             buffer_release(&thrice);
         }
     }
+    outcome_text(buffer_str(&once));
     buffer_release(&once);
     buffer_release(&twice);
     return 0;

@@ -4,6 +4,7 @@
  * chooses. What opens is laid out again as both formats.
  */
 #include "formats/driver.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 
@@ -61,8 +62,10 @@ static void lay_out_again(struct source *source, const char *format)
                                       .file_name = "out",
                                       .limits = source->limits };
     layout_of_source(&request, source);
-    if (target.catalog && tensors && items && !target.driver->lay_out(&request, &target, NULL))
-        catalog_seal(target.catalog, true, NULL);
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (target.catalog && tensors && items && !outcome_status(target.driver->lay_out(&request, &target, &err), &err) &&
+        !outcome_status(catalog_seal(target.catalog, true, &err), &err))
+        outcome_catalog(target.catalog);
     target_free(&target);
     free(tensors);
     free(items);
@@ -89,7 +92,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         done = put(store, name, bytes + 1, size - 1);
         break;
     }
-    if (done && !format_open(store, name, &options, &source, NULL)) {
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (done && !outcome_status(format_open(store, name, &options, &source, &err), &err)) {
+        outcome_catalog(source->catalog);
         lay_out_again(source, "safetensors");
         lay_out_again(source, "hf");
     }

@@ -5,6 +5,7 @@
  */
 #include "convert/sidecar.h"
 #include "convert/verify.h"
+#include "outcome.h"
 #include "whole.h"
 
 #include <stdlib.h>
@@ -32,7 +33,10 @@ static bool verify(struct checkpoint *checkpoint)
     const struct verify_options options = { 0 };
     const struct engine_options run = whole_run();
     struct finding_sink findings = { 0 };
-    return verify_run(checkpoint, &options, &run, &findings, NULL) != RESHARD_OK;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status = outcome_status(verify_run(checkpoint, &options, &run, &findings, &err), &err);
+    outcome_number(findings.failures << 32 | findings.warnings);
+    return status != RESHARD_OK;
 }
 
 /* The sidecar that belongs there, from a place on overwritten by the input. As it was made it must fit. */
@@ -45,6 +49,7 @@ static void splice(struct checkpoint *checkpoint, struct store *store, unsigned 
     reshard_error err;
     if (sidecar_make(checkpoint, digests[digest % 3], &engine, &json, &name, &err))
         abort();
+    outcome_text(buffer_str(&json));
     size_t at = size > 2 ? (bytes[0] | (size_t)bytes[1] << 8) % json.size : json.size;
     for (size_t i = 2; i < size && at < json.size; i++, at++)
         json.data[at] = bytes[i];

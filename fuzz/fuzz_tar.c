@@ -4,6 +4,7 @@
  * file.
  */
 #include "encoding/torch_save.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,12 +38,16 @@ static void open_archive(const uint8_t *bytes, size_t size)
     limits.memo_gap = 10000;
     limits.pickle_values = 100000;
     limits.pickle_depth = 10000;
-    if (torch_save_open(&reader, &limits, 0, &archive, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (outcome_status(torch_save_open(&reader, &limits, 0, &archive, &err), &err))
         return;
+    outcome_value(archive.graph.root);
     for (uint32_t i = 0; i < archive.storage_count; i++) {
         const struct torch_storage *storage = &archive.storages[i];
         if (storage->has_data && (storage->offset > size || storage->stored_bytes > size - storage->offset))
             abort();
+        outcome_number(storage->offset);
+        outcome_number(storage->bytes << 1 | storage->has_data);
     }
     for (uint32_t i = 0; i < archive.tensor_count; i++)
         if (archive.tensors[i].storage >= archive.storage_count)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of transfers as they are read back: what is taken comes out the same, and its transfers stay within the shards. */
 #include "convert/kept_transfers.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 
@@ -18,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct kept_transfers kept;
     struct buffer packed = { 0 };
-    if (!kept_transfers_unpack((struct str){ (const char *)bytes, size }, &kept, NULL)) {
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (!outcome_status(kept_transfers_unpack((struct str){ (const char *)bytes, size }, &kept, &err), &err)) {
         const struct transfers *transfers = &kept.transfers;
         if (kept_transfers_pack(&kept, &packed, NULL) || packed.size != size || memcmp(packed.data, bytes, size) != 0)
             abort();
@@ -30,6 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
             if (kept_transfer_at(&kept, i, &transfer, NULL))
                 break;
             const struct copy_spec *spec = &transfer.spec;
+            outcome_number(transfer.source_offset);
+            outcome_number(transfer.target_offset);
             if (!is_inside(source, transfer.source_offset, spec, spec->source_stride, spec->source_dtype) ||
                 !is_inside(target, transfer.target_offset, spec, spec->target_stride, spec->target_dtype))
                 abort();

@@ -4,6 +4,7 @@
  * verifies and reads it; and makes what it would be without its last tensor, where the format can. Options: byte 0, bit 0: lenient, bit 1:
  * state as it is stored only, bit 2: no payload.
  */
+#include "outcome.h"
 #include "packed.h"
 #include "whole.h"
 
@@ -34,8 +35,11 @@ static void read_view(struct checkpoint *stored, bool has_payload)
 {
     struct source *view;
     struct checkpoint *checkpoint;
-    if (!stored->source->has_other_view || source_by_parameter(stored->source, &view, NULL) || checkpoint_of(view, "", &checkpoint, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (!stored->source->has_other_view || outcome_status(source_by_parameter(stored->source, &view, &err), &err) ||
+        outcome_status(checkpoint_of(view, "", &checkpoint, &err), &err))
         return;
+    outcome_catalog(checkpoint->source->catalog);
     read_all(checkpoint, has_payload);
     checkpoint_close(checkpoint);
 }
@@ -45,10 +49,14 @@ static void leave_out(struct source *source)
 {
     const struct catalog *catalog = source->catalog;
     struct removal removal = { .name = NULL };
+    reshard_error err = RESHARD_ERROR_INIT;
     if (!source->driver->leave_out || !catalog->tensor_count)
         return;
-    if (!source->driver->leave_out(source, catalog->tensors[catalog->tensor_count - 1].key, &removal, NULL) && !removal.bytes.size)
+    struct str key = catalog->tensors[catalog->tensor_count - 1].key;
+    if (!outcome_status(source->driver->leave_out(source, key, &removal, &err), &err) && !removal.bytes.size)
         abort();
+    outcome_text(buffer_str(&removal.bytes));
+    outcome_number(removal.file_count);
     for (size_t i = 0; i < removal.file_count; i++)
         if (name_map_find(&catalog->object_names, str_of(removal.files[i])) == NAME_NONE)
             abort();

@@ -5,27 +5,31 @@
  */
 #include "engine/engine.h"
 #include "formats/driver.h"
+#include "outcome.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 #define HEAD_BYTES 4
 #define SHOWN_BYTES_MAX ((uint64_t)1 << 20)
 
-static reshard_status ignore(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+static reshard_status note(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
                              reshard_error *err)
 {
-    (void)context, (void)tensor, (void)offset, (void)bytes, (void)size, (void)is_last, (void)err;
+    (void)context, (void)tensor, (void)is_last, (void)err;
+    outcome_number(offset);
+    outcome_bytes(bytes, size);
     return RESHARD_OK;
 }
 
 static void read_all(struct source *source)
 {
     const struct catalog *catalog = source->catalog;
+    reshard_error err = RESHARD_ERROR_INIT;
     struct engine_source from = { .store = source->store, .catalog = catalog, .limits = &source->limits };
     struct engine_options options = { .threads = 1, .memory_bytes = 1 << 20 };
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         if (catalog_tensor_bytes(catalog, &catalog->tensors[i]) <= SHOWN_BYTES_MAX)
-            engine_stream(&from, &i, 1, NULL, NULL, &options, ignore, NULL, NULL);
+            outcome_status(engine_stream(&from, &i, 1, NULL, NULL, &options, note, NULL, &err), &err);
     }
 }
 
@@ -51,8 +55,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     bool done = store && !store_memory_put(store, documents[form], at, document, NULL) &&
                 !store_memory_put(store, first[form], at + document, chunk, NULL) &&
                 !store_memory_put(store, second[form], at + document + chunk, left - document - chunk, NULL);
-    if (done && !format_open(store, "", &options, &source, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (done && !outcome_status(format_open(store, "", &options, &source, &err), &err)) {
+        outcome_catalog(source->catalog);
         read_all(source);
+    }
     source_free(source);
     store_free(store);
     return 0;

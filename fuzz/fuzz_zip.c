@@ -4,6 +4,7 @@
  * agree. What opens is planned and written again from its members, and must then open with the same content. The same bytes are read as an
  * archive without its end.
  */
+#include "outcome.h"
 #include "zip_repair.h"
 
 #include "base/crc32.h"
@@ -53,13 +54,16 @@ static void read_cut_off(const struct reader *reader, const struct limits *limit
 {
     struct zip_archive archive = { 0 };
     uint64_t end = 0;
-    if (zip_open_cut_off(reader, limits, &archive, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (outcome_status(zip_open_cut_off(reader, limits, &archive, &err), &err))
         return;
     for (uint32_t i = 0; i < archive.member_count; i++) {
         const struct zip_member *member = &archive.members[i];
         if (member->header_offset < end || member->payload_offset > reader->size || member->bytes > reader->size - member->payload_offset)
             abort();
         end = member->payload_offset + member->bytes;
+        outcome_text(member->name);
+        outcome_number(end);
     }
     zip_release(&archive);
 }
@@ -89,14 +93,17 @@ static void read_archive(const uint8_t *bytes, size_t size)
     struct zip_archive archive = { 0 };
     struct buffer written = { 0 };
     read_cut_off(&reader, small_limits(&limits));
-    if (zip_open(&reader, &limits, &archive, NULL))
+    reshard_error err = RESHARD_ERROR_INIT;
+    if (outcome_status(zip_open(&reader, &limits, &archive, &err), &err))
         return;
     bool is_good = true, has_directories = false;
     struct buffer *contents = calloc(archive.member_count, sizeof(*contents));
     for (uint32_t i = 0; contents && i < archive.member_count; i++) {
         const struct zip_member *member = &archive.members[i];
-        reshard_status whole = zip_read_member(&reader, &archive, member, &limits, &contents[i], NULL);
-        reshard_status streamed = zip_check_member(&reader, &archive, member, &limits, NULL);
+        reshard_status whole = outcome_status(zip_read_member(&reader, &archive, member, &limits, &contents[i], &err), &err);
+        reshard_status streamed = outcome_status(zip_check_member(&reader, &archive, member, &limits, &err), &err);
+        outcome_text(member->name);
+        outcome_text(buffer_str(&contents[i]));
         if (whole != streamed && whole != RESHARD_ERR_LIMIT)
             abort();
         is_good = is_good && !whole;

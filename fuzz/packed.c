@@ -14,14 +14,18 @@
 /* The content, which is malloc'd. */
 static uint8_t *unpack(const uint8_t *bytes, size_t size, size_t *unpacked)
 {
-    uint8_t *content = malloc(PACKED_BYTES_MAX);
-    if (!content)
-        return NULL;
-    *unpacked = ZSTD_decompress(content, PACKED_BYTES_MAX, bytes, size);
-    if (!ZSTD_isError(*unpacked))
+    /* No more memory than it takes: much of a run would be pages that nobody uses. */
+    unsigned long long told = ZSTD_getFrameContentSize(bytes, size);
+    size_t room = told < PACKED_BYTES_MAX ? (size_t)told : PACKED_BYTES_MAX;
+    uint8_t *content = told == ZSTD_CONTENTSIZE_ERROR ? NULL : malloc(room + 1);
+    *unpacked = content ? ZSTD_decompress(content, room, bytes, size) : 0;
+    if (content && !ZSTD_isError(*unpacked))
         return content;
+    free(content);
     *unpacked = size < PACKED_BYTES_MAX ? size : PACKED_BYTES_MAX;
-    memcpy(content, bytes, *unpacked);
+    content = malloc(*unpacked + 1);
+    if (content)
+        memcpy(content, bytes, *unpacked);
     return content;
 }
 

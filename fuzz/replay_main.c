@@ -3,7 +3,11 @@
  * Runs a fuzz target over files, without libFuzzer. Prints TAP: one line for each path given, a directory with all files below
  * it. A path "DIR:SUFFIX" takes only files whose names end so. Each path runs in a process of its own, so that the report says which
  * file was fatal, also under a sanitizer.
+ *
+ * --outcomes FILE: what comes of each input (outcome.h) is what FILE has for it, whose lines are "NAME OUTCOME". --record FILE writes it.
  */
+#include "outcome.h"
+
 #include <errno.h>
 #include <fts.h>
 #include <stdint.h>
@@ -19,13 +23,57 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
-/* What the child tells: the file that it is at, and how many it has done. */
+/* What the child tells: the file that it is at, how many it has done, and of how many something else came than is recorded. */
 struct replay_state {
-    char path[PATH_BYTES];
-    unsigned files, skipped;
+    char path[PATH_BYTES], first_other[PATH_BYTES];
+    unsigned files, skipped, others;
 };
 
-static int replay_file(const char *path, struct replay_state *state)
+/* "\nNAME OUTCOME\nNAME OUTCOME\n", or NULL; where outcomes are recorded, or NULL. */
+static char *recorded;
+static FILE *recording;
+
+static char *read_text(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = file ? open_memstream(&text, &size) : NULL;
+    if (!out)
+        return NULL;
+    fputc('\n', out);
+    for (int c; (c = fgetc(file)) != EOF;)
+        fputc(c, out);
+    fclose(file);
+    return fclose(out) ? NULL : text;
+}
+
+/* The last two parts of the path given, which tell a corpus from another, and what is below it. */
+static const char *short_name(const char *path)
+{
+    const char *start = path;
+    int slashes = 0;
+    for (const char *at = path + strlen(path); at > path && slashes < 2; at--) {
+        if (at[-1] == '/' && ++slashes == 2)
+            start = at;
+    }
+    return start;
+}
+
+static void take_outcome(const char *root, const char *path, struct replay_state *state)
+{
+    char line[PATH_BYTES + 32];
+    const char *name = short_name(root);
+    int size = snprintf(line, sizeof(line), "\n%s%s %016llx\n", name, path + strlen(root), (unsigned long long)outcome_take());
+    if (size < 0 || (size_t)size >= sizeof(line))
+        abort();
+    if (recording && fputs(line + 1, recording) < 0)
+        abort();
+    if (recorded && !strstr(recorded, line) && !state->others++)
+        snprintf(state->first_other, sizeof(state->first_other), "%s", path);
+}
+
+static int replay_file(const char *root, const char *path, struct replay_state *state)
 {
     snprintf(state->path, sizeof(state->path), "%s", path);
     FILE *file = fopen(path, "rb");
@@ -44,7 +92,9 @@ static int replay_file(const char *path, struct replay_state *state)
     failed = !bytes || fread(bytes, 1, (size_t)size, file) != (size_t)size;
     fclose(file);
     if (!failed) {
+        outcome_take();
         LLVMFuzzerTestOneInput(bytes, (size_t)size);
+        take_outcome(root, path, state);
         state->files++;
     }
     free(bytes);
@@ -73,25 +123,13 @@ static int replay_path(char *path, struct replay_state *state)
     int failed = !walk;
     for (FTSENT *entry; !failed && (entry = fts_read(walk)) != NULL;) {
         if (entry->fts_info == FTS_F && has_suffix(entry, suffix))
-            failed = replay_file(entry->fts_path, state);
+            failed = replay_file(path, entry->fts_path, state);
         else if (entry->fts_info == FTS_ERR || entry->fts_info == FTS_NS || entry->fts_info == FTS_DNR)
             failed = 1;
     }
     if (walk)
         fts_close(walk);
     return failed;
-}
-
-/* The last two parts of a path, which tell a corpus from another. */
-static const char *short_name(const char *path)
-{
-    const char *start = path;
-    int slashes = 0;
-    for (const char *at = path + strlen(path); at > path && slashes < 2; at--) {
-        if (at[-1] == '/' && ++slashes == 2)
-            start = at;
-    }
-    return start;
 }
 
 static int replay_apart(int number, char *path, struct replay_state *state)
@@ -108,7 +146,7 @@ static int replay_apart(int number, char *path, struct replay_state *state)
     int result = -1;
     while (child > 0 && waitpid(child, &result, 0) < 0 && errno == EINTR)
         ;
-    if (child > 0 && result == 0 && state->files > 0) {
+    if (child > 0 && result == 0 && state->files > 0 && !state->others) {
         printf("ok %d - %s: %u files\n", number, name, state->files);
         if (state->skipped)
             printf("# %u files above 1 MiB left out\n", state->skipped);
@@ -117,6 +155,9 @@ static int replay_apart(int number, char *path, struct replay_state *state)
     printf("not ok %d - %s\n", number, name);
     if (child > 0 && WIFSIGNALED(result))
         printf("# signal %d (%s) at %s\n", WTERMSIG(result), strsignal(WTERMSIG(result)), state->path);
+    else if (state->others)
+        printf("# of %u files something else came than is recorded; the first is %s (fuzz/outcomes.sh)\n", state->others,
+               state->first_other);
     else if (state->files == 0 && result == 0)
         printf("# no files there\n");
     else
@@ -127,14 +168,21 @@ static int replay_apart(int number, char *path, struct replay_state *state)
 int main(int argc, char **argv)
 {
     struct replay_state *state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int failures = 0;
-    if (argc < 2 || state == MAP_FAILED) {
-        fprintf(stderr, "usage: %s {FILE | DIR | DIR:SUFFIX}...\n", argv[0]);
+    int failures = 0, first = 1;
+    if (argc > 3 && strcmp(argv[1], "--outcomes") == 0)
+        first = (recorded = read_text(argv[2])) ? 3 : argc;
+    else if (argc > 3 && strcmp(argv[1], "--record") == 0)
+        first = (recording = fopen(argv[2], "w")) ? 3 : argc;
+    if (first >= argc || state == MAP_FAILED) {
+        fprintf(stderr, "usage: %s [--outcomes FILE | --record FILE] {FILE | DIR | DIR:SUFFIX}...\n", argv[0]);
         return 2;
     }
-    printf("1..%d\n", argc - 1);
-    for (int i = 1; i < argc; i++)
-        failures += replay_apart(i, argv[i], state);
+    printf("1..%d\n", argc - first);
+    for (int i = first; i < argc; i++)
+        failures += replay_apart(i - first + 1, argv[i], state);
     munmap(state, sizeof(*state));
+    free(recorded);
+    if (recording)
+        failures += fclose(recording) != 0;
     return failures ? 1 : 0;
 }

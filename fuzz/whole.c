@@ -2,6 +2,7 @@
 #include "whole.h"
 
 #include "convert/verify.h"
+#include "outcome.h"
 
 #include <stdlib.h>
 
@@ -37,7 +38,12 @@ struct checkpoint *whole_open(struct store *store, const char *name, const struc
         .format = options->format, .limits = whole_limits(), .iteration = -1, .borrow_store = true, .lenient = options->lenient
     };
     struct checkpoint *checkpoint = NULL;
-    return checkpoint_open_in(store, name, &open, "", &checkpoint, err) ? NULL : checkpoint;
+    reshard_error own = RESHARD_ERROR_INIT;
+    err = err ? err : &own;
+    if (outcome_status(checkpoint_open_in(store, name, &open, "", &checkpoint, err), err))
+        return NULL;
+    outcome_catalog(checkpoint->source->catalog);
+    return checkpoint;
 }
 
 struct engine_options whole_run(void)
@@ -61,7 +67,9 @@ static void load_storages(struct source *source, uint32_t item)
     for (uint32_t storage = 0;
          source->driver->read_item_storage && source->catalog->items[item].kind == ITEM_BLOB && storage < STORAGES_MAX; storage++) {
         struct buffer bytes = { 0 };
-        source->driver->read_item_storage(source, item, storage, &bytes, NULL);
+        reshard_error err = RESHARD_ERROR_INIT;
+        if (!outcome_status(source->driver->read_item_storage(source, item, storage, &bytes, &err), &err))
+            outcome_text(buffer_str(&bytes));
         buffer_release(&bytes);
     }
 }
@@ -70,22 +78,35 @@ void whole_load_items(struct source *source)
 {
     for (uint32_t i = 0; i < source->catalog->item_count && i < ITEMS_MAX; i++) {
         struct buffer json = { 0 };
-        if (!source_load_item(source, i, NULL) && source->catalog->items[i].value) {
+        reshard_error err = RESHARD_ERROR_INIT;
+        if (!outcome_status(source_load_item(source, i, &err), &err) && source->catalog->items[i].value) {
             reshard_status status = value_to_json(source->catalog->items[i].value, &json, AT_MOST(JSON_BYTES_MAX), NULL);
             if (!status && json.size > JSON_BYTES_MAX)
                 abort();
+            outcome_text(buffer_str(&json));
             load_storages(source, i);
         }
         buffer_release(&json);
     }
 }
 
+static reshard_status take_finding(void *context, const struct finding *finding)
+{
+    (void)context;
+    outcome_number(finding->severity);
+    outcome_text(str_of(finding->kind));
+    outcome_text(finding->key);
+    outcome_number(finding->count);
+    return RESHARD_OK;
+}
+
 void whole_verify(struct checkpoint *checkpoint, bool deep)
 {
     const struct verify_options options = { .is_deep = deep };
     const struct engine_options run = whole_run();
-    struct finding_sink findings = { 0 };
-    verify_run(checkpoint, &options, &run, &findings, NULL);
+    struct finding_sink findings = { .receive = take_finding };
+    reshard_error err = RESHARD_ERROR_INIT;
+    outcome_status(verify_run(checkpoint, &options, &run, &findings, &err), &err);
 }
 
 static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
@@ -102,9 +123,12 @@ reshard_status whole_hash(struct checkpoint *checkpoint, uint32_t tensor, uint64
 {
     struct engine_source source = checkpoint_engine_source(checkpoint);
     struct engine_options options = whole_run();
+    reshard_error own = RESHARD_ERROR_INIT;
+    err = err ? err : &own;
     *hash = 0;
     reshard_status status = source_resolve(checkpoint->source, &tensor, 1, err);
     if (!status)
         status = engine_stream(&source, &tensor, 1, NULL, NULL, &options, hash_part, hash, err);
-    return status;
+    outcome_number(*hash);
+    return outcome_status(status, err);
 }

@@ -2,6 +2,7 @@
 /* Items made by the caller. */
 #include "api/handle.h"
 #include "api/items.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 
@@ -238,7 +239,7 @@ reshard_status items_take(const reshard_state_item *items, size_t count, size_t 
     size_t value_count = root ? root->list.count / 2 : 0;
     void *taken = NULL;
     *out_count = 0;
-    *out = calloc(count + value_count + 1, sizeof(**out));
+    *out = array_zeroed(count + value_count, sizeof(**out));
     if (!*out)
         return error_set_memory(err);
     reshard_status status = array_take(items, count, stride, sizeof(reshard_state_item), "reshard_state_item", &taken, err);

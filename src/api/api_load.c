@@ -3,6 +3,7 @@
 #include "api/handle.h"
 #include "api/public_options.h"
 #include "api/sharded_group.h"
+#include "base/array.h"
 #include "base/hash.h"
 #include "convert/memory_load.h"
 #include "convert/redistribute.h"
@@ -182,8 +183,8 @@ static reshard_status keys_compare(struct load_call *call, reshard_error *err)
                 is_good = is_good && name_map_intern(&unexpected, key, &is_new) != NAME_NONE;
         }
     }
-    call->unexpected = calloc((size_t)unexpected.count + 1, sizeof(*call->unexpected));
-    call->missing = calloc((size_t)call->stored.count + 1, sizeof(*call->missing));
+    call->unexpected = array_zeroed(unexpected.count, sizeof(*call->unexpected));
+    call->missing = array_zeroed(call->stored.count, sizeof(*call->missing));
     is_good = is_good && call->unexpected && call->missing;
     for (uint32_t i = 0; is_good && i < unexpected.count; i++)
         call->unexpected[call->unexpected_count++] = call->wanted.names[name_map_find(&call->wanted, unexpected.names[i])];
@@ -246,7 +247,7 @@ static reshard_status keys_say(struct load_call *call, enum strict_action action
 static reshard_status unexpected_error(const struct load_call *call, struct str key, reshard_error *err)
 {
     struct buffer text = { 0 };
-    struct str *names = calloc((size_t)call->stored.count + 1, sizeof(*names));
+    struct str *names = array_zeroed(call->stored.count, sizeof(*names));
     if (!names)
         return error_set_memory(err);
     memcpy(names, call->stored.names, call->stored.count * sizeof(*names));

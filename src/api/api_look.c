@@ -2,6 +2,8 @@
 /* What a catalog holds besides items: tensors, chunks, paths, warnings, facts, files. */
 #include "api/handle.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 API_EXPORT const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint)
@@ -116,7 +118,7 @@ static int api_look_compare_keys(const void *a, const void *b, void *context)
 static size_t *order_make(reshard_checkpoint *checkpoint)
 {
     uint32_t count = checkpoint->opened->listed_count;
-    size_t *order = malloc(((size_t)count + 1) * sizeof(*order));
+    size_t *order = array_new(count, sizeof(*order));
     for (uint32_t i = 0; order && i < count; i++)
         order[i] = i;
     if (order)

@@ -2,6 +2,7 @@
 #include "api/handle.h"
 
 #include "api/public_options.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 
@@ -29,8 +30,8 @@ static reshard_status locks_make(reshard_checkpoint *handle, reshard_error *err)
 static void index_public(reshard_checkpoint *handle)
 {
     const struct checkpoint *opened = handle->opened;
-    memset(handle->public_index, 0xFF,
-           ((size_t)opened->source->catalog->tensor_count + 1) * sizeof(*handle->public_index)); /* CATALOG_NONE */
+    const size_t tensors = opened->source->catalog->tensor_count;
+    memset(handle->public_index, 0xFF, tensors * sizeof(*handle->public_index)); /* CATALOG_NONE */
     for (uint32_t i = 0; i < opened->listed_count; i++)
         handle->public_index[opened->listed[i]] = i;
 }
@@ -39,7 +40,7 @@ reshard_status handle_make(struct checkpoint *opened, reshard_checkpoint **out, 
 {
     const struct catalog *catalog = opened->source->catalog;
     reshard_checkpoint *handle = calloc(1, sizeof(*handle));
-    uint32_t *public_index = malloc(((size_t)catalog->tensor_count + 1) * sizeof(*public_index));
+    uint32_t *public_index = array_new(catalog->tensor_count, sizeof(*public_index));
     if (!handle || !public_index || locks_make(handle, err)) {
         free(handle);
         free(public_index);

@@ -4,6 +4,7 @@
 
 #include "api/handle.h"
 #include "api/public_shards.h"
+#include "base/array.h"
 #include "base/checked.h"
 #include "parallel/flat_unit.h"
 #include "parallel/optimizer_shards.h"
@@ -32,7 +33,7 @@ API_EXPORT reshard_status reshard_optimizer_ids(const void *const *parameters, s
         NEEDS(parameters, err);
         NEEDS(ids, err);
     }
-    size_t *order = calloc(count + 1, sizeof(*order));
+    size_t *order = array_zeroed(count, sizeof(*order));
     if (!order)
         return error_set_memory(err);
     for (size_t i = 0; i < count; i++)
@@ -107,7 +108,7 @@ static reshard_status optimizer_call_begin(const reshard_optimizer *optimizer, s
                             (void **)&out->tensors, err);
     if (status)
         return status;
-    out->taken = calloc(given->tensor_count + 1, sizeof(*out->taken));
+    out->taken = array_zeroed(given->tensor_count, sizeof(*out->taken));
     status = out->taken ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < given->tensor_count && !status; i++) {
         const reshard_optimizer_tensor *tensor = &out->tensors[i];
@@ -171,7 +172,7 @@ static reshard_status sharding_take(const reshard_sharding_parameter *given, siz
 static reshard_status sharding_fill(enum sharding_stage sharding, uint32_t ranks, reshard_sharding_parameter *parameters, size_t count,
                                     reshard_error *err)
 {
-    struct sharded_parameter *made = calloc(count + 1, sizeof(*made));
+    struct sharded_parameter *made = array_zeroed(count, sizeof(*made));
     if (!made)
         return error_set_memory(err);
     reshard_status status = sharding_take(parameters, count, made, err);

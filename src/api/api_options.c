@@ -2,6 +2,7 @@
 #include "api/public_options.h"
 
 #include "api/api_comm.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 
@@ -121,7 +122,7 @@ reshard_status constants_read(const reshard_map_constant *given, size_t count, s
     *out = NULL;
     reshard_status status = array_take(given, count, stride, sizeof(*given), "reshard_map_constant", &taken, err);
     const reshard_map_constant *constants = taken;
-    if (!status && !(*out = calloc(count + 1, sizeof(**out))))
+    if (!status && !(*out = array_zeroed(count, sizeof(**out))))
         status = error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {
         (*out)[i] = (struct mapping_constant){ constants[i].name, constants[i].value };
@@ -163,7 +164,7 @@ reshard_status map_options_read(const reshard_map_options *options, struct map_c
     *out = (struct map_call){ 0 };
     const reshard_map_options *given = &out->given;
     reshard_status status = struct_take(&out->given, sizeof(out->given), options, "reshard_map_options", err);
-    if (!status && !(out->texts = calloc(given->text_count + 1, sizeof(*out->texts))))
+    if (!status && !(out->texts = array_zeroed(given->text_count, sizeof(*out->texts))))
         status = error_set_memory(err);
     if (!status)
         status = texts_read(given->texts, given->text_count, given->text_stride, out->texts, err);

@@ -3,6 +3,7 @@
 #include "api/handle.h"
 
 #include "api/public_options.h"
+#include "base/array.h"
 #include "convert/tensor_digests.h"
 
 #include "encoding/npy.h"
@@ -209,8 +210,8 @@ static reshard_status list_read(const reshard_checkpoint *checkpoint, const resh
 {
     struct engine_source source;
     uint32_t count = (uint32_t)list->box_count;
-    struct engine_box *boxes = calloc((size_t)count + 1, sizeof(*boxes));
-    uint32_t *tensors = calloc((size_t)count + 1, sizeof(*tensors));
+    struct engine_box *boxes = array_zeroed(count, sizeof(*boxes));
+    uint32_t *tensors = array_zeroed(count, sizeof(*tensors));
     reshard_status status =
         boxes && tensors ? boxes_of_list(checkpoint, given, count, boxes, tensors, err) : error_set_memory(err);
     if (!status)
@@ -290,7 +291,7 @@ static reshard_status hash_run(reshard_checkpoint *checkpoint, enum digest_kind 
     reshard_status status = reshard_tensor_order(checkpoint, &order, err);
     if (status)
         return team_finish(team, status, err);
-    char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)checkpoint_catalog(checkpoint)->tensor_count + 1, sizeof(*hex));
+    char(*hex)[DIGEST_HEX_MAX] = array_zeroed((size_t)checkpoint_catalog(checkpoint)->tensor_count, sizeof(*hex));
     status = hex ? tensor_digests_shared(team, checkpoint->opened, kind, opened->listed, opened->listed_count, engine, hex, err)
                  : error_set_memory(err);
     status = team_finish(team, status, err);

@@ -3,6 +3,7 @@
 #include "api/report.h"
 
 #include "api/handle.h"
+#include "base/array.h"
 #include "convert/conversion_second.h"
 
 #include <stdlib.h>
@@ -67,7 +68,7 @@ static bool all_notes_keep(struct reshard_report_lists *lists, const struct conv
 static bool files_keep(struct reshard_report_lists *lists, const struct catalog *target, const struct plan *plan)
 {
     lists->file_count = target->object_count;
-    lists->files = calloc((size_t)target->object_count + 1, sizeof(*lists->files));
+    lists->files = array_zeroed(target->object_count, sizeof(*lists->files));
     for (uint32_t i = 0; lists->files && i < target->object_count; i++) {
         if (!api_report_text_keep(lists, target->objects[i].name, &lists->files[i].name))
             return false;

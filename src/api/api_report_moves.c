@@ -2,6 +2,7 @@
 /* What a plan carries from which file into which: its steps, added up by pairs of objects. */
 #include "api/handle.h"
 #include "api/report.h"
+#include "base/array.h"
 #include "base/sort.h"
 
 #include <stdlib.h>
@@ -55,13 +56,13 @@ static size_t pairs_count(const struct sort_entry *pairs, uint32_t count)
 
 bool report_moves_keep(struct reshard_report_lists *lists, const struct plan *plan)
 {
-    struct sort_entry *pairs = calloc(2 * (size_t)plan->step_count + 1, sizeof(*pairs));
+    struct sort_entry *pairs = array_zeroed(2 * (size_t)plan->step_count, sizeof(*pairs));
     bool is_kept = pairs != NULL;
     if (!is_kept)
         return false;
     pairs_fill(plan, pairs);
     entries_sort(pairs, pairs + plan->step_count, plan->step_count);
-    lists->moves = calloc(pairs_count(pairs, plan->step_count) + 1, sizeof(*lists->moves));
+    lists->moves = array_zeroed(pairs_count(pairs, plan->step_count), sizeof(*lists->moves));
     is_kept = lists->moves != NULL;
     for (uint32_t i = 0; is_kept && i < plan->step_count; i++) {
         const struct plan_step *step = &plan->steps[pairs[i].value];

@@ -76,7 +76,7 @@ static reshard_status shards_collect(struct save_call *call, reshard_error *err)
     size_t total = 0;
     for (uint32_t r = 0; r < group->size; r++)
         total += group->ranks[r]->tensor_count;
-    call->plan->shards = calloc(total + 1, sizeof(*call->plan->shards));
+    call->plan->shards = array_zeroed(total, sizeof(*call->plan->shards));
     if (!call->plan->shards)
         return error_set_memory(err);
     for (uint32_t r = 0; r < group->size; r++) {
@@ -120,7 +120,7 @@ static reshard_status items_collect(struct save_call *call, reshard_error *err)
     reshard_status status = RESHARD_OK;
     for (uint32_t r = 0; r < plan->group.size; r++)
         total += save_plan_values(plan, r)->object_count;
-    plan->items = calloc(total + 1, sizeof(*plan->items));
+    plan->items = array_zeroed(total, sizeof(*plan->items));
     if (!plan->items)
         return error_set_memory(err);
     for (uint32_t r = 0; r < plan->group.size; r++) {
@@ -271,7 +271,7 @@ static reshard_status kept_values_take(reshard_kept *kept, const struct str *par
     if (!*changed)
         return RESHARD_OK;
     if (!plan->said)
-        plan->said = calloc((size_t)kept->size + 1, sizeof(*plan->said));
+        plan->said = array_zeroed(kept->size, sizeof(*plan->said));
     if (!plan->said)
         return error_set_memory(err);
     for (uint32_t r = 0; r < kept->size && !status; r++) {

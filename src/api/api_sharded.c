@@ -146,7 +146,7 @@ API_EXPORT reshard_status reshard_sharded_add_offsets(reshard_sharded *sharded, 
         status = array_take(offsets, offset_count, offset_stride, sizeof(*given), "reshard_rank_offset", (void **)&given, err);
     if (status)
         return status;
-    inner = calloc(offset_count + 1, sizeof(*inner));
+    inner = array_zeroed(offset_count, sizeof(*inner));
     for (size_t i = 0; inner && i < offset_count; i++)
         inner[i] = (struct rank_offset){ given[i].axis, given[i].offset, given[i].fragments };
     status = inner ? sharded_add_offsets(&sharded->dict, &taken, inner, offset_count, err) : error_set_memory(err);
@@ -377,7 +377,7 @@ API_EXPORT reshard_status reshard_sharded_map_prefixes(reshard_sharded *sharded,
     NEEDS(sharded, err);
     if (count)
         NEEDS(old && prefixes, err);
-    struct prefix_pair *pairs = calloc(count + 1, sizeof(*pairs));
+    struct prefix_pair *pairs = array_zeroed(count, sizeof(*pairs));
     for (size_t i = 0; pairs && i < count; i++)
         pairs[i] = (struct prefix_pair){ given_str(old[i]), given_str(prefixes[i]) };
     reshard_status status = pairs ? sharded_map_prefixes(&sharded->dict, pairs, count, err) : error_set_memory(err);
@@ -392,7 +392,7 @@ API_EXPORT reshard_status reshard_sharded_map_prefixes(reshard_sharded *sharded,
 static reshard_status ranks_take(const char *function, const reshard_sharded *const *ranks, size_t count, const struct sharded_dict ***out,
                                  reshard_error *err)
 {
-    *out = calloc(count + 1, sizeof(const struct sharded_dict *));
+    *out = array_zeroed(count, sizeof(const struct sharded_dict *));
     if (!*out)
         return error_set_memory(err);
     for (size_t i = 0; i < count; i++) {

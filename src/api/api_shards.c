@@ -4,6 +4,7 @@
 
 #include "api/handle.h"
 #include "api/public_shards.h"
+#include "base/array.h"
 #include "base/buffer.h"
 #include "kernels/shard_slice.h"
 #include "parallel/shard_list.h"
@@ -222,7 +223,7 @@ API_EXPORT reshard_status reshard_shards_merge(const reshard_shards *const *list
             return argument_missing(__func__, "lists", err);
     }
     reshard_shards *made = NULL;
-    const struct shard_list **inner = calloc(count + 1, sizeof(const struct shard_list *));
+    const struct shard_list **inner = array_zeroed(count, sizeof(const struct shard_list *));
     reshard_status status = inner ? reshard_shards_new(&made, err) : error_set_memory(err);
     for (size_t i = 0; !status && i < count; i++)
         inner[i] = &lists[i]->list;

@@ -5,6 +5,7 @@
 #include "api/handle.h"
 #include "api/items.h"
 #include "api/public_options.h"
+#include "base/array.h"
 #include "convert/memory_load.h"
 
 #include <inttypes.h>
@@ -83,8 +84,8 @@ struct loading {
 
 static reshard_status loading_make(const struct catalog *catalog, const struct shard_list *list, struct loading *out, reshard_error *err)
 {
-    *out = (struct loading){ .boxes = calloc(list->count + 1, sizeof(*out->boxes)),
-                             .tensors = calloc(list->count + 1, sizeof(*out->tensors)) };
+    *out = (struct loading){ .boxes = array_zeroed(list->count, sizeof(*out->boxes)),
+                             .tensors = array_zeroed(list->count, sizeof(*out->tensors)) };
     if (!out->boxes || !out->tensors)
         return error_set_memory(err);
     if (list->count >= UINT32_MAX)

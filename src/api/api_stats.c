@@ -3,6 +3,7 @@
 #include "api/handle.h"
 
 #include "api/public_options.h"
+#include "base/array.h"
 #include "convert/key_filter.h"
 #include "convert/tensor_stats.h"
 
@@ -32,7 +33,7 @@ static reshard_status keep_tally(void *context, uint32_t tensor, const struct va
         end--;
     size_t count = (size_t)(end - first);
     kept->tally = arena_alloc(&run->arena, offsetof(struct value_tally, bins));
-    kept->bins = arena_array(&run->arena, 2 * count + 1, sizeof(*kept->bins));
+    kept->bins = arena_array(&run->arena, 2 * count, sizeof(*kept->bins));
     if (!kept->tally || !kept->bins)
         return error_set_memory(err);
     memcpy(kept->tally, tally, offsetof(struct value_tally, bins));
@@ -164,8 +165,8 @@ API_EXPORT reshard_status reshard_stats(reshard_checkpoint *checkpoint, const re
         status = run_options_read(run, &running, err);
     if (status)
         return status;
-    stats.kept = calloc((size_t)checkpoint_catalog(checkpoint)->tensor_count + 1, sizeof(*stats.kept));
-    wanted = calloc(reshard_tensor_count(checkpoint) + 1, sizeof(*wanted));
+    stats.kept = array_zeroed((size_t)checkpoint_catalog(checkpoint)->tensor_count, sizeof(*stats.kept));
+    wanted = array_zeroed(reshard_tensor_count(checkpoint), sizeof(*wanted));
     status = stats.kept && wanted ? RESHARD_OK : error_set_memory(err);
     work_renew(&checkpoint_source(checkpoint)->work);
     if (!status)

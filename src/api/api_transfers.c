@@ -5,6 +5,7 @@
 #include "api/api_comm.h"
 #include "api/printing.h"
 #include "api/redistribution.h"
+#include "base/array.h"
 #include "convert/kept_transfers.h"
 
 #include <inttypes.h>
@@ -59,7 +60,7 @@ API_EXPORT reshard_status reshard_transfers_new(reshard_comm *comm, const reshar
 
 static const struct shard_list **transfers_lists(const reshard_shards *const *shards, int64_t ranks)
 {
-    const struct shard_list **lists = calloc((size_t)ranks + 1, sizeof(*lists));
+    const struct shard_list **lists = array_zeroed(ranks, sizeof(*lists));
     for (int64_t rank = 0; lists && rank < ranks; rank++)
         lists[rank] = redistribution_list(shards ? shards[rank] : NULL);
     return lists;

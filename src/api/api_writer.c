@@ -9,6 +9,7 @@
 #include "api/public_shards.h"
 #include "api/report.h"
 #include "api/writer_declaration.h"
+#include "base/array.h"
 #include "convert/feeding.h"
 
 #include <stdlib.h>
@@ -53,7 +54,7 @@ static reshard_status declared_open(const reshard_writer_input *input, const str
                                     reshard_error *err)
 {
     void *taken = NULL;
-    struct shard *shards = calloc(input->tensor_count + 1, sizeof(*shards));
+    struct shard *shards = array_zeroed(input->tensor_count, sizeof(*shards));
     if (!shards)
         return error_set_memory(err);
     reshard_status status = array_take(input->tensors, input->tensor_count, input->tensor_stride, sizeof(reshard_writer_tensor),

@@ -171,7 +171,7 @@ static reshard_status request_take_items(struct request_reading *reading, reshar
     struct cursor *cursor = &reading->cursor;
     if (!cursor_u64le(cursor, &reading->item_count) || reading->item_count > cursor_left(cursor) / 2)
         return error_set(err, RESHARD_ERR_FORMAT, "a save's request ends before its items");
-    reading->items = arena_array(&reading->work->arena, (size_t)reading->item_count + 1, sizeof(*reading->items));
+    reading->items = arena_array(&reading->work->arena, reading->item_count, sizeof(*reading->items));
     if (!reading->items)
         return error_set_memory(err);
     for (uint64_t i = 0; i < reading->item_count; i++) {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "kernels/copy.h"
 
@@ -124,7 +125,7 @@ reshard_status saver_stage(struct saver_staging *staging, const struct saver_req
                            reshard_error *err)
 {
     const size_t count = saver_request_count(request);
-    uint64_t *offsets = calloc(count + 1, sizeof(*offsets)), values, end;
+    uint64_t *offsets = array_zeroed(count, sizeof(*offsets)), values, end;
     struct buffer text = { 0 };
     reshard_status status = offsets ? RESHARD_OK : error_set_memory(err);
     if (!status)

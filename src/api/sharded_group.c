@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/sharded_group.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -16,8 +18,10 @@ reshard_status group_gather(const struct sharded_group *group, const void *bytes
         return comm_all_gather(group->comm, group->call, bytes, size, out, err);
     out->memory = malloc(size + 1);
     out->parts = malloc(sizeof(*out->parts));
-    if (!out->memory || !out->parts)
+    if (!out->memory || !out->parts) {
+        group_gathered_release(group, out);
         return error_set_memory(err);
+    }
     if (size)
         memcpy(out->memory, bytes, size);
     out->parts[0] = (struct str){ out->memory, size };
@@ -62,8 +66,8 @@ static reshard_status own_restore(struct sharded_group *group, const struct shar
 static reshard_status dicts_unpack(struct sharded_group *group, const struct str *parts, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
-    group->dicts = calloc((size_t)group->size + 1, sizeof(*group->dicts));
-    group->ranks = calloc((size_t)group->size + 1, sizeof(const struct sharded_dict *));
+    group->dicts = array_zeroed(group->size, sizeof(*group->dicts));
+    group->ranks = array_zeroed(group->size, sizeof(const struct sharded_dict *));
     if (!group->dicts || !group->ranks)
         return error_set_memory(err);
     for (uint32_t r = 0; r < group->size && !status; r++) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/versioned.h"
 
+#include "base/array.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -76,7 +78,7 @@ reshard_status array_take(const void *given, size_t count, size_t stride, size_t
         return error_set(err, RESHARD_ERR_USAGE, "%s: an array of %zu is NULL", name, count);
     if (count && !stride)
         return error_set(err, RESHARD_ERR_USAGE, "%s: the array's stride is 0, this version's struct has %zu bytes", name, size);
-    uint8_t *copy = count < SIZE_MAX / (stride > size ? stride : size) ? calloc(count + 1, size) : NULL;
+    uint8_t *copy = count < SIZE_MAX / (stride > size ? stride : size) ? array_zeroed(count, size) : NULL;
     if (!copy)
         return error_set_memory(err);
     for (size_t i = 0; i < count; i++) {

@@ -102,7 +102,7 @@ static reshard_status declaration_take_array(struct declaration_reading *reading
     uint64_t number;
     if (!cursor_u64le(&reading->cursor, &number) || number > cursor_left(&reading->cursor) / least)
         return declaration_damaged(reading);
-    uint8_t *room = arena_array(&reading->out->arena, (size_t)number + 1, size);
+    uint8_t *room = arena_array(&reading->out->arena, number, size);
     reshard_status status = room ? RESHARD_OK : error_set_memory(reading->err);
     for (size_t i = 0; i < number && !status; i++)
         status = take(reading, room + i * size);
@@ -119,7 +119,7 @@ static reshard_status declaration_take_tensor(struct declaration_reading *readin
     uint8_t rank;
     if (!packed_take_bytes(cursor, &key) || !packed_take_text(cursor, &tensor->dtype) || !cursor_u8(cursor, &rank))
         return declaration_damaged(reading);
-    int64_t *shape = arena_array(&reading->out->arena, (size_t)rank + 1, sizeof(*shape));
+    int64_t *shape = arena_array(&reading->out->arena, rank, sizeof(*shape));
     if (!shape)
         return error_set_memory(reading->err);
     if (!unpack_numbers(cursor, rank, shape))

@@ -5,6 +5,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#if defined(__has_feature) /* clang */
+#if __has_feature(address_sanitizer)
+#define HAS_ASAN 1
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define HAS_ASAN 1
+#endif
+
+/*
+ * For AddressSanitizer nothing of a block may be touched but what has been given out, and there is a guard behind each allocation. It
+ * keeps account of 8 bytes at a time, so that allocations begin at a multiple of that.
+ */
+#ifdef HAS_ASAN
+#include <sanitizer/asan_interface.h>
+#define GUARD_BYTES 8
+#define ALIGN_MIN 8
+#define FORBID(start, size) ASAN_POISON_MEMORY_REGION(start, size)
+#define PERMIT(start, size) ASAN_UNPOISON_MEMORY_REGION(start, size)
+#else
+#define GUARD_BYTES 0
+#define ALIGN_MIN 1
+#define FORBID(start, size) ((void)0)
+#define PERMIT(start, size) ((void)0)
+#endif
+
 #define ARENA_ALIGN 16
 #define BLOCK_BYTES_MIN 1024
 #define BLOCK_BYTES_MAX ((size_t)1 << 20)
@@ -29,6 +54,7 @@ static struct arena_block *block_new(struct arena *arena, size_t bytes)
     if (!block)
         return NULL;
     block->bytes = bytes;
+    FORBID((char *)block + ARENA_ALIGN, bytes - ARENA_ALIGN);
     arena->bytes_used += bytes;
     return block;
 }
@@ -39,9 +65,9 @@ static struct arena_block *block_new(struct arena *arena, size_t bytes)
  */
 static void *take_from_new_block(struct arena *arena, size_t size)
 {
-    if (size > SIZE_MAX - ARENA_ALIGN)
+    if (size > SIZE_MAX - ARENA_ALIGN - GUARD_BYTES)
         return NULL;
-    size_t needed = size + ARENA_ALIGN;
+    size_t needed = size + ARENA_ALIGN + GUARD_BYTES;
     size_t bytes = arena->blocks && arena->bytes_used > BLOCK_BYTES_MIN ? arena->bytes_used : BLOCK_BYTES_MIN;
     if (bytes > BLOCK_BYTES_MAX)
         bytes = BLOCK_BYTES_MAX;
@@ -64,7 +90,7 @@ static void *take_from_new_block(struct arena *arena, size_t size)
     }
     block->below = arena->blocks;
     arena->blocks = block;
-    arena->next = start + size;
+    arena->next = start + size + GUARD_BYTES;
     arena->end = (char *)block + block->bytes;
     return start;
 }
@@ -73,10 +99,15 @@ static void *arena_take(struct arena *arena, size_t size, size_t align)
 {
     size_t left = (size_t)(arena->end - arena->next);
     size_t pad = arena->next ? (size_t)(-(uintptr_t)arena->next & (align - 1)) : 0;
-    if (!arena->next || pad > left || size > left - pad)
-        return take_from_new_block(arena, size);
-    char *start = arena->next + pad;
-    arena->next = start + size;
+    char *start;
+    if (arena->next && pad + GUARD_BYTES <= left && size <= left - pad - GUARD_BYTES) {
+        start = arena->next + pad;
+        arena->next = start + size + GUARD_BYTES;
+    } else {
+        start = take_from_new_block(arena, size);
+    }
+    if (start)
+        PERMIT(start, size);
     return start;
 }
 
@@ -113,7 +144,7 @@ char *arena_copy(struct arena *arena, const void *bytes, size_t size)
 {
     if (size == SIZE_MAX)
         return NULL;
-    char *copy = arena_take(arena, size + 1, 1);
+    char *copy = arena_take(arena, size + 1, ALIGN_MIN);
     if (!copy)
         return NULL;
     if (size)
@@ -137,7 +168,7 @@ char *arena_printf(struct arena *arena, const char *format, ...)
     va_start(args, format);
     int size = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    char *text = size < 0 ? NULL : arena_take(arena, (size_t)size + 1, 1);
+    char *text = size < 0 ? NULL : arena_take(arena, (size_t)size + 1, ALIGN_MIN);
     if (!text)
         return NULL;
     va_start(args, format);

@@ -6,6 +6,16 @@
 
 #define CAPACITY_MIN 16u
 
+void *array_new(size_t count, size_t element_bytes)
+{
+    return reallocarray(NULL, count ? count : 1, element_bytes);
+}
+
+void *array_zeroed(size_t count, size_t element_bytes)
+{
+    return calloc(count ? count : 1, element_bytes);
+}
+
 bool array_reserve_size(void *array, uint64_t needed, size_t *capacity, size_t element_bytes)
 {
     void *elements;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/digest.h"
+#include "base/array.h"
 #include "base/value_parts.h"
 
 #include <stdlib.h>
@@ -79,7 +80,7 @@ bool value_digest(const struct value *root, uint32_t graph_count, struct work *w
 {
     if (!work_take(work, graph_count / NUMBERS_PER_UNIT))
         return false;
-    struct digesting digesting = { .digest = digest, .numbers = calloc((size_t)graph_count + 1, sizeof(uint32_t)) };
+    struct digesting digesting = { .digest = digest, .numbers = array_zeroed(graph_count, sizeof(uint32_t)) };
     bool done = digesting.numbers && value_walk(root, graph_count, work, number_node, &digesting, NULL) &&
                 value_walk(root, graph_count, work, digest_node, &digesting, NULL);
     free(digesting.numbers);

@@ -186,7 +186,7 @@ struct value *value_copy(struct value_graph *into, const struct value *value, ui
     struct copier copier = { .into = into, .source_count = source_count };
     if (value && value_is_leaf(value) && value->id < source_count)
         return work_take_steps(into->arena.work, 1) ? copy_node(into, value) : NULL;
-    copier.copies = calloc((size_t)source_count + 1, sizeof(struct value *));
+    copier.copies = array_zeroed(source_count, sizeof(struct value *));
     if (!copier.copies)
         return NULL;
     bool done = value_walk(value, source_count, into->arena.work, copy_visit, &copier, NULL) &&

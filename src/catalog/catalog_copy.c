@@ -122,9 +122,9 @@ static reshard_status catalog_copy_notes(struct catalog *into, const struct cata
 reshard_status catalog_copy(struct catalog *into, struct catalog_copying *copying, reshard_error *err)
 {
     const struct catalog *from = copying->from;
-    uint8_t *is_replaced = calloc((size_t)from->tensor_count + 1, sizeof(*is_replaced));
-    copying->tensors = calloc((size_t)from->tensor_count + 1, sizeof(*copying->tensors));
-    copying->items = calloc((size_t)from->item_count + 1, sizeof(*copying->items));
+    uint8_t *is_replaced = array_zeroed(from->tensor_count, sizeof(*is_replaced));
+    copying->tensors = array_zeroed(from->tensor_count, sizeof(*copying->tensors));
+    copying->items = array_zeroed(from->item_count, sizeof(*copying->items));
     reshard_status status = is_replaced && copying->tensors && copying->items ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = catalog_copy_objects(into, from, err);

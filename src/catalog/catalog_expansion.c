@@ -5,6 +5,8 @@
  */
 #include "catalog/catalog_expansion.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 static uint64_t add(uint64_t a, uint64_t b)
@@ -102,7 +104,7 @@ reshard_status catalog_check_expansion(const struct catalog *catalog, reshard_er
 {
     if (is_held_plainly(catalog))
         return RESHARD_OK;
-    struct extent *extents = reallocarray(NULL, (size_t)catalog->chunk_count + 1, sizeof(*extents));
+    struct extent *extents = array_new(catalog->chunk_count, sizeof(*extents));
     if (!extents)
         return error_set_memory(err);
     size_t count = 0;

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/checked.h"
 
 #define CODED_RATIO 48 /* weights and their state pack to a tenth at the least; what packs better, zeros, is what the limit is for */
@@ -46,7 +47,7 @@ reshard_status catalog_check_made(const struct catalog *catalog, reshard_error *
 {
     uint64_t shown = 0, largest = 0, allowed = 0, limit = catalog->limits.tensor_expansion;
     uint32_t largest_chunk = 0;
-    uint8_t *is_coded = calloc((size_t)catalog->object_count + 1, 1);
+    uint8_t *is_coded = array_zeroed(catalog->object_count, 1);
     if (!is_coded)
         return error_set_memory(err);
     for (uint32_t c = 0; c < catalog->chunk_count; c++) {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "catalog/catalog.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 reshard_status catalog_remove_tensors(struct catalog *catalog, const uint8_t *is_removed, reshard_error *err)
 {
     uint32_t tensors = 0, chunks = 0;
-    uint32_t *new_index = calloc((size_t)catalog->tensor_count + 1, sizeof(*new_index));
+    uint32_t *new_index = array_zeroed(catalog->tensor_count, sizeof(*new_index));
     if (!new_index)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {

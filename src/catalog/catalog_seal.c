@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "catalog/catalog_cover.h"
 #include "catalog/catalog_expansion.h"
 
@@ -88,7 +89,7 @@ static reshard_status chunks_group(struct catalog *catalog, reshard_error *err)
 static reshard_status keys_index(struct catalog *catalog, reshard_error *err)
 {
     free(catalog->key_tensors);
-    catalog->key_tensors = malloc(((size_t)catalog->tensor_count + 1) * sizeof(*catalog->key_tensors));
+    catalog->key_tensors = array_new(catalog->tensor_count, sizeof(*catalog->key_tensors));
     if (!catalog->key_tensors)
         return error_set_memory(err);
     for (uint32_t t = 0; t < catalog->tensor_count; t++) {
@@ -113,7 +114,7 @@ static reshard_status items_mark_ambiguous(struct catalog *catalog, reshard_erro
 {
     reshard_status status = RESHARD_OK;
     struct name_map names = { 0 };
-    uint32_t *first = malloc(((size_t)catalog->item_count + 1) * sizeof(*first));
+    uint32_t *first = array_new(catalog->item_count, sizeof(*first));
     if (!first)
         return error_set_memory(err);
 

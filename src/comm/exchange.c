@@ -531,11 +531,11 @@ static reshard_status exchange_begin(struct exchange_state *state, reshard_error
     state->has_windows = window > 0;
     if (window && window < state->piece_bytes)
         state->piece_bytes = window;
-    state->order = calloc((size_t)state->exchange->count + 1, sizeof(*state->order));
+    state->order = array_zeroed(state->exchange->count, sizeof(*state->order));
     state->sends = calloc(comm_size(state->comm), sizeof(*state->sends));
     state->receives = calloc(comm_size(state->comm), sizeof(*state->receives));
     if (comm_has_memory(state->comm))
-        state->places = calloc((size_t)state->exchange->count + 1, sizeof(*state->places));
+        state->places = array_zeroed(state->exchange->count, sizeof(*state->places));
     if (needs_scratch)
         state->scratch = malloc(state->piece_bytes * TURNS_AT_ONCE * 2);
     if (!state->order || !state->sends || !state->receives || (!state->scratch && needs_scratch) ||

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/checkpoint.h"
 
+#include "base/array.h"
 #include "convert/checkpoint_view.h"
 #include "store/store_calls.h"
 
@@ -9,7 +10,7 @@
 static reshard_status list_tensors(struct checkpoint *checkpoint, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint->source->catalog;
-    checkpoint->listed = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
+    checkpoint->listed = array_zeroed(catalog->tensor_count, sizeof(uint32_t));
     if (!checkpoint->listed)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {

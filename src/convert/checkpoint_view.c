@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/checkpoint_view.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 struct viewing {
@@ -88,11 +90,11 @@ static struct checkpoint_view *view_make(size_t tensors, size_t items, size_t ca
     struct checkpoint_view *view = calloc(1, sizeof(*view));
     if (!view)
         return NULL;
-    view->names = calloc(tensors + 1, sizeof(*view->names));
-    view->tensors = calloc(tensors + 1, sizeof(*view->tensors));
-    view->items = calloc(items + 1, sizeof(*view->items));
-    view->item_names = calloc(items + 1, sizeof(*view->item_names));
-    view->is_chosen = calloc(catalog_tensors + 1, sizeof(*view->is_chosen));
+    view->names = array_zeroed(tensors, sizeof(*view->names));
+    view->tensors = array_zeroed(tensors, sizeof(*view->tensors));
+    view->items = array_zeroed(items, sizeof(*view->items));
+    view->item_names = array_zeroed(items, sizeof(*view->item_names));
+    view->is_chosen = array_zeroed(catalog_tensors, sizeof(*view->is_chosen));
     if (view->names && view->tensors && view->items && view->item_names && view->is_chosen)
         return view;
     checkpoint_view_free(view);
@@ -102,7 +104,7 @@ static struct checkpoint_view *view_make(size_t tensors, size_t items, size_t ca
 reshard_status checkpoint_select(struct checkpoint *checkpoint, const struct view_options *options, reshard_error *err)
 {
     struct viewing viewing = { .checkpoint = checkpoint };
-    viewing.listed = calloc((size_t)checkpoint->listed_count + 1, sizeof(*viewing.listed));
+    viewing.listed = array_zeroed(checkpoint->listed_count, sizeof(*viewing.listed));
     viewing.view =
         view_make(checkpoint->listed_count, checkpoint->source->catalog->item_count, checkpoint->source->catalog->tensor_count);
     reshard_status status = viewing.listed && viewing.view ? RESHARD_OK : error_set_memory(err);

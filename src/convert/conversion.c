@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/conversion.h"
+#include "base/array.h"
 #include "convert/checkpoint_view.h"
 
 #include "convert/conversion_second.h"
@@ -58,7 +59,7 @@ static reshard_status conversion_make_recipes(struct conversion *conversion, res
 {
     const struct catalog *target = conversion->target.catalog;
     const struct recipe_table *table = &conversion->selection.table;
-    conversion->recipes = calloc((size_t)table->count + 1, sizeof(*conversion->recipes));
+    conversion->recipes = array_zeroed(table->count, sizeof(*conversion->recipes));
     if (!conversion->recipes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < target->tensor_count; i++) {
@@ -149,7 +150,7 @@ static reshard_status spare_states_leave_out(struct conversion *conversion, cons
     struct spare_state *spare = NULL;
     reshard_status status = spare_states_find(conversion->source, conversion->like, &conversion->engine, &spare, &count, err);
     if (!status && count) {
-        *is_left_out = calloc((size_t)tensor_count + 1, sizeof(**is_left_out));
+        *is_left_out = array_zeroed(tensor_count, sizeof(**is_left_out));
         status = *is_left_out ? RESHARD_OK : error_set_memory(err);
     }
     if (!status && count && lost)

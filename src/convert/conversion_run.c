@@ -2,6 +2,7 @@
 /* Runs conversions: a transaction, the payload, then what the driver publishes around it. */
 #include "convert/conversion_run.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "convert/conversion_second.h"
 #include "convert/read_back.h"
@@ -38,11 +39,11 @@ static reshard_status run_create_object(struct run *run, uint32_t index, reshard
 reshard_status run_create_objects(struct run *run, const struct plan *part, reshard_error *err)
 {
     const struct catalog *target = run->conversion->target.catalog;
-    run->objects = calloc((size_t)target->object_count + 1, sizeof(*run->objects));
-    run->crcs = calloc((size_t)target->chunk_count + 1, sizeof(*run->crcs));
+    run->objects = array_zeroed(target->object_count, sizeof(*run->objects));
+    run->crcs = array_zeroed(target->chunk_count, sizeof(*run->crcs));
     if (!run->objects || !run->crcs)
         return error_set_memory(err);
-    uint8_t *is_used = part ? calloc((size_t)target->object_count + 1, 1) : NULL;
+    uint8_t *is_used = part ? array_zeroed(target->object_count, 1) : NULL;
     if (part && !is_used)
         return error_set_memory(err);
     if (part)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/diff.h"
+#include "base/array.h"
 #include "convert/checkpoint_view.h"
 
 #include "convert/explain.h"
@@ -172,8 +173,8 @@ static void match_tensor(struct diff *diff, uint32_t i)
 static reshard_status match_tensors(struct diff *diff, reshard_error *err)
 {
     const struct catalog *a = diff->catalog_a, *b = diff->b->source->catalog;
-    diff->pairs = malloc(((size_t)a->tensor_count + 1) * sizeof(*diff->pairs));
-    diff->misfits = malloc(((size_t)a->tensor_count + 1) * sizeof(*diff->misfits));
+    diff->pairs = array_new(a->tensor_count, sizeof(*diff->pairs));
+    diff->misfits = array_new(a->tensor_count, sizeof(*diff->misfits));
     if (!diff->pairs || !diff->misfits)
         return error_set_memory(err);
     for (uint32_t i = 0; i < a->tensor_count; i++) {
@@ -237,7 +238,7 @@ static reshard_status resolve_made(struct diff *diff, reshard_error *err)
 static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
 {
     const uint32_t misfits = diff->options->explains ? diff->misfit_count : 0, count = diff->pair_count + misfits;
-    uint32_t *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
+    uint32_t *tensors = array_new(count, sizeof(*tensors));
     if (!tensors)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++)
@@ -262,7 +263,7 @@ static const struct catalog_item *find_item(const struct catalog *catalog, const
 
 static bool index_items(const struct catalog *catalog, struct name_map *keys, uint32_t **items)
 {
-    *items = malloc(((size_t)catalog->item_count + 1) * sizeof(**items));
+    *items = array_new(catalog->item_count, sizeof(**items));
     if (!*items)
         return false;
     for (uint32_t i = 0; i < catalog->item_count; i++) {
@@ -376,9 +377,9 @@ static reshard_status report_pairs(struct diff *diff, reshard_error *err)
 static reshard_status pairs_share(const struct diff *diff, uint32_t **owners, struct lockstep_pair **own, uint32_t *count,
                                   reshard_error *err)
 {
-    uint64_t *bytes = calloc((size_t)diff->pair_count + 1, sizeof(*bytes));
-    *owners = calloc((size_t)diff->pair_count + 1, sizeof(**owners));
-    *own = calloc((size_t)diff->pair_count + 1, sizeof(**own));
+    uint64_t *bytes = array_zeroed(diff->pair_count, sizeof(*bytes));
+    *owners = array_zeroed(diff->pair_count, sizeof(**owners));
+    *own = array_zeroed(diff->pair_count, sizeof(**own));
     *count = 0;
     if (!bytes || !*owners || !*own) {
         free(bytes);
@@ -463,7 +464,7 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
         status = key_filter_check(&diff->keys->filter, err);
     if (!status)
         status = resolve_pairs(diff, err);
-    diff->results = calloc((size_t)diff->pair_count + 1, sizeof(*diff->results));
+    diff->results = array_zeroed(diff->pair_count, sizeof(*diff->results));
     diff->held = calloc(lockstep_workers(engine, diff->pair_count), sizeof(*diff->held));
     if (!status && (!diff->results || !diff->held))
         status = error_set_memory(err);

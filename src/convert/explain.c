@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 
 #define TENSOR_BYTES_MAX ((uint64_t)256 << 20) /* of one that is read as a whole */
@@ -87,7 +88,7 @@ static reshard_status suspect_order(const struct explanation *explanation, const
     unsigned char *cuts[RANK_MAX] = { NULL };
     reshard_error problem = { 0 };
     for (int axis = 0; axis < a->rank && axis < b->rank; axis++) {
-        cuts[axis] = calloc((size_t)(a->shape[axis] > b->shape[axis] ? a->shape[axis] : b->shape[axis]) + 1, 1);
+        cuts[axis] = array_zeroed((size_t)(a->shape[axis] > b->shape[axis] ? a->shape[axis] : b->shape[axis]), 1);
         if (!cuts[axis])
             continue;
         if (!explanation->made)
@@ -220,7 +221,7 @@ static reshard_status tell_swapped(struct explanation *explanation, struct suspe
 
 static reshard_status explain_places(struct explanation *explanation, reshard_error *err)
 {
-    struct suspect **sorted = calloc((size_t)explanation->count + 1, sizeof(*sorted));
+    struct suspect **sorted = array_zeroed(explanation->count, sizeof(*sorted));
     reshard_status status = sorted ? RESHARD_OK : error_set_memory(err);
     uint32_t count = 0;
     for (uint32_t i = 0; i < explanation->count && !status; i++) {

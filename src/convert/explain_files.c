@@ -2,6 +2,8 @@
 /* Differences that are whole files: all that a file holds differs, while others agree. */
 #include "convert/explain.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 #define TENSORS_LEAST 2 /* of one alone a file says nothing that its name does not */
@@ -77,8 +79,8 @@ static reshard_status tell_files(struct explanation *explanation, bool is_a, con
 reshard_status explain_files(struct explanation *explanation, bool is_a, reshard_error *err)
 {
     const struct catalog *catalog = is_a ? explanation->catalog_a : explanation->b->catalog;
-    struct file_tallies tallies = { .files = calloc((size_t)catalog->object_count + 1, sizeof(*tallies.files)),
-                                    .differs = calloc((size_t)catalog->tensor_count + 1, 1) };
+    struct file_tallies tallies = { .files = array_zeroed(catalog->object_count, sizeof(*tallies.files)),
+                                    .differs = array_zeroed(catalog->tensor_count, 1) };
     reshard_status status = tallies.files && tallies.differs ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < explanation->count && !status; i++) {
         const struct suspect *suspect = &explanation->suspects[i];

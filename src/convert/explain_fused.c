@@ -6,6 +6,8 @@
  */
 #include "convert/explain_slices.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 #define GROUPS_MAX 64  /* query heads for each pair of key and value heads */
@@ -226,7 +228,7 @@ static reshard_status explain_family(struct explanation *explanation, struct sus
 
 reshard_status explain_families(struct explanation *explanation, reshard_error *err)
 {
-    struct suspect **by_key = calloc((size_t)explanation->catalog_a->tensor_count + 1, sizeof(*by_key));
+    struct suspect **by_key = array_zeroed(explanation->catalog_a->tensor_count, sizeof(*by_key));
     reshard_status status = by_key ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < explanation->count && !status; i++)
         by_key[explanation->suspects[i].pair.a] = &explanation->suspects[i];

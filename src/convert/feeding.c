@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/feeding.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/crc32.h"
 #include "catalog/catalog_cover.h"
@@ -43,7 +44,7 @@ static reshard_status tensors_check(const struct catalog *catalog, reshard_error
 static reshard_status there_make(struct feeding *feeding, reshard_error *err)
 {
     const struct catalog *catalog = feeding->source->source->catalog;
-    feeding->there = calloc((size_t)catalog->tensor_count + 1, sizeof(*feeding->there));
+    feeding->there = array_zeroed(catalog->tensor_count, sizeof(*feeding->there));
     if (!feeding->there)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->tensor_count; i++)
@@ -154,8 +155,8 @@ static reshard_status feed_run(struct feeding *feeding, const struct plan_feed *
 {
     struct engine_options options = feeding->conversion.engine;
     uint32_t count = feed->target->object_count;
-    struct store_object **objects = calloc((size_t)count + 1, sizeof(struct store_object *));
-    uint32_t *crcs = calloc((size_t)feed->target->chunk_count + 1, sizeof(*crcs));
+    struct store_object **objects = array_zeroed(count, sizeof(struct store_object *));
+    uint32_t *crcs = array_zeroed(feed->target->chunk_count, sizeof(*crcs));
     reshard_status status = objects && crcs ? RESHARD_OK : error_set_memory(err);
     options.progress = NULL;
     options.memory_bytes = options.memory_bytes ? options.memory_bytes : feeding_memory(feed->plan);

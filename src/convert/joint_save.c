@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/joint_save.h"
 
+#include "base/array.h"
 #include "base/crc32.h"
 #include "base/cursor.h"
 #include "base/hash.h"
@@ -41,10 +42,10 @@ static void steps_sort_out(const struct joint_save *save, uint8_t *alone, uint8_
 static reshard_status joint_plans_make(struct joint_save *save, reshard_error *err)
 {
     const struct plan *plan = save->feeding.conversion.plan;
-    uint8_t *flags = calloc((size_t)plan->step_count + 1, 3);
+    uint8_t *flags = array_zeroed(plan->step_count, 3);
     if (!flags)
         return error_set_memory(err);
-    uint8_t *mixed = flags + plan->step_count + 1, *own = mixed + plan->step_count + 1;
+    uint8_t *mixed = flags + plan->step_count, *own = mixed + plan->step_count;
     steps_sort_out(save, flags, mixed, own);
     reshard_status status = plan_select(plan, flags, &save->alone, err);
     if (!status)
@@ -172,7 +173,7 @@ static reshard_status mixed_write(struct joint_save *save, reshard_error *err)
 {
     const struct catalog *catalog = save->feeding.source->source->catalog;
     const struct plan *mixed = save->mixed;
-    uint8_t *is_fed = calloc((size_t)catalog->chunk_count + 1, 1);
+    uint8_t *is_fed = array_zeroed(catalog->chunk_count, 1);
     reshard_status status = is_fed ? RESHARD_OK : error_set_memory(err);
     if (!status)
         mixed_crcs_begin(save);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/key_filter.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 /* ---- a pattern ---- */
@@ -84,7 +86,7 @@ static reshard_status list_begin(struct key_filter_list *list, const char *const
     size_t count = 0;
     while (globs && globs[count])
         count++;
-    list->patterns = calloc(count + 1, sizeof(*list->patterns));
+    list->patterns = array_zeroed(count, sizeof(*list->patterns));
     reshard_status status = list->patterns ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {
         status = key_filter_pattern_begin(&list->patterns[i], str_of(globs[i]), err);

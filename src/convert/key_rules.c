@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/key_rules.h"
 
+#include "base/array.h"
 #include "kernels/copy.h"
 
 #include <stdlib.h>
@@ -36,7 +37,7 @@ reshard_status key_rules_begin(struct key_rules *rules, const char *const *inclu
     reshard_status status = key_filter_begin(&rules->filter, include, exclude, err);
     while (dtypes && dtypes[rules->dtype_count])
         rules->dtype_count++;
-    rules->dtypes = calloc((size_t)rules->dtype_count + 1, sizeof(*rules->dtypes));
+    rules->dtypes = array_zeroed(rules->dtype_count, sizeof(*rules->dtypes));
     if (!status && !rules->dtypes)
         status = error_set_memory(err);
     for (uint32_t i = 0; i < rules->dtype_count && !status; i++)

@@ -39,7 +39,7 @@ static reshard_status list_candidates(const char *root, struct arena *arena, str
     store_free(store);
     if (status)
         return status;
-    struct candidate *candidates = arena_array(arena, count + 1, sizeof(*candidates));
+    struct candidate *candidates = arena_array(arena, count, sizeof(*candidates));
     if (!candidates)
         return error_set_memory(err);
     *out_count = 0;

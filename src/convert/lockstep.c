@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/lockstep.h"
 
+#include "base/array.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -201,8 +203,8 @@ static void *run_couple(void *context)
     pthread_mutex_init(&run->ring.lock, NULL);
     pthread_cond_init(&run->ring.changed, NULL);
     run->ring.data = malloc(RING_BYTES);
-    run->tensors_a = malloc(((size_t)run->count + 1) * sizeof(uint32_t));
-    run->tensors_b = malloc(((size_t)run->count + 1) * sizeof(uint32_t));
+    run->tensors_a = array_new(run->count, sizeof(uint32_t));
+    run->tensors_b = array_new(run->count, sizeof(uint32_t));
     if (!run->ring.data || !run->tensors_a || !run->tensors_b) {
         run->status = error_set_memory(&run->error);
     } else {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/memory_catalog.h"
 
+#include "base/array.h"
 #include "base/name_map.h"
 
 #include <inttypes.h>
@@ -100,7 +101,7 @@ reshard_status memory_catalog_new(const struct shard_list *list, bool is_apart, 
                                   reshard_error *err)
 {
     struct side side = { .list = list, .is_apart = is_apart, .names = names, .catalog = catalog_new("memory") };
-    side.firsts = calloc(list->count + 1, sizeof(*side.firsts));
+    side.firsts = array_zeroed(list->count, sizeof(*side.firsts));
     reshard_status status = side.catalog && side.firsts ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < list->count && !status; i++)
         status = side_add(&side, i, err);
@@ -116,7 +117,7 @@ reshard_status memory_catalog_new(const struct shard_list *list, bool is_apart, 
 
 reshard_status memory_plan_read(const struct plan *plan, struct plan **out, reshard_error *err)
 {
-    uint8_t *is_read = calloc((size_t)plan->step_count + 1, 1);
+    uint8_t *is_read = array_zeroed(plan->step_count, 1);
     uint32_t count = 0;
     *out = NULL;
     if (!is_read)

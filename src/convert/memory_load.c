@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/memory_load.h"
 
+#include "base/array.h"
 #include "convert/memory_catalog.h"
 
 #include <stdlib.h>
@@ -52,7 +53,7 @@ static reshard_status loading_resolve(const struct memory_loading *loading, stru
 static reshard_status loading_objects(struct memory_loading *loading, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
-    loading->objects = calloc(loading->shards->count + 1, sizeof(struct store_object *));
+    loading->objects = array_zeroed(loading->shards->count, sizeof(struct store_object *));
     if (!loading->objects)
         return error_set_memory(err);
     for (uint32_t i = 0; i < loading->target->object_count && !status; i++)

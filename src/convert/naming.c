@@ -23,7 +23,7 @@ reshard_status naming_begin(struct naming *naming, const struct naming_options *
     size_t count = count_renames(options);
     *naming = (struct naming){ .options = options };
     naming->is_active = naming_is_asked(options);
-    naming->renames = calloc(count + 1, sizeof(*naming->renames));
+    naming->renames = array_zeroed(count, sizeof(*naming->renames));
     reshard_status status = naming->renames ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {
         status = key_rename_parse(options->renames[i], &naming->renames[i], err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/payload_check.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "base/digest.h"
@@ -311,7 +312,7 @@ static int payload_check_compare_places(const void *a, const void *b, void *cont
 static reshard_status make_order(struct payload_job *job, reshard_error *err)
 {
     const struct catalog *catalog = job->catalog;
-    job->order = malloc(((size_t)catalog->chunk_count + 1) * sizeof(uint32_t));
+    job->order = array_new(catalog->chunk_count, sizeof(uint32_t));
     if (!job->order)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->chunk_count; i++) {
@@ -359,9 +360,9 @@ static reshard_status workers_run(struct payload_job *job, reshard_error *err)
 static reshard_status order_share(struct payload_job *job, const struct team *team, uint32_t **places, reshard_error *err)
 {
     const struct catalog *catalog = job->catalog;
-    uint64_t *bytes = calloc((size_t)job->count + 1, sizeof(*bytes));
-    uint32_t *owners = calloc((size_t)job->count + 1, sizeof(*owners)), count = 0;
-    *places = calloc((size_t)catalog->chunk_count + 1, sizeof(**places));
+    uint64_t *bytes = array_zeroed(job->count, sizeof(*bytes));
+    uint32_t *owners = array_zeroed(job->count, sizeof(*owners)), count = 0;
+    *places = array_zeroed(catalog->chunk_count, sizeof(**places));
     const bool is_there = bytes && owners && *places;
     for (uint32_t i = 0; i < job->count && is_there; i++) {
         bytes[i] = catalog->chunks[job->order[i]].bytes;

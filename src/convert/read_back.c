@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/read_back.h"
 
+#include "base/array.h"
 #include "convert/conversion_second.h"
 #include "convert/tensor_digests.h"
 #include "convert/written_names.h"
@@ -53,9 +54,9 @@ static reshard_status digest_selected(const struct conversion *conversion, const
                                       char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
 {
     const struct catalog *source = conversion->source->source->catalog;
-    uint32_t *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
-    enum dtype *as = malloc(((size_t)source->tensor_count + 1) * sizeof(*as));
-    char(*by_source)[DIGEST_HEX_MAX] = calloc((size_t)source->tensor_count + 1, sizeof(*by_source));
+    uint32_t *tensors = array_new(count, sizeof(*tensors));
+    enum dtype *as = array_new(source->tensor_count, sizeof(*as));
+    char(*by_source)[DIGEST_HEX_MAX] = array_zeroed(source->tensor_count, sizeof(*by_source));
     reshard_status status = tensors && as && by_source ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < count && !status; i++) {
         tensors[i] = conversion->selection.wanted_source[wanted[i]];
@@ -177,8 +178,8 @@ static reshard_status find_compared(const struct conversion *conversion, struct 
 static reshard_status digest_compared(const struct conversion *conversion, struct checkpoint *written, struct comparing *comparing,
                                       reshard_error *err)
 {
-    uint32_t *tensors = malloc(((size_t)comparing->count + 1) * sizeof(*tensors)), count = 0;
-    bool *is_taken = calloc((size_t)written->source->catalog->tensor_count + 1, sizeof(*is_taken));
+    uint32_t *tensors = array_new(comparing->count, sizeof(*tensors)), count = 0;
+    bool *is_taken = array_zeroed(written->source->catalog->tensor_count, sizeof(*is_taken));
     reshard_status status = tensors && is_taken ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < comparing->count && !status; i++) {
         const struct stored_name *found = &comparing->found[i];
@@ -244,10 +245,10 @@ static reshard_status compare_one(struct conversion *conversion, struct checkpoi
 reshard_status read_back_compare(struct conversion *conversion, struct checkpoint *written, reshard_error *err)
 {
     uint32_t wanted = conversion->target.catalog->tensor_count, there = written->source->catalog->tensor_count;
-    struct comparing comparing = { .wanted = calloc((size_t)wanted + 1, sizeof(*comparing.wanted)),
-                                   .found = calloc((size_t)wanted + 1, sizeof(*comparing.found)),
-                                   .before = calloc((size_t)wanted + 1, sizeof(*comparing.before)),
-                                   .after = calloc((size_t)there + 1, sizeof(*comparing.after)) };
+    struct comparing comparing = { .wanted = array_zeroed(wanted, sizeof(*comparing.wanted)),
+                                   .found = array_zeroed(wanted, sizeof(*comparing.found)),
+                                   .before = array_zeroed(wanted, sizeof(*comparing.before)),
+                                   .after = array_zeroed(there, sizeof(*comparing.after)) };
     bool has_memory = comparing.wanted && comparing.found && comparing.before && comparing.after;
     reshard_status status = has_memory ? written_names_make(conversion, written->source, &comparing.names, err) : error_set_memory(err);
     if (!status)

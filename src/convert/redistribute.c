@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/redistribute.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "names/mapping_pack.h"
 
@@ -88,8 +89,8 @@ static reshard_status own_steps_find(const struct transfers *transfers, uint32_t
     const uint32_t count = transfers->plan->step_count;
     *moved = 0;
     *out = (struct own_steps){ .transfers = transfers,
-                               .steps = calloc((size_t)count + 1, sizeof(*out->steps)),
-                               .numbers = calloc((size_t)count + 1, sizeof(*out->numbers)) };
+                               .steps = array_zeroed(count, sizeof(*out->steps)),
+                               .numbers = array_zeroed(count, sizeof(*out->numbers)) };
     if (!out->steps || !out->numbers)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++) {

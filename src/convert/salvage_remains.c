@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/salvage_remains.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 reshard_status remains_begin(struct remains *remains, struct checkpoint *checkpoint, reshard_error *err)
@@ -14,7 +16,7 @@ reshard_status remains_begin(struct remains *remains, struct checkpoint *checkpo
     remains->item_reasons = calloc(items, sizeof(*remains->item_reasons));
     remains->is_proved_tensor = calloc(tensors, sizeof(*remains->is_proved_tensor));
     remains->is_proved_item = calloc(items, sizeof(*remains->is_proved_item));
-    remains->spans = calloc((size_t)catalog->chunk_count + 1, sizeof(*remains->spans));
+    remains->spans = array_zeroed(catalog->chunk_count, sizeof(*remains->spans));
     if (!remains->tensors || !remains->items || !remains->tensor_reasons || !remains->item_reasons || !remains->is_proved_tensor ||
         !remains->is_proved_item || !remains->spans)
         return error_set_memory(err);
@@ -150,7 +152,7 @@ struct places {
 
 static bool places_begin(struct places *places, const struct catalog *catalog)
 {
-    places->all = reallocarray(NULL, (size_t)catalog->chunk_count + catalog->item_count + 1, sizeof(*places->all));
+    places->all = array_new((size_t)catalog->chunk_count + catalog->item_count, sizeof(*places->all));
     return places->all != NULL;
 }
 

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/salvage_replicas.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 reshard_status bad_chunks_init(struct bad_chunks *bad, const struct catalog *catalog, reshard_error *err)
 {
-    bad->why = calloc((size_t)catalog->chunk_count + 1, sizeof(*bad->why));
-    bad->first = calloc((size_t)catalog->chunk_count + 1, sizeof(*bad->first));
+    bad->why = array_zeroed(catalog->chunk_count, sizeof(*bad->why));
+    bad->first = array_zeroed(catalog->chunk_count, sizeof(*bad->first));
     bad->count = catalog->chunk_count;
     return bad->why && bad->first ? RESHARD_OK : error_set_memory(err);
 }

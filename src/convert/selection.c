@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/selection.h"
 
+#include "base/array.h"
 #include "base/sort.h"
 #include "convert/tied_states.h"
 
@@ -327,7 +328,7 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
         status = key_rules_begin(&choice.rules, options->include, options->exclude, options->dtypes, err);
     if (status)
         goto out;
-    choice.wanted_of = malloc(((size_t)catalog->tensor_count + 1) * sizeof(uint32_t));
+    choice.wanted_of = array_new(catalog->tensor_count, sizeof(uint32_t));
     made.wanted = catalog_new(format);
     made.wanted_source = reallocarray(NULL, most, sizeof(uint32_t));
     made.wanted_items = malloc(((size_t)catalog->item_count + 1) * sizeof(uint32_t));

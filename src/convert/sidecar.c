@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checkpoint against its sidecar. */
 #include "convert/sidecar.h"
+#include "base/array.h"
 #include "convert/checkpoint_view.h"
 
 #include "convert/sidecar_parts.h"
@@ -231,7 +232,7 @@ static reshard_status take_digests(struct checking *checking, enum digest_kind k
                                    reshard_error *err)
 {
     struct checkpoint *checkpoint = checking->checkpoint;
-    uint32_t *there = malloc(((size_t)checkpoint->listed_count + 1) * sizeof(*there)), count = 0;
+    uint32_t *there = array_new(checkpoint->listed_count, sizeof(*there)), count = 0;
     if (!there)
         return error_set_memory(err);
     for (uint32_t i = 0; i < checkpoint->listed_count; i++)
@@ -247,8 +248,8 @@ static reshard_status check_tensors(struct checkpoint *checkpoint, const struct 
 {
     uint32_t count = checkpoint->source->catalog->tensor_count;
     struct sidecar_names names = { 0 };
-    checking->hex = calloc((size_t)count + 1, sizeof(*checking->hex));
-    checking->is_covered = cover->tensors = calloc((size_t)count + 1, sizeof(bool));
+    checking->hex = array_zeroed(count, sizeof(*checking->hex));
+    checking->is_covered = cover->tensors = array_zeroed(count, sizeof(bool));
     reshard_status status = checking->hex && cover->tensors ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = take_digests(checking, sidecar->kind, options, err);
@@ -271,7 +272,7 @@ static reshard_status check_items(struct checkpoint *checkpoint, const struct si
 {
     struct sidecar_names names = { 0 };
     struct item_digests digests = { 0 };
-    checking->is_covered = cover->items = calloc((size_t)checkpoint->source->catalog->item_count + 1, sizeof(bool));
+    checking->is_covered = cover->items = array_zeroed(checkpoint->source->catalog->item_count, sizeof(bool));
     reshard_status status = cover->items ? item_digests_begin(checkpoint->source, sidecar->kind, &digests, err) : error_set_memory(err);
     checking->items = &digests;
     if (!status)

@@ -2,6 +2,7 @@
 /* The entries of a sidecar: what tensors and items are called in it, and what stands behind the name. */
 #include "convert/sidecar_parts.h"
 
+#include "base/array.h"
 #include "convert/checkpoint_view.h"
 
 #include <inttypes.h>
@@ -57,7 +58,7 @@ reshard_status sidecar_names_of_tensors(const struct checkpoint *checkpoint, str
     const struct path_part *parts;
     uint32_t count_listed;
     const uint32_t *listed = checkpoint_whole_listing(checkpoint, &count_listed);
-    *out = (struct sidecar_names){ .indices = calloc((size_t)count_listed + 1, sizeof(uint32_t)) };
+    *out = (struct sidecar_names){ .indices = array_zeroed(count_listed, sizeof(uint32_t)) };
     reshard_status status = out->indices ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < count_listed && !status; i++) {
         uint32_t index = listed[i];
@@ -77,7 +78,7 @@ reshard_status sidecar_names_of_items(const struct checkpoint *checkpoint, struc
     const struct catalog *catalog = checkpoint->source->catalog;
     struct path_part single;
     const struct path_part *parts;
-    *out = (struct sidecar_names){ .indices = calloc((size_t)catalog->item_count + 1, sizeof(uint32_t)) };
+    *out = (struct sidecar_names){ .indices = array_zeroed(catalog->item_count, sizeof(uint32_t)) };
     reshard_status status = out->indices ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
         const struct catalog_item *item = &catalog->items[i];

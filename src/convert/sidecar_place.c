@@ -2,6 +2,7 @@
 /* Writing a sidecar: what stands in it, and where it is put. */
 #include "convert/sidecar_parts.h"
 
+#include "base/array.h"
 #include "convert/tensor_digests.h"
 
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static reshard_status put_tensors(struct checkpoint *written, enum digest_kind k
     const struct catalog *catalog = written->source->catalog;
     struct sidecar_names names = { 0 };
     struct buffer type = { 0 };
-    char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)catalog->tensor_count + 1, sizeof(*hex));
+    char(*hex)[DIGEST_HEX_MAX] = array_zeroed(catalog->tensor_count, sizeof(*hex));
     reshard_status status =
         hex ? tensor_digests(written, kind, written->listed, written->listed_count, NULL, options, hex, err) : error_set_memory(err);
     if (!status)

@@ -172,9 +172,9 @@ static reshard_status shared_find(struct state_check *check, struct team *team, 
                                   struct finding_sink *findings, reshard_error *err)
 {
     size_t count = check->catalog->tensor_count;
-    uint32_t *tensors = calloc(count + 1, sizeof(*tensors));
-    char(*hex)[DIGEST_HEX_MAX] = calloc(count + 1, sizeof(*hex));
-    bool *marks = calloc(count + 1, sizeof(*marks));
+    uint32_t *tensors = array_zeroed(count, sizeof(*tensors));
+    char(*hex)[DIGEST_HEX_MAX] = array_zeroed(count, sizeof(*hex));
+    bool *marks = array_zeroed(count, sizeof(*marks));
     uint64_t stateless = 0;
     for (uint32_t i = 0; i < check->names.count; i++)
         stateless += is_stateless(check, i);
@@ -301,7 +301,7 @@ struct copy_check {
 static reshard_status copies_collect(struct copy_check *copies, reshard_error *err)
 {
     const struct checkpoint *checkpoint = copies->check.checkpoint;
-    copies->tensors = calloc((size_t)checkpoint->listed_count + 1, sizeof(*copies->tensors));
+    copies->tensors = array_zeroed(checkpoint->listed_count, sizeof(*copies->tensors));
     if (!copies->tensors)
         return error_set_memory(err);
     for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
@@ -335,7 +335,7 @@ static reshard_status copies_sample(struct copy_check *copies, const struct engi
 {
     const struct catalog *catalog = copies->check.catalog;
     struct name_map rows = { 0 };
-    uint32_t *row = calloc((size_t)copies->count + 1, sizeof(*row)), *held = calloc((size_t)copies->count + 1, sizeof(*held)), kept = 0;
+    uint32_t *row = array_zeroed(copies->count, sizeof(*row)), *held = array_zeroed(copies->count, sizeof(*held)), kept = 0;
     reshard_status status = row && held ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < copies->count && !status; i++) {
         const uint32_t tensor = copies->tensors[i];
@@ -390,7 +390,7 @@ reshard_status state_check_copies(struct checkpoint *checkpoint, struct team *te
     if (!status)
         status = copies_sample(&copies, engine, err);
     if (!status && copies.count > 1) {
-        hex = calloc((size_t)checkpoint->source->catalog->tensor_count + 1, sizeof(*hex));
+        hex = array_zeroed(checkpoint->source->catalog->tensor_count, sizeof(*hex));
         status = hex ? tensor_digests_shared(team, checkpoint, DIGEST_XXH3, copies.tensors, copies.count, engine, hex, err)
                      : error_set_memory(err);
     }

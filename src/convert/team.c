@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/team.h"
 
+#include "base/array.h"
 #include "base/cursor.h"
 
 #include <stdlib.h>
@@ -164,7 +165,7 @@ static reshard_status findings_unpack(const struct team *team, const struct comm
     *count = 0;
     for (uint32_t rank = 0; rank < team_size(team); rank++)
         room += gathered->parts[rank].size / 32;
-    *out = calloc(room + 1, sizeof(**out));
+    *out = array_zeroed(room, sizeof(**out));
     if (!*out)
         return error_set_memory(err);
     for (uint32_t rank = 0; rank < team_size(team); rank++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/redistribute.h"
 
+#include "base/array.h"
 #include "base/sort.h"
 #include "convert/memory_catalog.h"
 #include "formats/live.h"
@@ -124,10 +125,10 @@ static reshard_status transfers_choose(struct transfers *transfers, reshard_erro
 {
     const struct plan *plan = transfers->plan;
     struct choice choice = { .transfers = transfers,
-                             .order = calloc((size_t)transfers->source->chunk_count * 2 + 1, sizeof(*choice.order)),
-                             .place = calloc((size_t)transfers->source->chunk_count + 1, sizeof(*choice.place)),
+                             .order = array_zeroed((size_t)transfers->source->chunk_count * 2, sizeof(*choice.order)),
+                             .place = array_zeroed(transfers->source->chunk_count, sizeof(*choice.place)),
                              .sent = calloc(transfers->rank_count, sizeof(*choice.sent)) };
-    transfers->chosen = calloc((size_t)plan->step_count + 1, sizeof(*transfers->chosen));
+    transfers->chosen = array_zeroed(plan->step_count, sizeof(*transfers->chosen));
     bool is_there = choice.order && choice.place && choice.sent && transfers->chosen;
     if (is_there)
         choice_sort(&choice);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/verify.h"
+#include "base/array.h"
 #include "convert/checkpoint_view.h"
 
 #include "base/cursor.h"
@@ -111,8 +112,8 @@ static reshard_status compare_replicas(struct checkpoint *checkpoint, const uint
 /* By tensor: which rank compares its replicas. */
 static uint32_t *replica_owners(const struct team *team, const struct catalog *catalog)
 {
-    uint64_t *bytes = calloc((size_t)catalog->tensor_count + 1, sizeof(*bytes));
-    uint32_t *owners = calloc((size_t)catalog->tensor_count + 1, sizeof(*owners));
+    uint64_t *bytes = array_zeroed(catalog->tensor_count, sizeof(*bytes));
+    uint32_t *owners = array_zeroed(catalog->tensor_count, sizeof(*owners));
     for (uint32_t i = 0; i < catalog->chunk_count && bytes; i++)
         bytes[catalog->chunks[i].tensor] += catalog->chunks[i].flags & CHUNK_REPLICA ? catalog->chunks[i].bytes : 0;
     if (bytes && owners)
@@ -273,7 +274,7 @@ static reshard_status verify_all(struct checkpoint *checkpoint, const struct ver
     if (status)
         return status;
     report_warnings(checkpoint, findings);
-    struct value_stats *stats = calloc((size_t)source->catalog->tensor_count + 1, sizeof(*stats));
+    struct value_stats *stats = array_zeroed(source->catalog->tensor_count, sizeof(*stats));
     if (!stats)
         return error_set_memory(err);
     status = finding_sink_status(findings, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/weight_copies.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "convert/tensor_digests.h"
 #include "mapping/map_state.h"
@@ -123,7 +124,7 @@ static uint32_t weight_upper_bound(const struct sort_entry *entries, uint32_t lo
 /* Owners of one type and shape come in the order of their samples. */
 static reshard_status weight_sample_owners(struct weight_copies *copies, uint32_t begin, uint32_t end, reshard_error *err)
 {
-    struct sort_entry *spare = malloc(((size_t)(end - begin) + 1) * sizeof(*spare));
+    struct sort_entry *spare = array_new((size_t)(end - begin), sizeof(*spare));
     reshard_status status = spare ? work_spend_steps(copies->checkpoint->source->limits.budget, end - begin, err) : error_set_memory(err);
     for (uint32_t i = begin; i < end && !status; i++) {
         uint32_t owner = copies->owners[i].value;

@@ -316,7 +316,7 @@ static reshard_status name_entries(struct paddle_archive *archive, bool *is_name
 
 static reshard_status read_names_and_kinds(struct paddle_archive *archive, reshard_error *err)
 {
-    bool *is_named = calloc((size_t)archive->tensor_count + 1, sizeof(*is_named));
+    bool *is_named = array_zeroed(archive->tensor_count, sizeof(*is_named));
     if (!is_named)
         return error_set_memory(err);
     reshard_status status = name_entries(archive, is_named, err);

@@ -416,7 +416,7 @@ static reshard_status put_all(const struct paddle_content *content, pickle_sink 
         w.dtypes[i] = PICKLE_NO_MEMO;
     if (content->count >= UINT32_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "a file of more than 2^32 members");
-    w.keys = malloc((content->count + 1) * sizeof(*w.keys));
+    w.keys = array_new(content->count, sizeof(*w.keys));
     if (!w.keys)
         return error_set_memory(err);
     pickle_stream_begin(&w.stream, content->protocol, sink, context);

@@ -193,12 +193,12 @@ reshard_status pickle_graph_write(const struct value *root, uint32_t graph_count
                                   reshard_error *err)
 {
     struct graph_writing graph = { .work = work, .err = err };
-    graph.memo = reallocarray(NULL, (size_t)graph_count + 1, sizeof(*graph.memo));
-    graph.is_open = calloc((size_t)graph_count + 1, sizeof(*graph.is_open));
+    graph.memo = array_new(graph_count, sizeof(*graph.memo));
+    graph.is_open = array_zeroed(graph_count, sizeof(*graph.is_open));
     reshard_status status = graph.memo && graph.is_open ? RESHARD_OK : error_set_memory(err), ended;
     pickle_stream_begin(&graph.stream, 4, pickle_sink_buffer, out);
     if (!status) {
-        memset(graph.memo, 0xFF, ((size_t)graph_count + 1) * sizeof(*graph.memo));
+        memset(graph.memo, 0xFF, (size_t)graph_count * sizeof(*graph.memo));
         status = graph_save(&graph, root);
     }
     while (!status && graph.count && !graph.stream.status)

@@ -4,6 +4,7 @@
  * the machine, the object, and the storage keys; then, for each key, the number of elements and the raw bytes, little-endian always.
  */
 #include "base/checked.h"
+#include "base/array.h"
 #include "base/cursor.h"
 #include "encoding/torch_save_parts.h"
 
@@ -117,7 +118,7 @@ static reshard_status torch_save_legacy_read_storages(struct torch_reading *read
     struct str bytes;
     struct pickle_report report;
     struct buffer copy = { 0 };
-    bool *is_read = calloc((size_t)archive->storage_count + 1, sizeof(*is_read));
+    bool *is_read = array_zeroed(archive->storage_count, sizeof(*is_read));
     uint64_t start = stream->position;
     reshard_status status = is_read ? torch_stream_pickle(stream, &bytes, err) : error_set_memory(err);
     if (!status && !buffer_append_str(&copy, bytes))

@@ -18,7 +18,7 @@ static struct value *shard_made(struct torch_shard_maker *maker, struct value *v
 
 static struct value *shard_make_list(struct torch_shard_maker *maker, enum value_kind kind, struct value *const *items, size_t count)
 {
-    struct value **kept = arena_array(&maker->graph->arena, count + 1, sizeof(*kept));
+    struct value **kept = arena_array(&maker->graph->arena, count, sizeof(*kept));
     for (size_t i = 0; i < count; i++)
         maker->failed = maker->failed || !items[i];
     if (!kept || maker->failed)
@@ -187,7 +187,7 @@ static int32_t *list_ranks(struct torch_shard_maker *maker, const struct torch_m
         base -= maker->number / mesh->stride[i] % mesh->shape[i] * mesh->stride[i];
         total *= (size_t)mesh->shape[i];
     }
-    int32_t *ranks = calloc(total + 1, sizeof(*ranks));
+    int32_t *ranks = array_zeroed(total, sizeof(*ranks));
     for (size_t i = 0; ranks && i < total; i++) {
         size_t rest = i;
         int64_t rank = base;
@@ -202,7 +202,7 @@ static int32_t *list_ranks(struct torch_shard_maker *maker, const struct torch_m
 
 static struct value *make_ranks(struct torch_shard_maker *maker, const int32_t *ranks, size_t count, enum value_kind kind)
 {
-    struct value **items = arena_array(&maker->graph->arena, count + 1, sizeof(*items));
+    struct value **items = arena_array(&maker->graph->arena, count, sizeof(*items));
     for (size_t i = 0; items && i < count; i++)
         items[i] = make_int(maker, ranks[i]);
     return items && !maker->failed ? shard_made(maker, value_new_list(maker->graph, kind, items, count)) : shard_made(maker, NULL);
@@ -448,8 +448,8 @@ static bool list_shards(struct torch_shard_maker *maker, const struct torch_shar
                         struct all_shards *out)
 {
     int64_t start[RANK_MAX], extent[RANK_MAX];
-    out->metadata = arena_array(&maker->graph->arena, (size_t)maker->world + 1, sizeof(*out->metadata));
-    out->devices = arena_array(&maker->graph->arena, (size_t)maker->world + 1, sizeof(*out->devices));
+    out->metadata = arena_array(&maker->graph->arena, maker->world, sizeof(*out->metadata));
+    out->devices = arena_array(&maker->graph->arena, maker->world, sizeof(*out->devices));
     maker->failed = maker->failed || !out->metadata || !out->devices;
     for (uint32_t i = 0; !maker->failed && i < maker->world; i++) {
         maker->failed = torch_layout_box(layout, i, maker->world, rank, shape, start, extent, NULL) != RESHARD_OK;

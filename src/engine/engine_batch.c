@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "engine/engine_blocks.h"
+#include "base/array.h"
 #include "engine/engine_cut.h"
 
 #define STREAM_TARGET_MAX ((uint64_t)1 << 20) /* windows stay in a CPU's cache between reading and hashing */
@@ -186,7 +187,7 @@ static reshard_status tensors_cut(struct cutter *cutter, const uint32_t *first, 
             status = tensor_cut(cutter, t, steps + first[t], first[t + 1] - first[t], err);
         return status ? status : batch_close(cutter, err);
     }
-    uint8_t *is_done = calloc((size_t)plan->target->tensor_count + 1, 1);
+    uint8_t *is_done = array_zeroed(plan->target->tensor_count, 1);
     if (!is_done)
         return error_set_memory(err);
     for (uint32_t i = 0; i < plan->step_count && !status; i++) {
@@ -211,7 +212,7 @@ reshard_status job_list_make(const struct layout_mode *mode, const struct engine
     *out = (struct job_list){ 0 };
     int64_t no_axes = 0; /* what boxes without axes point at */
     uint32_t *first = calloc((size_t)plan->target->tensor_count + 2, sizeof(*first));
-    uint32_t *steps = reallocarray(NULL, (size_t)plan->step_count + 1, sizeof(*steps));
+    uint32_t *steps = array_new(plan->step_count, sizeof(*steps));
     reshard_status status = RESHARD_OK;
     if (first && steps && buffer_append(&out->box_bytes, &no_axes, sizeof(no_axes))) {
         steps_by_tensor(plan, first, steps);

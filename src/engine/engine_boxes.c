@@ -5,6 +5,7 @@
  */
 #include "engine/engine.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "kernels/copy.h"
 
@@ -32,9 +33,9 @@ static void boxes_target_release(struct boxes_target *target, uint32_t count)
 static reshard_status boxes_target_new(const struct engine_source *source, uint32_t count, struct boxes_target *out, reshard_error *err)
 {
     *out = (struct boxes_target){ .catalog = catalog_new("memory"),
-                                  .recipes = calloc((size_t)count + 1, sizeof(*out->recipes)),
-                                  .objects = calloc((size_t)count + 1, sizeof(struct store_object *)),
-                                  .payload_bytes = calloc((size_t)count + 1, sizeof(*out->payload_bytes)) };
+                                  .recipes = array_zeroed(count, sizeof(*out->recipes)),
+                                  .objects = array_zeroed(count, sizeof(struct store_object *)),
+                                  .payload_bytes = array_zeroed(count, sizeof(*out->payload_bytes)) };
     if (!out->catalog || !out->recipes || !out->objects || !out->payload_bytes)
         return error_set_memory(err);
     out->catalog->limits = *source->limits;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/cursor.h"
+#include "base/array.h"
 #include "base/hash.h"
 #include "engine/engine_state.h"
 
@@ -101,8 +102,8 @@ reshard_status journal_open(struct engine *engine, struct store_txn *txn, reshar
         size_t needed = RECORD_HEAD_BYTES + RECORD_TAIL_BYTES + job_record_bytes(&engine->list.jobs[i]);
         record_max = needed > record_max ? needed : record_max;
     }
-    journal->is_done = calloc((size_t)job_count + 1, 1);
-    journal->finished = reallocarray(NULL, (size_t)job_count + 1, sizeof(*journal->finished));
+    journal->is_done = array_zeroed(job_count, 1);
+    journal->finished = array_new(job_count, sizeof(*journal->finished));
     if (!journal->is_done || !journal->finished || !buffer_reserve(&journal->record, record_max))
         return error_set_memory(err);
     reshard_status status = store_txn_journal_read(txn, &text, err);

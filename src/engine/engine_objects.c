@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine_origin.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 /* Open source objects kept at most. Many more may be in use at once by jobs that read mapped ones. */
@@ -17,8 +19,8 @@ reshard_status origins_init(struct origins *origins, const struct engine_source 
     if (pthread_mutex_init(&origins->lock, NULL))
         return error_set(err, RESHARD_ERR_MEMORY, "cannot make a lock");
     uint32_t count = source->catalog->object_count;
-    origins->slots = calloc((size_t)count + 1, sizeof(*origins->slots));
-    origins->open = calloc((size_t)count + 1, sizeof(*origins->open));
+    origins->slots = array_zeroed(count, sizeof(*origins->slots));
+    origins->open = array_zeroed(count, sizeof(*origins->open));
     origins->open_capacity = count;
     if (origins->slots && origins->open)
         return RESHARD_OK;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "engine/engine_state.h"
 #include "base/digest.h"
 
@@ -14,7 +15,7 @@
 static reshard_status crcs_combine(const struct engine *engine, uint32_t *crcs, reshard_error *err)
 {
     const struct catalog *target = engine->plan->target;
-    uint64_t *sizes = calloc((size_t)target->chunk_count + 1, sizeof(*sizes));
+    uint64_t *sizes = array_zeroed(target->chunk_count, sizeof(*sizes));
     reshard_status status = sizes ? RESHARD_OK : error_set_memory(err);
     /* The plan may be a part of another: CRCs of chunks that it does not write are left alone. */
     for (uint32_t i = 0; i < engine->list.crc_count && !status; i++)
@@ -41,7 +42,7 @@ static reshard_status crcs_combine(const struct engine *engine, uint32_t *crcs, 
 
 static reshard_status run_work(struct engine *engine, uint32_t *crcs, struct store_txn *journal, reshard_error *err)
 {
-    engine->crc_parts = calloc((size_t)engine->list.crc_count + 1, sizeof(*engine->crc_parts));
+    engine->crc_parts = array_zeroed(engine->list.crc_count, sizeof(*engine->crc_parts));
     if (!engine->crc_parts)
         return error_set_memory(err);
     reshard_status status = journal_open(engine, journal, err);

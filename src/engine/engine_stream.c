@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/checked.h"
+#include "base/array.h"
 #include "engine/engine_state.h"
 
 /* Adds the tensor to the target: of the given shape, with one chunk from *offset on. */
@@ -68,7 +69,7 @@ static reshard_status stream_plan(const struct engine_source *source, const uint
     static const int64_t origin[RANK_MAX];
     uint64_t offset = 0;
     reshard_status status = RESHARD_OK;
-    struct recipe *recipes = calloc((size_t)count + 1, sizeof(*recipes));
+    struct recipe *recipes = array_zeroed(count, sizeof(*recipes));
     if (!recipes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count && !status; i++) {
@@ -119,7 +120,7 @@ static reshard_status made_plan(const struct engine_source *source, const struct
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < count; i++)
         total += made->first[tensors[i] + 1] - made->first[tensors[i]];
-    struct recipe *recipes = total < UINT32_MAX ? calloc(total + 1, sizeof(*recipes)) : NULL;
+    struct recipe *recipes = total < UINT32_MAX ? array_zeroed(total, sizeof(*recipes)) : NULL;
     if (!recipes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count && !status; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/live.h"
 
+#include "base/array.h"
 #include "encoding/json.h"
 
 #include <inttypes.h>
@@ -137,7 +138,7 @@ static const struct format_driver format_live = {
 
 static reshard_status live_store(const struct live_state *state, struct store **out, reshard_error *err)
 {
-    struct store_region *regions = calloc(state->shard_count + 1, sizeof(*regions));
+    struct store_region *regions = array_zeroed(state->shard_count, sizeof(*regions));
     reshard_status status = regions ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < state->shard_count && !status; i++) {
         const struct shard *shard = &state->shards[i];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/driver.h"
 
+#include "base/array.h"
 #include "base/sort.h"
 
 #include <stdlib.h>
@@ -109,8 +110,8 @@ reshard_status target_seal(struct target *target, reshard_error *err)
     reshard_status status = catalog_seal(catalog, true, err);
     if (status)
         return status;
-    struct sort_entry *order = reallocarray(NULL, (size_t)catalog->chunk_count * 2 + 1, sizeof(*order));
-    target->chunks = calloc((size_t)catalog->chunk_count + 1, sizeof(*target->chunks));
+    struct sort_entry *order = array_new((size_t)catalog->chunk_count * 2, sizeof(*order));
+    target->chunks = array_zeroed(catalog->chunk_count, sizeof(*target->chunks));
     target->first_chunk = calloc((size_t)catalog->object_count + 1, sizeof(*target->first_chunk));
     if (order && target->chunks && target->first_chunk)
         chunks_by_object(catalog, order, target);

@@ -68,7 +68,7 @@ reshard_status map_chain_record(const struct map_program *list, struct map_chain
         if (!record_statement(out, &list->statements[i]))
             return error_set_memory(err);
     }
-    out->by_target = reallocarray(NULL, (size_t)out->count + 1, sizeof(*out->by_target));
+    out->by_target = array_new(out->count, sizeof(*out->by_target));
     if (!out->by_target)
         return error_set_memory(err);
     if (out->count)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proof behind an inverse: both mappings, one after the other. */
 #include "mapping/map_invert.h"
+#include "base/array.h"
 #include "mapping/map_report.h"
 
 #include <stdlib.h>
@@ -123,7 +124,7 @@ reshard_status map_compose_is_identity(const struct map_result *forward, const s
                                        const struct limits *limits, bool *is_identity, uint32_t *bad, reshard_error *err)
 {
     uint32_t middle = map_space_tensor_count(forward->target), next = 0;
-    struct composition composition = { forward, back, source, calloc((size_t)middle + 1, sizeof(uint32_t)), 0, limits->box_checks };
+    struct composition composition = { forward, back, source, array_zeroed(middle, sizeof(uint32_t)), 0, limits->box_checks };
     if (!composition.first)
         return error_set_memory(err);
     for (uint32_t i = 0; i < middle; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_engine_parts.h"
 
+#include "base/array.h"
 #include "mapping/map_macro.h"
 #include "mapping/map_permute.h"
 
@@ -554,7 +555,7 @@ reshard_status map_execute(const struct map_engine_input *input, struct map_resu
     struct map_machine machine = { .input = input, .result = out };
     out->arena.bytes_max = input->limits->map_bytes < SIZE_MAX ? (size_t)input->limits->map_bytes : SIZE_MAX;
     machine.workshop = (struct map_workshop){ .arena = &out->arena, .pieces_max = input->limits->map_pieces };
-    machine.inputs = calloc((size_t)weights + 1, sizeof(*machine.inputs));
+    machine.inputs = array_zeroed(weights, sizeof(*machine.inputs));
     out->removed = arena_zalloc(&out->arena, (size_t)weights + 1);
     out->used = arena_zalloc(&out->arena, (size_t)weights + 1);
     out->traces = arena_array(&out->arena, input->program->count, sizeof(*out->traces));

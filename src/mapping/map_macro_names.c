@@ -130,7 +130,7 @@ static struct star_match *star_matches(const struct map_space *space, const stru
 {
     uint32_t first, end;
     map_space_prefix(space, pattern->literals[0], &first, &end);
-    struct star_match *matches = calloc((size_t)(end - first) + 1, sizeof(*matches));
+    struct star_match *matches = array_zeroed((size_t)(end - first), sizeof(*matches));
     *count = 0;
     for (uint32_t i = first; matches && i < end; i++) {
         struct str values[MAP_HOLE_KINDS] = { 0 }, name = space->weights[space->sorted[i]].name;

@@ -5,6 +5,8 @@
  */
 #include "mapping/map_space.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 static bool map_outline_is_digit(char c)
@@ -46,7 +48,7 @@ static void group(struct map_space *space, const uint32_t *of)
 reshard_status map_space_outline(struct map_space *space, reshard_error *err)
 {
     struct buffer text = { 0 };
-    uint32_t *of = calloc((size_t)space->sorted_count + 1, sizeof(*of));
+    uint32_t *of = array_zeroed(space->sorted_count, sizeof(*of));
     reshard_status status = of ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < space->sorted_count && !status; i++) {
         buffer_clear(&text);
@@ -56,7 +58,7 @@ reshard_status map_space_outline(struct map_space *space, reshard_error *err)
     }
     if (!status) {
         space->outline_first = arena_zalloc(&space->arena, ((size_t)space->outlines.count + 2) * sizeof(*space->outline_first));
-        space->outline_weights = arena_array(&space->arena, (size_t)space->sorted_count + 1, sizeof(*space->outline_weights));
+        space->outline_weights = arena_array(&space->arena, space->sorted_count, sizeof(*space->outline_weights));
         status = space->outline_first && space->outline_weights ? RESHARD_OK : error_set_memory(err);
     }
     if (!status)

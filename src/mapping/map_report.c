@@ -31,7 +31,7 @@ static bool casts_round(const struct map_cast *casts, enum dtype source)
 static reshard_status group_copies(const struct map_result *result, uint32_t tensors, struct map_report *report, reshard_error *err)
 {
     report->first_copy = arena_zalloc(&report->arena, ((size_t)tensors + 2) * sizeof(*report->first_copy));
-    report->by_source = arena_array(&report->arena, (size_t)result->copy_count + 1, sizeof(*report->by_source));
+    report->by_source = arena_array(&report->arena, result->copy_count, sizeof(*report->by_source));
     if (!report->first_copy || !report->by_source)
         return error_set_memory(err);
     uint32_t *ends = report->first_copy + 1;
@@ -68,7 +68,7 @@ static reshard_status measure_tensor(const struct map_result *result, const stru
     uint32_t first = report->first_copy[index], count = report->first_copy[index + 1] - first, pair[2];
     reshard_status status = RESHARD_OK;
     shape_volume(source->rank, source->shape, &use->elements);
-    struct join_box *pieces = arena_array(&arena, (size_t)count + 1, sizeof(*pieces));
+    struct join_box *pieces = arena_array(&arena, count, sizeof(*pieces));
     if (!pieces)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count && !status; i++) {

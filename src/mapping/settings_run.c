@@ -263,7 +263,7 @@ static enum match match_marks(struct run *run, const struct settings_pattern *pa
     int64_t mark;
     if (pattern->a.variable < 0 || !value_as_sequence(value, &items, &count) || count > LIST_MAX)
         return MATCH_NO;
-    struct value **positions = arena_array(&run->graph->arena, count + 1, sizeof(*positions));
+    struct value **positions = arena_array(&run->graph->arena, count, sizeof(*positions));
     for (size_t i = 0; i < count && positions; i++) {
         if (!value_as_int(items[i], &mark) || (mark != 0 && mark != 1))
             return MATCH_NO;
@@ -351,7 +351,7 @@ static struct value *make_list(struct run *run, const struct settings_pattern *p
         if (!known(run, segments[i].count, &count) || count < 0 || count > LIST_MAX || (total += count) > LIST_MAX)
             return NULL;
     }
-    struct value **items = arena_array(&run->graph->arena, (size_t)total + 1, sizeof(*items));
+    struct value **items = arena_array(&run->graph->arena, total, sizeof(*items));
     for (uint32_t i = 0; i < pattern->segment_count && items; i++) {
         for (known(run, segments[i].count, &count); count > 0; count--) {
             if (!(items[at++] = settings_run_make_simple(run, &segments[i].element)))
@@ -370,7 +370,7 @@ static struct value *make_marks(struct run *run, const struct settings_pattern *
     if (pattern->a.variable < 0 || !run->bound[pattern->a.variable] || !known(run, pattern->b, &count) || count < 0 || count > LIST_MAX ||
         !value_as_sequence(run->bound[pattern->a.variable], &positions, &position_count))
         return NULL;
-    struct value **items = arena_array(&run->graph->arena, (size_t)count + 1, sizeof(*items));
+    struct value **items = arena_array(&run->graph->arena, count, sizeof(*items));
     for (int64_t i = 0; i < count && items; i++) {
         if (!(items[i] = made(run, value_new_int(run->graph, 1))))
             return NULL;

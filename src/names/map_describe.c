@@ -2,6 +2,7 @@
 /* Descriptions of name spaces: JSON instead of a checkpoint. */
 #include "names/map_values.h"
 
+#include "base/array.h"
 #include "encoding/json.h"
 #include "kernels/cast.h"
 
@@ -104,7 +105,7 @@ static reshard_status read_data(struct str key, const struct value *list, enum d
     unsigned element_bytes = dtype_element_bytes(dtype);
     if (!value_as_sequence(list, &items, &count) || (int64_t)count != elements)
         return map_describe_fail(err, key, "'data' is no flat list of as many numbers as the shape has elements");
-    uint8_t *bytes = calloc(count + 1, element_bytes ? element_bytes : 1);
+    uint8_t *bytes = array_zeroed(count, element_bytes ? element_bytes : 1);
     if (!bytes)
         return error_set_memory(err);
     *out = bytes;
@@ -151,7 +152,7 @@ static reshard_status map_describe_read_root(const struct value *root, struct ma
         return error_set(err, RESHARD_ERR_FORMAT, "description: expected {\"tensors\": {key: {\"dtype\", \"shape\"}}}");
     if (initial && !read_double(initial, &out->initial))
         return error_set(err, RESHARD_ERR_FORMAT, "description: 'initial' is no number");
-    out->values = calloc(tensors->list.count / 2 + 1, sizeof(*out->values));
+    out->values = array_zeroed(tensors->list.count / 2, sizeof(*out->values));
     if (!out->values)
         return error_set_memory(err);
     for (size_t i = 0; i + 1 < tensors->list.count && !status; i += 2)

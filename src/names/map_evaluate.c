@@ -2,6 +2,7 @@
 /* What a mapping makes of small values: slow and plain on purpose. */
 #include "names/map_values.h"
 
+#include "base/array.h"
 #include "base/decimal_text.h"
 #include "kernels/cast.h"
 
@@ -151,7 +152,7 @@ static reshard_status evaluate_tensor(struct evaluation *evaluation, uint32_t in
     if (!shape_volume(tensor->rank, tensor->shape, &count) || !dtype_bytes(tensor->dtype, (uint64_t)count, &bytes) ||
         bytes > limits->item_bytes)
         return error_set_limit(evaluation->err, "item_bytes", UINT64_MAX, limits->item_bytes);
-    char *elements = calloc((size_t)bytes + 1, 1);
+    char *elements = array_zeroed(bytes, 1);
     if (!elements)
         return error_set_memory(evaluation->err);
     reshard_status status = RESHARD_OK;
@@ -178,7 +179,7 @@ reshard_status map_values_evaluate(const struct map_result *result, const struct
                                    const struct limits *limits, struct buffer *out, reshard_error *err)
 {
     uint32_t count = map_space_tensor_count(result->target);
-    uint32_t *first = calloc((size_t)count + 1, sizeof(*first)), *sorted = calloc((size_t)count + 1, sizeof(*sorted));
+    uint32_t *first = array_zeroed(count, sizeof(*first)), *sorted = array_zeroed(count, sizeof(*sorted));
     struct evaluation evaluation = { .result = result, .source = source, .initial = initial, .order = first, .out = out, .err = err };
     reshard_status status = first && sorted ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < count; i++) {

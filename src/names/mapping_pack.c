@@ -96,7 +96,7 @@ static void *mapping_read_room(struct mapping_reader *reader, size_t bytes, size
     uint32_t number;
     if (!cursor_u32le(&reader->cursor, &number) || number > cursor_left(&reader->cursor) / bytes)
         return NULL;
-    void *room = arena_array(reader->arena, (size_t)number + 1, element_size);
+    void *room = arena_array(reader->arena, number, element_size);
     reader->is_short = !room;
     *count = number;
     return room;

@@ -59,8 +59,8 @@ reshard_status recipe_table_close(struct recipe_table *table, uint32_t target_co
 reshard_status recipes_read(const struct recipe *recipes, uint32_t count, uint32_t source_count, uint32_t **out, uint32_t *out_count,
                             reshard_error *err)
 {
-    uint8_t *is_read = calloc((size_t)source_count + 1, 1);
-    *out = reallocarray(NULL, (size_t)source_count + 1, sizeof(**out));
+    uint8_t *is_read = array_zeroed(source_count, 1);
+    *out = array_new(source_count, sizeof(**out));
     *out_count = 0;
     for (uint32_t i = 0; i < count && is_read; i++) {
         if (recipes[i].source_tensor != RECIPE_FILL)
@@ -328,8 +328,8 @@ static bool boxes_of(const struct composer *composer, uint32_t middle, bool is_r
     uint32_t begin = is_read ? composer->first_read[middle] : chain->before->first[middle];
     uint32_t end = is_read ? composer->first_read[middle + 1] : chain->before->first[middle + 1];
     size_t rank = (size_t)chain->middle[middle].rank;
-    *boxes = reallocarray(NULL, (size_t)(end - begin) + 1, sizeof(**boxes));
-    *vectors = reallocarray(NULL, (size_t)(end - begin) * rank + 1, sizeof(**vectors));
+    *boxes = array_new((size_t)(end - begin), sizeof(**boxes));
+    *vectors = array_new((size_t)(end - begin) * rank, sizeof(**vectors));
     if (!*boxes || !*vectors)
         return false;
     for (uint32_t i = begin; i < end; i++) {
@@ -367,7 +367,7 @@ static reshard_status index_reads(struct composer *composer, uint32_t middle_cou
 {
     const struct recipe_table *after = composer->chain->after;
     reshard_status status = RESHARD_OK;
-    composer->reads = calloc((size_t)after->count + 1, sizeof(*composer->reads));
+    composer->reads = array_zeroed(after->count, sizeof(*composer->reads));
     composer->first_read = calloc((size_t)middle_count + 2, sizeof(*composer->first_read));
     if (!composer->reads || !composer->first_read)
         return error_set_memory(composer->err);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "names/mapping_stage.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -223,7 +225,7 @@ static reshard_status run_text(const struct mapping_stage *before, const struct 
 
 static struct recipe_side *sides_of_space(const struct map_space *space)
 {
-    struct recipe_side *sides = calloc((size_t)map_space_tensor_count(space) + 1, sizeof(*sides));
+    struct recipe_side *sides = array_zeroed((size_t)map_space_tensor_count(space), sizeof(*sides));
     for (uint32_t i = 0; sides && i < map_space_tensor_count(space); i++)
         sides[i] = (struct recipe_side){ space->tensors[i].dtype, space->tensors[i].rank };
     return sides;
@@ -231,7 +233,7 @@ static struct recipe_side *sides_of_space(const struct map_space *space)
 
 static struct recipe_side *sides_of_catalog(const struct catalog *catalog)
 {
-    struct recipe_side *sides = calloc((size_t)catalog->tensor_count + 1, sizeof(*sides));
+    struct recipe_side *sides = array_zeroed(catalog->tensor_count, sizeof(*sides));
     for (uint32_t i = 0; sides && i < catalog->tensor_count; i++)
         sides[i] = (struct recipe_side){ catalog->tensors[i].dtype, catalog->tensors[i].rank };
     return sides;
@@ -280,7 +282,7 @@ reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog 
 reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena, struct note_list *out,
                               reshard_error *err)
 {
-    int64_t *read = calloc((size_t)source->tensor_count + 1, sizeof(*read));
+    int64_t *read = array_zeroed(source->tensor_count, sizeof(*read));
     reshard_status status = read ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < stage->table.count && !status; i++) {
         const struct recipe *recipe = &stage->table.recipes[i];

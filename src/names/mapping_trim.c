@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "names/mapping_trim.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 /* Which tensors lose rows; whether any does. */
@@ -73,7 +75,7 @@ static reshard_status cut_tensors(const struct mapping_stage *before, const bool
 
 reshard_status mapping_trim(struct mapping_stage **stage, const struct model_settings *settings, int64_t rows, reshard_error *err)
 {
-    bool *is_padded = calloc((size_t)map_space_tensor_count((*stage)->space) + 1, sizeof(*is_padded));
+    bool *is_padded = array_zeroed((size_t)map_space_tensor_count((*stage)->space), sizeof(*is_padded));
     if (!is_padded)
         return error_set_memory(err);
     if (rows <= 0 || !find_padded((*stage)->space, settings, rows, is_padded)) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/flat_buffers.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "tensor/box.h"
 
@@ -140,9 +141,9 @@ reshard_status flat_buffers_make(const struct rank_parameter *parameters, uint32
         return error_set(err, RESHARD_ERR_FORMAT, "impossible optimizer buffers: data-parallel size %" PRId64 ", bucket size %" PRId64,
                          rules->dp, rules->bucket_size);
     /* Of what is given, a parameter makes at most one buffer, one place and two buckets. */
-    out->buffers = calloc((size_t)count + 1, sizeof(*out->buffers));
-    out->places = calloc((size_t)count + 1, sizeof(*out->places));
-    out->buckets = calloc((size_t)count + 1, 2 * sizeof(*out->buckets));
+    out->buffers = array_zeroed(count, sizeof(*out->buffers));
+    out->places = array_zeroed(count, sizeof(*out->places));
+    out->buckets = array_zeroed(count, 2 * sizeof(*out->buckets));
     if (!out->buffers || !out->places || !out->buckets) {
         flat_buffers_release(out);
         return error_set_memory(err);

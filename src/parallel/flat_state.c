@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/flat_state.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -99,7 +101,7 @@ static reshard_status take_buffers(const struct torch_archive *archive, const st
 {
     size_t pairs = state->list.count / 2;
     *count = 0;
-    *out = calloc(pairs + 1, sizeof(**out));
+    *out = array_zeroed(pairs, sizeof(**out));
     if (!*out)
         return error_set_memory(err);
     for (size_t i = 0; i < pairs; i++) {
@@ -127,7 +129,7 @@ static struct rank_parameter *with_gradients(const struct rank_parameter *parame
                                              uint32_t buffer_count)
 {
     enum dtype gradient[DTYPE_COUNT];
-    struct rank_parameter *made = calloc((size_t)count + 1, sizeof(*made));
+    struct rank_parameter *made = array_zeroed(count, sizeof(*made));
     if (!made)
         return NULL;
     for (int i = 0; i < DTYPE_COUNT; i++)
@@ -190,7 +192,7 @@ static reshard_status flat_state_relate(const struct training_run *run, const st
     struct flat_buffers made = { 0 };
     struct flat_buffer_rules rules;
     bool changed = false;
-    int64_t *sizes = calloc((size_t)stored_count + 1, sizeof(*sizes));
+    int64_t *sizes = array_zeroed(stored_count, sizeof(*sizes));
     if (!sizes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < stored_count; i++)

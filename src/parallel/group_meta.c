@@ -47,7 +47,7 @@ static reshard_status is_new_group(struct name_map *known, const struct value *g
 reshard_status group_meta_list(const struct group_meta *meta, bool of_experts, struct value **out, reshard_error *err)
 {
     struct name_map known = { 0 };
-    struct value **items = arena_array(&meta->graph->arena, (size_t)meta->parameters.count + 1, sizeof(struct value *));
+    struct value **items = arena_array(&meta->graph->arena, meta->parameters.count, sizeof(struct value *));
     reshard_status status = items ? RESHARD_OK : error_set_memory(err);
     size_t count = 0;
     for (uint32_t i = 0; i < meta->parameters.count && !status; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/optimizer_shards.h"
 
+#include "base/array.h"
 #include "base/buffer.h"
 #include "base/name_map.h"
 
@@ -29,8 +30,8 @@ static reshard_status lookup_make(const struct optimizer_model *model, struct op
 {
     const struct shard_list *list = model->model;
     *out = (struct optimizer_lookup){ .model = model };
-    out->first = calloc(list->count + 1, sizeof(*out->first));
-    out->by_address = calloc(list->count + 1, sizeof(*out->by_address));
+    out->first = array_zeroed(list->count, sizeof(*out->first));
+    out->by_address = array_zeroed(list->count, sizeof(*out->by_address));
     if (!out->first || !out->by_address)
         return error_set_memory(err);
     for (size_t i = 0; i < list->count; i++) {

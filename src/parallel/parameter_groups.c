@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/parameter_groups.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -75,22 +77,28 @@ static uint32_t count_members(const struct rank_parameter *parameters, uint32_t 
     return members;
 }
 
-/* Two groups of one kind would both claim its parameters. Megatron makes at most one of each of the eight kinds. */
+reshard_status parameter_group_take_kind(unsigned *seen, uint32_t number, bool has_decay, bool is_decoupled, reshard_error *err)
+{
+    unsigned kind = 1U << ((has_decay ? 1 : 0) + (is_decoupled ? 2 : 0));
+    if (*seen & kind)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "parameter group %" PRIu32 ": a second group %s weight decay%s: what tells them apart is not in the file", number,
+                         has_decay ? "with" : "without", is_decoupled ? " and with its own learning rate" : "");
+    *seen |= kind;
+    return RESHARD_OK;
+}
+
 static reshard_status check_kinds(const struct parameter_group *groups, uint32_t group_count, bool is_expert, reshard_error *err)
 {
     unsigned seen = 0;
-    for (uint32_t i = 0; i < group_count; i++) {
-        unsigned kind = 1U << ((groups[i].has_decay ? 1 : 0) + (groups[i].is_decoupled ? 2 : 0));
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < group_count && !status; i++) {
         if (groups[i].is_expert != is_expert)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %" PRIu32 " is %s in an optimizer of %s", i,
                              groups[i].is_expert ? "of experts" : "not of experts", is_expert ? "experts" : "other parameters");
-        if (seen & kind)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED,
-                             "parameter group %" PRIu32 ": a second group %s weight decay%s: what tells them apart is not in the file", i,
-                             groups[i].has_decay ? "with" : "without", groups[i].is_decoupled ? " and with its own learning rate" : "");
-        seen |= kind;
+        status = parameter_group_take_kind(&seen, i, groups[i].has_decay, groups[i].is_decoupled, err);
     }
-    return RESHARD_OK;
+    return status;
 }
 
 reshard_status parameter_groups_relate(const struct rank_parameter *parameters, uint32_t count, bool is_expert,
@@ -103,7 +111,7 @@ reshard_status parameter_groups_relate(const struct rank_parameter *parameters, 
         return status;
     bool some_decoupled = has_decoupled(groups, group_count);
     uint32_t total = count_members(parameters, count, is_expert), done = 0;
-    uint32_t *made = calloc((size_t)total + 1, sizeof(*made));
+    uint32_t *made = array_zeroed(total, sizeof(*made));
     if (!made)
         return error_set_memory(err);
     for (uint32_t i = 0; i < group_count && !status; i++) {

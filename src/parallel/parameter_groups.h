@@ -24,6 +24,12 @@ reshard_status parameter_groups_relate(const struct rank_parameter *parameters, 
                                        const struct parameter_group *groups, uint32_t group_count, uint32_t **parameter_of,
                                        reshard_error *err);
 
+/*
+ * Two groups of one kind would both claim its parameters; Megatron makes at most one of each. Notes a group's kind in *seen, 0 at first,
+ * and fails for the second of a kind. number: its place, for the message.
+ */
+reshard_status parameter_group_take_kind(unsigned *seen, uint32_t number, bool has_decay, bool is_decoupled, reshard_error *err);
+
 /* Whether a group of the file is one with a learning rate of its own; from 0.16 on that shows in `default_config`. */
 bool parameter_group_is_decoupled(const struct value *group);
 

@@ -322,8 +322,8 @@ reshard_status rank_parameters_make(const struct parallel_model *model, const st
 {
     uint32_t begin = stage_begin(model, place->pp), end = stage_begin(model, place->pp + 1);
     *out = (struct rank_parameters){ 0 };
-    out->indices = calloc((size_t)(end - begin) + 1, sizeof(*out->indices));
-    out->parameters = calloc((size_t)(end - begin) + 1, sizeof(*out->parameters));
+    out->indices = array_zeroed((size_t)(end - begin), sizeof(*out->indices));
+    out->parameters = array_zeroed((size_t)(end - begin), sizeof(*out->parameters));
     if (!out->indices || !out->parameters) {
         rank_parameters_release(out);
         return error_set_memory(err);

@@ -52,7 +52,7 @@ static bool by_key_count(struct sharded_by_key *by_key, const struct sharded_dic
     size_t at = 0;
     for (size_t r = 0; r < count; r++)
         by_key->total += ranks[r]->tensor_count;
-    *numbers = malloc((by_key->total + 1) * sizeof(**numbers));
+    *numbers = array_new(by_key->total, sizeof(**numbers));
     for (size_t r = 0; *numbers && r < count; r++) {
         for (size_t i = 0; i < ranks[r]->tensor_count; i++, at++) {
             (*numbers)[at] = name_map_intern(&by_key->keys, ranks[r]->tensors[i].shard.key, NULL);
@@ -60,7 +60,7 @@ static bool by_key_count(struct sharded_by_key *by_key, const struct sharded_dic
                 return false;
         }
     }
-    by_key->tensors = calloc(by_key->total + 1, sizeof(const struct sharded_tensor *));
+    by_key->tensors = array_zeroed(by_key->total, sizeof(const struct sharded_tensor *));
     by_key->first = calloc((size_t)by_key->keys.count + 2, sizeof(*by_key->first));
     return *numbers && by_key->tensors && by_key->first;
 }
@@ -219,7 +219,7 @@ static reshard_status cells_check(const struct key_tensors *key, reshard_error *
     bool is_bad = false;
     if (!shape_volume(rank, first->fragments, &cell_count) || cell_count > CELLS_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "'%.*s': its grid has more than %" PRId64 " cells", STR_ARG(first->shard.key), CELLS_MAX);
-    uint32_t *cells = calloc((size_t)cell_count + 1, sizeof(*cells));
+    uint32_t *cells = array_zeroed(cell_count, sizeof(*cells));
     if (!cells)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
@@ -294,7 +294,7 @@ static reshard_status ranges_check(const struct key_tensors *key, const struct s
 static reshard_status flat_check(const struct key_tensors *key, reshard_error *err)
 {
     size_t main_count = 0;
-    const struct sharded_tensor **sorted = malloc((key->count + 1) * sizeof(const struct sharded_tensor *));
+    const struct sharded_tensor **sorted = array_new(key->count, sizeof(const struct sharded_tensor *));
     if (!sorted)
         return error_set_memory(err);
     for (size_t i = 0; i < key->count; i++) {

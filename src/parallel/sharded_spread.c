@@ -2,6 +2,7 @@
 /* Who saves, or reads, what several ranks hold. The order is Megatron's, so that its caches of it are ours. */
 #include "parallel/sharded_dict.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/name_map.h"
 
@@ -87,8 +88,8 @@ static int by_key_name(const void *a, const void *b, void *context)
 /* Numbers of keys become places in their order. */
 static reshard_status keys_order(struct spreading *spreading, reshard_error *err)
 {
-    uint32_t count = spreading->keys.count, *order = malloc(((size_t)count + 1) * sizeof(*order));
-    spreading->key_place = malloc(((size_t)count + 1) * sizeof(*spreading->key_place));
+    uint32_t count = spreading->keys.count, *order = array_new(count, sizeof(*order));
+    spreading->key_place = array_new(count, sizeof(*spreading->key_place));
     if (!order || !spreading->key_place) {
         free(order);
         return error_set_memory(err);
@@ -111,9 +112,9 @@ static reshard_status held_collect(struct spreading *spreading, const struct sha
         total += ranks[r]->tensor_count;
     if (total >= SPREAD_NONE || count >= SPREAD_NONE)
         return error_set(err, RESHARD_ERR_LIMIT, "%llu shards", (unsigned long long)total);
-    spreading->held = malloc((total + 1) * sizeof(*spreading->held));
-    spreading->groups = malloc((total + 1) * sizeof(*spreading->groups));
-    spreading->loads = calloc(count + 1, sizeof(*spreading->loads));
+    spreading->held = array_new(total, sizeof(*spreading->held));
+    spreading->groups = array_new(total, sizeof(*spreading->groups));
+    spreading->loads = array_zeroed(count, sizeof(*spreading->loads));
     if (!spreading->held || !spreading->groups || !spreading->loads)
         return error_set_memory(err);
     for (uint32_t r = 0; r < count; r++) {
@@ -196,11 +197,11 @@ void sharded_owners_free(struct spread_owner **owners, size_t count)
 
 reshard_status sharded_owners_new(const struct sharded_dict *const *ranks, size_t count, struct spread_owner ***out, reshard_error *err)
 {
-    *out = calloc(count + 1, sizeof(struct spread_owner *));
+    *out = array_zeroed(count, sizeof(struct spread_owner *));
     if (!*out)
         return error_set_memory(err);
     for (size_t r = 0; r < count; r++) {
-        (*out)[r] = calloc(ranks[r]->tensor_count + 1, sizeof(struct spread_owner));
+        (*out)[r] = array_zeroed(ranks[r]->tensor_count, sizeof(struct spread_owner));
         if (!(*out)[r])
             return error_set_memory(err);
     }

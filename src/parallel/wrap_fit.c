@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/wrap_fit.h"
 
+#include "base/array.h"
 #include "base/buffer.h"
 #include "base/checked.h"
 #include "base/name_map.h"
@@ -107,12 +108,12 @@ static reshard_status fitting_begin(struct fitting *fitting, const struct wrap_p
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "the model's parameters have too many elements");
     fitting->outer = calloc(parts, sizeof(*fitting->outer));
     fitting->path = calloc(parts, sizeof(*fitting->path));
-    fitting->inner = calloc((size_t)count + 1, sizeof(*fitting->inner));
+    fitting->inner = array_zeroed(count, sizeof(*fitting->inner));
     fitting->is_chosen = calloc(parts, sizeof(*fitting->is_chosen));
     fitting->unit = calloc(parts, sizeof(*fitting->unit));
-    fitting->number = calloc(parts + 1, sizeof(*fitting->number));
-    fitting->trial.places = calloc((size_t)count + 1, sizeof(*fitting->trial.places));
-    fitting->trial.ends = calloc(parts + 1, sizeof(*fitting->trial.ends));
+    fitting->number = array_zeroed(parts, sizeof(*fitting->number));
+    fitting->trial.places = array_zeroed(count, sizeof(*fitting->trial.places));
+    fitting->trial.ends = array_zeroed(parts, sizeof(*fitting->trial.ends));
     bool good = fitting->outer && fitting->path && fitting->inner && fitting->is_chosen && fitting->unit && fitting->number &&
                 fitting->trial.places && fitting->trial.ends;
     for (uint32_t i = 0; good && i < count; i++)
@@ -184,8 +185,8 @@ bool wrap_units_equal(const struct wrap_units *a, const struct wrap_units *b, ui
 static reshard_status keep_units(const struct fitting *fitting, struct wrap_units *out, reshard_error *err)
 {
     const struct wrap_units *trial = &fitting->trial;
-    out->places = calloc((size_t)fitting->count + 1, sizeof(*out->places));
-    out->ends = calloc((size_t)trial->count + 1, sizeof(*out->ends));
+    out->places = array_zeroed(fitting->count, sizeof(*out->places));
+    out->ends = array_zeroed(trial->count, sizeof(*out->ends));
     if (!out->places || !out->ends)
         return error_set_memory(err);
     memcpy(out->places, trial->places, fitting->count * sizeof(*out->places));

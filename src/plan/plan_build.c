@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "plan/plan_steps.h"
 
@@ -40,7 +41,7 @@ static void plan_shrink(struct plan *plan)
 static reshard_status plan_make(struct plan_build *build, const struct recipe *recipes, uint32_t recipe_count, reshard_error *err)
 {
     struct plan *plan = build->plan;
-    build->covered = calloc((size_t)plan->target->chunk_count + 1, sizeof(*build->covered));
+    build->covered = array_zeroed(plan->target->chunk_count, sizeof(*build->covered));
     build->recent = calloc(VECTOR_CACHE_SLOTS, sizeof(*build->recent));
     if (!build->covered || !build->recent)
         return error_set_memory(err);

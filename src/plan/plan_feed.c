@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/plan_feed.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 /* ---- the steps of a plan ---- */
@@ -14,7 +16,7 @@ reshard_status plan_feeds_new(const struct plan *plan, struct plan_feeds *out, r
 {
     size_t groups = (size_t)plan->source->tensor_count + 1;
     *out = (struct plan_feeds){ .plan = plan,
-                                .steps = calloc((size_t)plan->step_count + 1, sizeof(*out->steps)),
+                                .steps = array_zeroed(plan->step_count, sizeof(*out->steps)),
                                 .first = calloc(groups + 2, sizeof(*out->first)) };
     if (!out->steps || !out->first) {
         plan_feeds_release(out);
@@ -135,8 +137,8 @@ static reshard_status feed_add(struct plan_feed *feed, const struct plan *whole,
     const struct recipe *recipe = &whole->recipes[step->recipe];
     bool is_fill = step->source_chunk == CATALOG_NONE;
     int source_rank = is_fill ? 0 : whole->source->tensors[recipe->source_tensor].rank;
-    int64_t *source_start = arena_array(&feed->arena, (size_t)source_rank + 1, sizeof(*source_start));
-    int64_t *kept = arena_array(&feed->arena, (size_t)recipe->rank + 1, sizeof(*kept));
+    int64_t *source_start = arena_array(&feed->arena, source_rank, sizeof(*source_start));
+    int64_t *kept = arena_array(&feed->arena, recipe->rank, sizeof(*kept));
     struct plan_copy copy;
     uint32_t tensor;
     if (!source_start || !kept || !feed_room(feed))

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "catalog/catalog_cover.h"
 
 static reshard_status recipe_error(reshard_error *err, const struct catalog_tensor *source, const struct catalog_tensor *target)
@@ -230,8 +231,8 @@ static reshard_status groups_check(const struct plan *plan, reshard_error *err)
     struct box_joiner joiner = { .misses_max = plan->source->limits.box_checks };
     reshard_status status = RESHARD_OK;
     uint32_t count = plan->recipe_count;
-    struct sort_entry *order = reallocarray(NULL, (size_t)count * 2 + 1, sizeof(*order));
-    struct join_box *pieces = reallocarray(NULL, (size_t)count + 1, sizeof(*pieces));
+    struct sort_entry *order = array_new((size_t)count * 2, sizeof(*order));
+    struct join_box *pieces = array_new(count, sizeof(*pieces));
     if (!order || !pieces) {
         status = error_set_memory(err);
         goto out;
@@ -257,7 +258,7 @@ reshard_status recipes_take(struct plan_build *build, const struct recipe *recip
 {
     struct plan *plan = build->plan;
     bool is_ascending = true;
-    plan->recipes = reallocarray(NULL, (size_t)count + 1, sizeof(*plan->recipes));
+    plan->recipes = array_new(count, sizeof(*plan->recipes));
     if (!plan->recipes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++) {

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "plan/plan_steps.h"
 
@@ -120,11 +121,11 @@ reshard_status replicas_pick(struct plan *plan, reshard_error *err)
         return RESHARD_OK;
     struct replicas replicas = { .plan = plan };
     reshard_status status = RESHARD_OK;
-    uint8_t *is_seen = calloc((size_t)source->tensor_count + 1, 1);
-    replicas.order = reallocarray(NULL, (size_t)source->chunk_count * 2 + 1, sizeof(*replicas.order));
-    replicas.groups = reallocarray(NULL, (size_t)source->chunk_count / 2 + 1, sizeof(*replicas.groups));
-    replicas.picked = calloc((size_t)source->chunk_count + 1, sizeof(*replicas.picked));
-    replicas.used = calloc((size_t)source->object_count + 1, sizeof(*replicas.used));
+    uint8_t *is_seen = array_zeroed(source->tensor_count, 1);
+    replicas.order = array_new((size_t)source->chunk_count * 2, sizeof(*replicas.order));
+    replicas.groups = array_new((size_t)source->chunk_count / 2, sizeof(*replicas.groups));
+    replicas.picked = array_zeroed(source->chunk_count, sizeof(*replicas.picked));
+    replicas.used = array_zeroed(source->object_count, sizeof(*replicas.used));
     if (!is_seen || !replicas.order || !replicas.groups || !replicas.picked || !replicas.used) {
         status = error_set_memory(err);
         goto out;

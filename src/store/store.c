@@ -124,7 +124,7 @@ static reshard_status listing_read(struct store *store, const char *directory, r
 static reshard_status listing_copy(const struct store_held *held, struct arena *arena, struct store_entry **entries, size_t *count,
                                    reshard_error *err)
 {
-    *entries = arena_array(arena, held->count + 1, sizeof(**entries));
+    *entries = arena_array(arena, held->count, sizeof(**entries));
     *count = held->count;
     bool good = *entries != NULL;
     for (size_t i = 0; i < held->count && good; i++) {

@@ -2,6 +2,8 @@
 /* Objects over memory of a caller's, and stores of such objects. */
 #include "store/store_parts.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -238,7 +240,7 @@ static const struct store_ops caller_store_ops = {
 reshard_status store_new_over(const struct store_region *regions, size_t count, struct store **out, reshard_error *err)
 {
     struct caller_store *store = calloc(1, sizeof(*store));
-    struct store_region *copy = calloc(count + 1, sizeof(*copy));
+    struct store_region *copy = array_zeroed(count, sizeof(*copy));
     *out = NULL;
     if (!store || !copy) {
         free(store);

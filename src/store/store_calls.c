@@ -250,7 +250,7 @@ static reshard_status calls_list(struct store *base, const char *directory, stru
     int number = store->calls.list(full, listing_take, &listing, store->calls.context);
     if (number && !listing.status)
         listing.status = calls_failed(number, "list", full, err);
-    *entries = listing.status ? NULL : arena_array(arena, listing.count + 1, sizeof(**entries));
+    *entries = listing.status ? NULL : arena_array(arena, listing.count, sizeof(**entries));
     if (!listing.status && !*entries)
         listing.status = error_set_memory(err);
     if (!listing.status && listing.count)

@@ -51,7 +51,7 @@ static reshard_status overlay_list(struct store *store, const char *directory, s
         return status;
     if (store_list(overlay->above, directory, arena, &above, &above_count, &seen))
         above_count = 0; /* the other one lacks this folder */
-    *entries = arena_array(arena, below_count + above_count + 1, sizeof(**entries));
+    *entries = arena_array(arena, below_count + above_count, sizeof(**entries));
     if (!*entries)
         return error_set_memory(err);
     memcpy(*entries, below, below_count * sizeof(**entries));

@@ -52,7 +52,7 @@ static reshard_status records_collect(DIR *directory, struct arena *arena, char 
         else
             found[(*count)++] = name;
     }
-    *names = status ? NULL : arena_array(arena, *count + 1, sizeof(**names));
+    *names = status ? NULL : arena_array(arena, *count, sizeof(**names));
     if (*names && *count)
         memcpy(*names, found, *count * sizeof(**names));
     free(found);

@@ -66,8 +66,8 @@ bool box_set_init(struct box_set *set, int rank, const int64_t *shape)
     slabs = slabs > length ? length : slabs;
     set->slab_extent = slabs ? (length + slabs - 1) / slabs : 1;
     set->slab_count = set->missing ? (size_t)((length + set->slab_extent - 1) / set->slab_extent) : 0;
-    set->slabs = calloc(set->slab_count + 1, sizeof(*set->slabs));
-    set->shape = calloc((size_t)rank + 1, sizeof(*set->shape));
+    set->slabs = array_zeroed(set->slab_count, sizeof(*set->slabs));
+    set->shape = array_zeroed(rank, sizeof(*set->shape));
     if (!set->slabs || !set->shape) {
         box_set_release(set);
         return false;

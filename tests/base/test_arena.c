@@ -4,6 +4,10 @@
 
 #include "base/arena.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 #define PARTS 4000
 
 TEST(parts_are_aligned_and_do_not_overlap)
@@ -68,8 +72,8 @@ TEST(the_limit_holds_and_survives_release)
 {
     struct arena arena = { .bytes_max = 10000 };
     size_t taken = 0;
-    while (arena_alloc(&arena, 48))
-        taken += 48;
+    while (arena_alloc(&arena, 480))
+        taken += 480;
     assert_true(taken >= 8000);
     assert_true(arena.bytes_used <= 10000);
     arena_release(&arena);
@@ -98,6 +102,23 @@ TEST(what_is_asked_beforehand_is_told_beforehand)
     assert_true(arena_fits(&arena, SIZE_MAX / 2, 2));
 }
 
+#ifdef __SANITIZE_ADDRESS__
+TEST(sanitizers_see_what_was_not_given_out)
+{
+    static const size_t sizes[] = { 1, 8, 15, 16, 300, 5000 };
+    struct arena arena = { 0 };
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        char *of_any_type = arena_alloc(&arena, sizes[i]), *copy = arena_copy(&arena, "0123456789abcdef", i);
+        assert_null(__asan_region_is_poisoned(of_any_type, sizes[i]));
+        assert_true(__asan_address_is_poisoned(of_any_type + sizes[i]));
+        assert_null(__asan_region_is_poisoned(copy, i + 1));
+        assert_true(__asan_address_is_poisoned(copy + i + 1));
+    }
+    assert_true(__asan_address_is_poisoned(arena_array(&arena, 0, 8)));
+    arena_release(&arena);
+}
+#endif
+
 TEST(an_arena_goes_on_after_a_failed_allocation)
 {
     struct arena arena = { 0 };
@@ -121,6 +142,9 @@ int main(void)
         cmocka_unit_test(copies_end_in_a_nul),
         cmocka_unit_test(the_limit_holds_and_survives_release),
         cmocka_unit_test(what_is_asked_beforehand_is_told_beforehand),
+#ifdef __SANITIZE_ADDRESS__
+        cmocka_unit_test(sanitizers_see_what_was_not_given_out),
+#endif
         cmocka_unit_test(an_arena_goes_on_after_a_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

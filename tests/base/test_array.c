@@ -5,6 +5,21 @@
 
 #include "base/array.h"
 
+TEST(of_a_known_size)
+{
+    unsigned char *none = array_new(0, 24), *zeros = array_zeroed(3, 5), *empty = array_zeroed(0, 1);
+    assert_non_null(none);
+    assert_non_null(empty);
+    assert_int_equal(empty[0], 0);
+    for (int i = 0; i < 15; i++)
+        assert_int_equal(zeros[i], 0);
+    assert_null(array_new(SIZE_MAX / 4, 8));
+    assert_null(array_zeroed(SIZE_MAX / 4, 8));
+    free(none);
+    free(zeros);
+    free(empty);
+}
+
 TEST(grows_by_doubling_and_keeps_elements)
 {
     uint16_t *values = NULL;
@@ -57,6 +72,7 @@ TEST(failure_leaves_the_array_alone)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_a_known_size),
         cmocka_unit_test(grows_by_doubling_and_keeps_elements),
         cmocka_unit_test(reserves_what_is_needed_at_once),
         cmocka_unit_test(failure_leaves_the_array_alone),

@@ -9,6 +9,7 @@ import json
 import pathlib
 import random
 import shutil
+import struct
 import zipfile
 
 import blowup_inputs
@@ -70,8 +71,8 @@ def state_by_bucket_comes_back(shell, fixtures):
             assert not wrong, (layout, sizes, wrong[:4])
 
 
-def with_buckets(source, target, size):
-    """A copy of a checkpoint whose run, as its arguments say, overlapped the reduction of gradients in buckets of so many elements."""
+def with_common(source, target, change):
+    """A copy of a checkpoint in which the pickle of common.pt is what change makes of it."""
     shutil.copytree(source, target)
     path = next(target.rglob("common.pt"))
     path.chmod(0o644)
@@ -80,11 +81,26 @@ def with_buckets(source, target, size):
         members = [(name, archive.read(name)) for name in archive.namelist()]
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members:
-            if name.endswith("/data.pkl"):
-                for key, old, new in ((b"ddp_bucket_size", b"N", b"K" + bytes([size])), (b"overlap_grad_reduce", b"\x89", b"\x88")):
-                    at = data.index(old, data.index(key) + len(key))  # behind the number in the memo
-                    data = data[:at] + new + data[at + 1:]
-            archive.writestr(name, data)
+            archive.writestr(name, change(data) if name.endswith("/data.pkl") else data)
+
+
+def with_buckets(source, target, size):
+    """A copy of a checkpoint whose run, as its arguments say, overlapped the reduction of gradients in buckets of so many elements."""
+    def change(data):
+        for key, old, new in ((b"ddp_bucket_size", b"N", b"K" + bytes([size])), (b"overlap_grad_reduce", b"\x89", b"\x88")):
+            at = data.index(old, data.index(key) + len(key))  # behind the number in the memo
+            data = data[:at] + new + data[at + 1:]
+        return data
+    with_common(source, target, change)
+
+
+def two_groups_of_one_kind_are_refused(shell, fixtures):
+    """Where two groups have the same weight decay, and only their learning rates differ, nobody can tell whose a parameter is."""
+    zero, one = b"G" + struct.pack(">d", 0), b"G" + struct.pack(">d", 1)
+    for name, old, new in (("with", zero, one), ("without", one, zero)):
+        with_common(fixtures / "megatron" / "megatron-optim-fp32-dist-tp1" / "ckpt", shell.work / name, lambda data: data.replace(old, new))
+        said = shell("convert", name, "out", "--to", "megatron", exit_status=5).decode()
+        assert f"parameter group 1: a second group {name} weight decay" in said and not (shell.work / "out").exists(), said
 
 
 def state_in_several_buckets_comes_back(shell, fixtures):
@@ -162,7 +178,7 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
              arguments_follow_the_layout, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
-             flattened_matrices_are_refused)
+             flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, fixtures)) for test in tests])
 
 

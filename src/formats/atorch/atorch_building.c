@@ -222,7 +222,7 @@ static bool building_same_axes(int rank, const int64_t *a, const int64_t *b)
 
 static const int64_t *copy_axes(struct arena *arena, int rank, const int64_t *axes)
 {
-    int64_t *copy = arena_array(arena, (size_t)rank + 1, sizeof(*copy));
+    int64_t *copy = arena_array(arena, rank, sizeof(*copy));
     if (copy && rank)
         memcpy(copy, axes, (size_t)rank * sizeof(*copy));
     return copy;
@@ -439,7 +439,7 @@ static reshard_status building_set_aside(struct atorch_model *model, reshard_err
     uint32_t kept = 0;
     if (!model->is_lost)
         return RESHARD_OK;
-    model->unplaced = arena_array(&model->arena, (size_t)model->parameter_count + 1, sizeof(*model->unplaced));
+    model->unplaced = arena_array(&model->arena, model->parameter_count, sizeof(*model->unplaced));
     if (!model->unplaced)
         return error_set_memory(err);
     for (uint32_t i = 0; i < model->parameter_count; i++) {

@@ -128,7 +128,7 @@ static reshard_status folder_bear(const struct folder_reading *reading, enum ato
 static reshard_status folder_sort(struct folder_reading *reading, const uint32_t counts[ATORCH_RANK_FILES])
 {
     struct atorch_folder *folder = reading->folder;
-    folder->beside = arena_array(&folder->arena, reading->count + 1, sizeof(const struct store_entry *));
+    folder->beside = arena_array(&folder->arena, reading->count, sizeof(const struct store_entry *));
     reading->room = reading->world / RANKS_A_FILE_MAX <= reading->count ? (size_t)reading->world : reading->count;
     for (int kind = 0; kind < ATORCH_RANK_FILES; kind++) {
         size_t bytes = (reading->room + 1) * sizeof(const struct store_entry *);

@@ -139,7 +139,7 @@ static reshard_status groups_find_names(struct group_writing *writing, const str
 {
     const struct catalog *wanted = writing->request->wanted;
     writing->group_count = value->list.count;
-    writing->groups = calloc(writing->group_count + 1, sizeof(*writing->groups));
+    writing->groups = array_zeroed(writing->group_count, sizeof(*writing->groups));
     writing->wanted_of = arena_zalloc(&writing->arena, ((size_t)writing->request->source_catalog->tensor_count + 1) * sizeof(uint32_t));
     if (!writing->groups || !writing->wanted_of)
         return error_set_memory(writing->err);
@@ -168,8 +168,8 @@ static reshard_status groups_find_names(struct group_writing *writing, const str
 /* params, and params_names counted through all groups; both have the same texts. */
 static bool groups_set_names(struct value_graph *graph, struct value *group, const struct group_names *names, int64_t *number)
 {
-    struct value **params = arena_array(&graph->arena, (size_t)names->count + 1, sizeof(*params));
-    struct value **pairs = arena_array(&graph->arena, (size_t)names->count * 2 + 1, sizeof(*pairs));
+    struct value **params = arena_array(&graph->arena, names->count, sizeof(*params));
+    struct value **pairs = arena_array(&graph->arena, (size_t)names->count * 2, sizeof(*pairs));
     for (uint32_t i = 0; params && pairs && i < names->count; i++) {
         params[i] = pairs[2 * i + 1] = value_new_str(graph, names->items[i]);
         pairs[2 * i] = value_new_int(graph, (*number)++);

@@ -5,6 +5,7 @@
  */
 #include "formats/atorch/atorch_target.h"
 
+#include "base/array.h"
 #include "encoding/pickle_stream.h"
 
 #include <stdlib.h>
@@ -293,10 +294,10 @@ static void put_version_1(struct meta_writing *writing)
 reshard_status atorch_meta_write(const struct atorch_model *model, uint32_t rank, struct buffer *out, reshard_error *err)
 {
     struct meta_writing writing = { .model = model, .rank = rank, .size_memo = PICKLE_NO_MEMO };
-    writing.unit_memo = malloc(((size_t)model->unit_count + 1) * sizeof(*writing.unit_memo));
+    writing.unit_memo = array_new(model->unit_count, sizeof(*writing.unit_memo));
     if (!writing.unit_memo)
         return error_set_memory(err);
-    memset(writing.unit_memo, 0xFF, ((size_t)model->unit_count + 1) * sizeof(*writing.unit_memo));
+    memset(writing.unit_memo, 0xFF, (size_t)model->unit_count * sizeof(*writing.unit_memo));
     pickle_stream_begin(&writing.pickle, 4, pickle_sink_buffer, out);
     if (model->version == 0)
         meta_put_parameters(&writing);

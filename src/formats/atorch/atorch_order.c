@@ -152,7 +152,7 @@ static bool order_number(const struct ordering *ordering, uint32_t node, uint64_
 static bool order_follow_numbers(struct ordering *ordering)
 {
     uint32_t count = 0;
-    struct sort_entry *entries = malloc(((size_t)ordering->names.count + 1) * 2 * sizeof(*entries));
+    struct sort_entry *entries = array_new(ordering->names.count, 2 * sizeof(*entries));
     bool good = entries != NULL;
     for (uint32_t i = 1; good && i < ordering->names.count; i++) {
         uint64_t number;
@@ -181,10 +181,10 @@ static bool order_sort(struct ordering *ordering)
 {
     enum { UNTOUCHED, OPEN, DONE };
     uint32_t count = ordering->names.count, next = count;
-    size_t depth, *cursors = malloc(((size_t)count + 1) * sizeof(*cursors));
-    uint32_t *stack = malloc(((size_t)count + 1) * sizeof(*stack));
-    uint8_t *states = calloc((size_t)count + 1, 1);
-    struct sort_entry *spare = malloc((ordering->edge_count + 1) * sizeof(*spare));
+    size_t depth, *cursors = array_new(count, sizeof(*cursors));
+    uint32_t *stack = array_new(count, sizeof(*stack));
+    uint8_t *states = array_zeroed(count, 1);
+    struct sort_entry *spare = array_new(ordering->edge_count, sizeof(*spare));
     bool good = cursors && stack && states && spare;
     if (good)
         entries_sort(ordering->edges, spare, ordering->edge_count);
@@ -257,8 +257,8 @@ static void order_children(const struct ordering *ordering, struct sort_entry *e
 static bool order_walk(const struct ordering *ordering, struct arena *arena, struct atorch_order *out)
 {
     uint32_t count = ordering->names.count, depth = 0;
-    uint32_t *first = calloc((size_t)count + 2, sizeof(*first)), *stack = malloc(((size_t)count + 1) * sizeof(*stack));
-    struct sort_entry *children = malloc(((size_t)count + 1) * 2 * sizeof(*children));
+    uint32_t *first = calloc((size_t)count + 2, sizeof(*first)), *stack = array_new(count, sizeof(*stack));
+    struct sort_entry *children = array_new(count, 2 * sizeof(*children));
     bool good = first && stack && children;
     if (good) {
         order_children(ordering, children, first);
@@ -286,10 +286,10 @@ reshard_status atorch_order_find(const struct source *source, struct arena *aren
 {
     const struct atorch_source *state = atorch_source_of(source);
     struct ordering ordering = { .source = source, .model = &state->model };
-    *out = (struct atorch_order){ .parameters = arena_array(arena, (size_t)state->model.parameter_count + 1, sizeof(*out->parameters)) };
-    ordering.leaf_of = calloc((size_t)state->model.parameter_count + 1, sizeof(*ordering.leaf_of));
+    *out = (struct atorch_order){ .parameters = arena_array(arena, state->model.parameter_count, sizeof(*out->parameters)) };
+    ordering.leaf_of = array_zeroed(state->model.parameter_count, sizeof(*ordering.leaf_of));
     bool good = out->parameters && ordering.leaf_of && order_grow_tree(&ordering);
-    ordering.place = good ? calloc((size_t)ordering.names.count + 1, sizeof(*ordering.place)) : NULL;
+    ordering.place = good ? array_zeroed(ordering.names.count, sizeof(*ordering.place)) : NULL;
     good = good && ordering.place;
     ordering.contradicts = true;
     for (unsigned belief = ORDER_BELIEFS; good && ordering.contradicts && belief-- > 0;)

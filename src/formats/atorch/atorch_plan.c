@@ -219,7 +219,7 @@ static reshard_status plan_find_renamed(struct planning *planning)
 {
     const struct layout_request *request = planning->request;
     uint32_t count = request->source_catalog->tensor_count;
-    planning->by_source = arena_array(&planning->plan->arena, (size_t)count + 1, sizeof(*planning->by_source));
+    planning->by_source = arena_array(&planning->plan->arena, count, sizeof(*planning->by_source));
     if (!planning->by_source)
         return error_set_memory(planning->err);
     memset(planning->by_source, 0xFF, (size_t)count * sizeof(*planning->by_source));
@@ -504,8 +504,8 @@ static reshard_status plan_order_names(struct planning *planning, uint32_t *name
     for (uint32_t i = 0; i < planning->plan->names.count; i++)
         names[i] = i;
     reshard_status status = own ? atorch_order_find(planning->request->source, &planning->plan->arena, &order, planning->err) : RESHARD_OK;
-    uint32_t *told = status ? NULL : arena_array(&planning->plan->arena, (size_t)order.count + 1, sizeof(*told)), count = 0, next = 0;
-    bool *is_told = told ? arena_array(&planning->plan->arena, (size_t)planning->plan->names.count + 1, sizeof(*is_told)) : NULL;
+    uint32_t *told = status ? NULL : arena_array(&planning->plan->arena, order.count, sizeof(*told)), count = 0, next = 0;
+    bool *is_told = told ? arena_array(&planning->plan->arena, planning->plan->names.count, sizeof(*is_told)) : NULL;
     if (!is_told)
         return status ? status : error_set_memory(planning->err);
     memset(is_told, 0, planning->plan->names.count * sizeof(*is_told));
@@ -533,8 +533,8 @@ static reshard_status plan_wrap(struct planning *planning, const struct wrap_rul
 {
     struct atorch_model *model = &planning->plan->model;
     uint32_t count = planning->plan->names.count, unit;
-    uint32_t *of = arena_array(&planning->plan->arena, (size_t)count + 1, sizeof(*of));
-    uint32_t *names = arena_array(&planning->plan->arena, (size_t)count + 1, sizeof(*names));
+    uint32_t *of = arena_array(&planning->plan->arena, count, sizeof(*of));
+    uint32_t *names = arena_array(&planning->plan->arena, count, sizeof(*names));
     reshard_status status = of && names ? plan_order_names(planning, names) : error_set_memory(planning->err);
     for (int pass = 0; pass < 2 && !status; pass++) { /* the root's first */
         for (uint32_t place = 0; place < count && !status; place++) {

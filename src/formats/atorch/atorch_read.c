@@ -117,7 +117,7 @@ static reshard_status read_keep_offsets(struct flat_reading *reading, uint32_t r
     uint64_t count;
     if (!state->offsets) { /* every file has the same units */
         if (!checked_mul_u64(header->count, ranks, &count) ||
-            !(state->offsets = arena_array(&state->model.arena, (size_t)count + 1, sizeof(*state->offsets))))
+            !(state->offsets = arena_array(&state->model.arena, count, sizeof(*state->offsets))))
             return error_set_memory(err);
     }
     for (uint32_t i = 0; i < header->count; i++) {

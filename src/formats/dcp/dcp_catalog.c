@@ -76,7 +76,7 @@ static reshard_status index_storage(struct reading *reading, reshard_error *err)
         return error_set_limit(err, "chunks", metadata->storage_count, UINT32_MAX / 2);
     reading->slots = calloc((size_t)capacity, sizeof(*reading->slots));
     reading->used = calloc((size_t)metadata->storage_count / 8 + 1, 1);
-    reading->object_of_text = malloc(((size_t)metadata->texts.count + 1) * sizeof(*reading->object_of_text));
+    reading->object_of_text = array_new(metadata->texts.count, sizeof(*reading->object_of_text));
     if (!reading->slots || !reading->used || !reading->object_of_text)
         return error_set_memory(err);
     memset(reading->object_of_text, 0xFF, (size_t)metadata->texts.count * sizeof(*reading->object_of_text));

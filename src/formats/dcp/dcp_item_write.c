@@ -252,7 +252,7 @@ reshard_status dcp_item_pickle_make(const struct layout_request *request, const 
     reshard_status status = put_stored(&pickling, stored, &bytes, err);
     if (node)
         *node = pickling.node;
-    if (!status && !(sizes = calloc((size_t)pickle.storage_count + 1, sizeof(*sizes))))
+    if (!status && !(sizes = array_zeroed(pickle.storage_count, sizeof(*sizes))))
         status = error_set_memory(err);
     for (uint32_t i = 0; i < pickle.storage_count && !status; i++)
         sizes[i] = pickle.storages[i].bytes;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dcp_target.h"
 
+#include "base/array.h"
 #include "encoding/pickle_write.h"
 #include "formats/dcp/dcp_source.h"
 #include "formats/shared/torch_spell.h"
@@ -90,7 +91,7 @@ static reshard_status check_key(const struct catalog *wanted, const struct dcp_t
 static reshard_status check_wanted(const struct catalog *wanted, const struct dcp_target *state, reshard_error *err)
 {
     struct name_map keys = { 0 };
-    uint32_t *number_of = calloc((size_t)wanted->tensor_count + state->item_count + 1, sizeof(*number_of));
+    uint32_t *number_of = array_zeroed((size_t)wanted->tensor_count + state->item_count, sizeof(*number_of));
     reshard_status status = number_of ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
         if (wanted->tensors[i].flags & TENSOR_HIDDEN)
@@ -276,7 +277,7 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
 {
     struct dcp_target *state = dcp_target_state(placing->target);
     reshard_status status = RESHARD_OK;
-    state->blobs = calloc((size_t)placing->piece_count + 1, sizeof(*state->blobs));
+    state->blobs = array_zeroed(placing->piece_count, sizeof(*state->blobs));
     if (!state->blobs)
         return error_set_memory(err);
     for (uint32_t i = 0; i < placing->piece_count; i++) {
@@ -350,7 +351,7 @@ reshard_status dcp_target_init(const struct layout_request *request, struct targ
     uint32_t source_count = request->source_catalog->tensor_count;
     target->driver_state = state;
     state->flavour = flavour;
-    state->wanted_of = malloc(((size_t)source_count + 1) * sizeof(*state->wanted_of));
+    state->wanted_of = array_new(source_count, sizeof(*state->wanted_of));
     if (!state->wanted_of)
         return error_set_memory(err);
     memset(state->wanted_of, 0xFF, (size_t)source_count * sizeof(*state->wanted_of));

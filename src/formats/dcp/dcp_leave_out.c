@@ -116,7 +116,7 @@ static reshard_status files_collect(struct leaving *leaving, reshard_error *err)
     const struct catalog *catalog = leaving->source->catalog;
     struct removal *out = leaving->out;
     reshard_status status = RESHARD_OK;
-    out->files = arena_array(&out->arena, (size_t)leaving->files.count + 1, sizeof(*out->files));
+    out->files = arena_array(&out->arena, leaving->files.count, sizeof(*out->files));
     if (!out->files)
         return error_set_memory(err);
     for (uint32_t i = 0; i < leaving->files.count && !leaving->is_unsure && !status; i++) {

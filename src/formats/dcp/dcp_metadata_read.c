@@ -54,7 +54,7 @@ reshard_status dcp_metadata_files(const struct source *source, struct arena *are
     reshard_status status = store_list(source->store, plain, arena, &entries, &count, err);
     if (status)
         return status;
-    struct dcp_metadata_file *files = arena_array(arena, count + 1, sizeof(*files));
+    struct dcp_metadata_file *files = arena_array(arena, count, sizeof(*files));
     if (!files)
         return error_set_memory(err);
     *is_per_rank = true;

@@ -5,6 +5,7 @@
  */
 #include "formats/dcp/dcp_target.h"
 
+#include "base/array.h"
 #include "encoding/pickle_write.h"
 
 #include <stdio.h>
@@ -601,10 +602,10 @@ reshard_status dcp_metadata_write(const struct layout_request *request, const st
     struct writing writing = {
         .request = request, .catalog = catalog, .state = dcp_target_state(target), .sink = sink, .context = context
     };
-    writing.tensor_memo = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
-    writing.item_memo = calloc((size_t)writing.state->item_count + 1, sizeof(uint32_t));
-    writing.object_memo = calloc((size_t)catalog->object_count + 1, sizeof(uint32_t));
-    writing.vector_memo = calloc((size_t)count_vectors(writing.state) + 1, sizeof(uint32_t));
+    writing.tensor_memo = array_zeroed(catalog->tensor_count, sizeof(uint32_t));
+    writing.item_memo = array_zeroed(writing.state->item_count, sizeof(uint32_t));
+    writing.object_memo = array_zeroed(catalog->object_count, sizeof(uint32_t));
+    writing.vector_memo = array_zeroed((size_t)count_vectors(writing.state), sizeof(uint32_t));
     reshard_status status = writing.tensor_memo && writing.item_memo && writing.object_memo && writing.vector_memo
                                 ? put_metadata(&writing, err)
                                 : error_set_memory(err);

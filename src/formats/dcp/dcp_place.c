@@ -109,7 +109,7 @@ reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err)
     if (!like)
         return RESHARD_OK;
     const struct catalog *catalog = like->catalog;
-    placing->like_item = calloc((size_t)catalog->item_count + 1, sizeof(*placing->like_item));
+    placing->like_item = array_zeroed(catalog->item_count, sizeof(*placing->like_item));
     if (!placing->like_item)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->item_count; i++) {
@@ -360,7 +360,7 @@ static reshard_status spread(struct dcp_placing *placing, const uint32_t *order,
 static reshard_status place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err)
 {
     uint32_t count = 0;
-    uint32_t *order = malloc(((size_t)placing->piece_count + 1) * sizeof(*order));
+    uint32_t *order = array_new(placing->piece_count, sizeof(*order));
     struct rank_load *heap = calloc(ranks, sizeof(*heap));
     reshard_status status = order && heap ? RESHARD_OK : error_set_memory(err);
     if (status)
@@ -479,7 +479,7 @@ static reshard_status next_file_if_full(struct dcp_placing *placing, uint64_t by
 
 reshard_status dcp_place_finish(struct dcp_placing *placing, reshard_error *err)
 {
-    uint32_t *order = malloc(((size_t)placing->piece_count + 1) * sizeof(*order));
+    uint32_t *order = array_new(placing->piece_count, sizeof(*order));
     if (!order)
         return error_set_memory(err);
     for (uint32_t i = 0; i < placing->piece_count; i++)

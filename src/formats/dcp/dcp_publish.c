@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
+#include "base/array.h"
 #include "base/crc32.h"
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dcp_target.h"
@@ -200,7 +201,7 @@ static reshard_status publish_pickled(const struct publish_job *job, uint32_t it
     reshard_status status = dcp_item_pickle_make(job->request, dcp_target_state(job->target), item, &pickle, NULL, err);
     if (!status && pickle.frame.bytes != blob->bytes)
         status = error_set(err, RESHARD_ERR_IO, "the source changed while it was read");
-    if (!status && !(crcs = calloc((size_t)pickle.storage_count + 1, sizeof(*crcs))))
+    if (!status && !(crcs = array_zeroed(pickle.storage_count, sizeof(*crcs))))
         status = error_set_memory(err);
     for (uint32_t i = 0; i < pickle.storage_count && !status; i++)
         status = storage_crc(job, item, &pickle, i, run_crcs, &crcs[i], err);

@@ -5,6 +5,8 @@
  */
 #include "formats/dcp/dcp_source.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -339,7 +341,7 @@ static reshard_status try_repair(struct source *source, uint32_t tensor, bool *r
 {
     const struct catalog_tensor *wrong = &source->catalog->tensors[tensor];
     struct resolving resolving = { .source = source, .catalog = source->catalog };
-    int64_t *rows = calloc((size_t)wrong->chunk_count + 1, sizeof(*rows));
+    int64_t *rows = array_zeroed(wrong->chunk_count, sizeof(*rows));
     reshard_status status = rows ? RESHARD_OK : error_set_memory(err);
     resolving.count = 1;
     for (uint32_t i = 0; i < wrong->chunk_count && !status; i++) {
@@ -369,7 +371,7 @@ static reshard_status try_repair(struct source *source, uint32_t tensor, bool *r
 reshard_status dcp_resolve(struct source *source, const uint32_t *chunks, uint32_t count, reshard_error *err)
 {
     struct resolving resolving = { .source = source, .catalog = source->catalog };
-    uint32_t *order = malloc(((size_t)count + 1) * sizeof(*order));
+    uint32_t *order = array_new(count, sizeof(*order));
     if (!order)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++) {

@@ -5,6 +5,7 @@
  */
 #include "formats/dcp/dcp_source.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "encoding/json.h"
@@ -36,7 +37,7 @@ static reshard_status dcp_safetensors_take_shape(struct dcp_safetensors *state, 
     size_t count;
     if (!shape || !value_as_ints(shape, numbers, RANK_MAX, &count))
         return error_set(err, RESHARD_ERR_FORMAT, "'shape' is no list of at most %d integers", RANK_MAX);
-    int64_t *kept = arena_array(&state->arena, count + 1, sizeof(*kept));
+    int64_t *kept = arena_array(&state->arena, count, sizeof(*kept));
     if (!kept)
         return error_set_memory(err);
     memcpy(kept, numbers, count * sizeof(*kept));
@@ -78,7 +79,7 @@ static reshard_status take_header(struct dcp_safetensors *state, const struct va
 {
     if (root->kind != VALUE_DICT)
         return error_set(err, RESHARD_ERR_FORMAT, "the safetensors header is no object");
-    state->entries = calloc(root->list.count / 2 + 1, sizeof(*state->entries));
+    state->entries = array_zeroed(root->list.count / 2, sizeof(*state->entries));
     if (!state->entries)
         return error_set_memory(err);
     for (size_t i = 0; i + 1 < root->list.count; i += 2) {

@@ -53,8 +53,8 @@ reshard_status dcp_run_crcs(const struct publish_job *job, uint32_t object, uint
 {
     const struct target *target = job->target;
     const struct dcp_vectors *vectors = &dcp_target_state(target)->vectors;
-    uint64_t *known = calloc((size_t)vectors->run_count + 1, sizeof(*known));
-    uint32_t *crcs = *out = calloc((size_t)vectors->run_count + 1, sizeof(*crcs));
+    uint64_t *known = array_zeroed(vectors->run_count, sizeof(*known));
+    uint32_t *crcs = *out = array_zeroed(vectors->run_count, sizeof(*crcs));
     if (!known || !crcs) {
         free(known);
         return error_set_memory(err);

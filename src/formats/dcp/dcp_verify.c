@@ -3,6 +3,7 @@
  */
 #include "formats/dcp/dcp_source.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "encoding/zip.h"
 #include "formats/shared/checked_ranges.h"
@@ -211,8 +212,8 @@ static reshard_status check_metadata(struct source *source, const char *name, re
     if (status)
         return status;
     uint32_t chunk_count = source->catalog->chunk_count;
-    verifying.order = malloc(((size_t)metadata.storage_count + 1) * sizeof(*verifying.order));
-    verifying.chunks = malloc(((size_t)chunk_count + 1) * sizeof(*verifying.chunks));
+    verifying.order = array_new(metadata.storage_count, sizeof(*verifying.order));
+    verifying.chunks = array_new(chunk_count, sizeof(*verifying.chunks));
     if (!verifying.order || !verifying.chunks)
         status = error_set_memory(err);
     for (uint32_t i = 0; i < chunk_count && !status; i++)

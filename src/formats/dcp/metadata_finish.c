@@ -2,6 +2,8 @@
 /* The end of the fast way: the root's attributes become the arrays of the result. */
 #include "formats/dcp/metadata_fast.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 static const struct dcp_fast *fast_of(const struct records *m)
@@ -112,8 +114,8 @@ static enum records_step gather_storage(struct records *m, const struct records_
 {
     struct dcp_metadata *out = metadata_finish_build_of(m)->out;
     uint64_t count = dict->count / 2;
-    struct dcp_index *indexes = malloc((count + 1) * sizeof(*indexes));
-    struct dcp_range *ranges = malloc((count + 1) * sizeof(*ranges));
+    struct dcp_index *indexes = array_new(count, sizeof(*indexes));
+    struct dcp_range *ranges = array_new(count, sizeof(*ranges));
     enum records_step step = indexes && ranges ? RECORDS_ON : records_fail(m, error_set_memory(metadata_finish_build_of(m)->err));
     for (uint64_t i = 0; !step && i < count; i++) {
         records_word key = dict->is_run ? records_word_of(DCP_WORD_INDEX, dict->run_first + i) : records_resolve(m, dict->items[2 * i]);

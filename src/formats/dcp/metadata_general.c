@@ -206,7 +206,7 @@ static reshard_status read_path(struct dcp_build *build, const struct value *key
     for (size_t i = 0; i < count; i++)
         if (items[i]->kind != VALUE_STR && items[i]->kind != VALUE_INT)
             return RESHARD_OK;
-    struct dcp_path_part *parts = calloc(count + 1, sizeof(*parts));
+    struct dcp_path_part *parts = array_zeroed(count, sizeof(*parts));
     reshard_status status = parts ? dcp_build_name(build, key->text, &name) : error_set_memory(build->err);
     for (size_t i = 0; !status && i < count; i++) {
         parts[i].text = DCP_NONE;
@@ -261,7 +261,7 @@ static reshard_status read_transforms(const struct place *place, const struct va
     size_t count;
     if (!value_as_sequence(list, &items, &count))
         return metadata_general_fail_at(place, list, "transform_descriptors", "a list");
-    uint32_t *texts = calloc(count + 1, sizeof(*texts));
+    uint32_t *texts = array_zeroed(count, sizeof(*texts));
     reshard_status status = texts ? RESHARD_OK : error_set_memory(place->build->err);
     for (size_t i = 0; !status && i < count; i++)
         status = items[i]->kind == VALUE_STR ? dcp_build_text(place->build, items[i]->text, &texts[i])

@@ -188,7 +188,7 @@ static reshard_status list_reference(struct hf_reference *reference, reshard_err
 {
     const struct catalog *catalog = reference->catalog;
     uint32_t count = 0;
-    struct str *names = reallocarray(NULL, (size_t)catalog->object_count + 1, sizeof(*names));
+    struct str *names = array_new(catalog->object_count, sizeof(*names));
     if (!names)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->object_count; i++) {
@@ -262,7 +262,7 @@ static reshard_status name_like_files(const struct hf_reference *reference, stru
                                       struct hf_assignment *out, reshard_error *err)
 {
     uint32_t count = reference->names.count;
-    uint32_t *number = reallocarray(NULL, (size_t)count + 1, sizeof(*number));
+    uint32_t *number = array_new(count, sizeof(*number));
     reshard_status status = number ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < count && !status; i++)
         number[i] = UINT32_MAX;

@@ -2,6 +2,7 @@
 /* Lays a Hugging Face folder out: which piece goes to which file, then the files, the index and what is carried along. */
 #include "formats/hf/hf.h"
 
+#include "base/array.h"
 #include "formats/hf/hf_assign.h"
 #include "formats/hf/hf_folder.h"
 #include "formats/hf/hf_index.h"
@@ -114,7 +115,7 @@ static reshard_status add_index(struct hf_target *hf, reshard_error *err)
     const struct st_pieces *pieces = &hf->pieces;
     if (!hf->assignment.index_name.size)
         return RESHARD_OK;
-    struct hf_mapped *mapped = reallocarray(NULL, (size_t)pieces->count + 1, sizeof(*mapped));
+    struct hf_mapped *mapped = array_new(pieces->count, sizeof(*mapped));
     if (!mapped)
         return error_set_memory(err);
     for (uint32_t i = 0; i < pieces->count; i++) {

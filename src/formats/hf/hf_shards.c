@@ -121,7 +121,7 @@ reshard_status hf_offsets_read(const struct st_file *file, const struct limits *
     const struct st_header *header = &file->header;
     uint64_t total = 0;
     struct str info;
-    out->at = arena_array(arena, (size_t)header->count + 1, sizeof(*out->at));
+    out->at = arena_array(arena, header->count, sizeof(*out->at));
     bool *seen = arena_zalloc(arena, (size_t)header->count + 1);
     if (!out->at || !seen)
         return error_set_memory(err);
@@ -235,8 +235,8 @@ static reshard_status merge_files(struct hf_assembly *assembly, reshard_error *e
     struct hf_read *read = assembly->read;
     uint64_t dimensions, entries = count_entries(&read->set.files, &dimensions);
     reshard_status status = RESHARD_OK;
-    assembly->offsets = arena_array(&read->arena, (size_t)read->set.files.count + 1, sizeof(*assembly->offsets));
-    assembly->wholes = arena_array(&read->arena, (size_t)entries + 1, sizeof(*assembly->wholes));
+    assembly->offsets = arena_array(&read->arena, read->set.files.count, sizeof(*assembly->offsets));
+    assembly->wholes = arena_array(&read->arena, entries, sizeof(*assembly->wholes));
     assembly->shapes = arena_zalloc(&read->arena, ((size_t)dimensions + 1) * sizeof(*assembly->shapes));
     if (!assembly->offsets || !assembly->wholes || !assembly->shapes)
         return error_set_memory(err);

@@ -26,7 +26,7 @@ struct adding {
 
 static struct value *new_list(struct value_graph *graph, enum value_kind kind, size_t room)
 {
-    struct value **items = arena_array(&graph->arena, room + 1, sizeof(*items));
+    struct value **items = arena_array(&graph->arena, room, sizeof(*items));
     return items ? value_new_list(graph, kind, items, 0) : NULL;
 }
 

@@ -298,7 +298,7 @@ static reshard_status add_vector_chunks(struct target *target, const struct mcor
                                         reshard_error *err)
 {
     const struct mcore_buckets *buckets = mcore_target_state(target)->buckets;
-    struct vector_part *parts = calloc((size_t)vector->run_count + 1, sizeof(*parts));
+    struct vector_part *parts = array_zeroed(vector->run_count, sizeof(*parts));
     reshard_status status = parts ? RESHARD_OK : error_set_memory(err);
     if (!status)
         mcore_buckets_list_parts(&mcore_target_state(target)->dcp.vectors, vector, parts);

@@ -70,7 +70,7 @@ static reshard_status mcore_optimizer_copy_leaf(const struct layout_request *req
 static bool number_members(struct value_graph *graph, struct value *list)
 {
     size_t count = list->list.count;
-    struct value **items = arena_array(&graph->arena, 2 * count + 1, sizeof(*items));
+    struct value **items = arena_array(&graph->arena, 2 * count, sizeof(*items));
     for (size_t i = 0; items && i < count; i++) {
         items[2 * i] = value_new_int(graph, (int64_t)i);
         items[2 * i + 1] = list->list.items[i];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/mcore/mcore_relate.h"
 
+#include "base/array.h"
 #include "parallel/flat_buffer_rules.h"
 #include "parallel/flat_state.h"
 #include "parallel/state_keys.h"
@@ -90,8 +91,8 @@ static reshard_status list_buckets(struct relating *relating, reshard_error *err
 {
     struct catalog *catalog = relating->catalog;
     relating->tensor_count = catalog->tensor_count;
-    relating->is_bucket = calloc((size_t)catalog->tensor_count + 1, 1);
-    relating->buckets = calloc((size_t)catalog->tensor_count + 1, sizeof(*relating->buckets));
+    relating->is_bucket = array_zeroed(catalog->tensor_count, 1);
+    relating->buckets = array_zeroed(catalog->tensor_count, sizeof(*relating->buckets));
     if (!relating->is_bucket || !relating->buckets)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
@@ -119,7 +120,7 @@ static int by_start(const void *a, const void *b)
 static reshard_status mcore_relate_list_parts(struct relating *relating, reshard_error *err)
 {
     const struct catalog *catalog = relating->catalog;
-    uint32_t *bucket_of = calloc((size_t)relating->tensor_count + 1, sizeof(*bucket_of)), total = 0;
+    uint32_t *bucket_of = array_zeroed(relating->tensor_count, sizeof(*bucket_of)), total = 0;
     if (!bucket_of)
         return error_set_memory(err);
     for (uint32_t i = 0; i < relating->bucket_count; i++)
@@ -131,7 +132,7 @@ static reshard_status mcore_relate_list_parts(struct relating *relating, reshard
         total += relating->buckets[i].part_count;
         relating->buckets[i].part_count = 0;
     }
-    relating->parts = calloc((size_t)total + 1, sizeof(*relating->parts));
+    relating->parts = array_zeroed(total, sizeof(*relating->parts));
     for (uint32_t i = 0; relating->parts && i < catalog->chunk_count; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
         if (!relating->is_bucket[chunk->tensor])
@@ -344,7 +345,7 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
     struct rank_place place;
     uint32_t buffer_count;
     bool is_expert, changed;
-    int64_t *per_bucket = calloc((size_t)count + 1, sizeof(*per_bucket)), *per_buffer = calloc((size_t)count + 1, sizeof(*per_buffer));
+    int64_t *per_bucket = array_zeroed(count, sizeof(*per_bucket)), *per_buffer = array_zeroed(count, sizeof(*per_buffer));
     reshard_status status = per_bucket && per_buffer ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = group_place(&relating->model, buckets->chain, buckets->group, &is_expert, &place, err);

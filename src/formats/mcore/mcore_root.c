@@ -7,6 +7,7 @@
  *   iter_0000010/, or release/          the checkpoint
  */
 #include "formats/mcore/mcore.h"
+#include "base/array.h"
 #include "formats/mcore/mcore_source.h"
 #include "formats/mcore/mcore_target.h"
 #include "formats/shared/integrity_file.h"
@@ -227,7 +228,7 @@ static bool mcore_root_is_listed(const struct target *target, uint32_t object)
 static reshard_status integrity_text(const struct target *target, struct store_object **objects, struct buffer *out, reshard_error *err)
 {
     const struct catalog *catalog = target->catalog;
-    uint32_t count = 0, *order = malloc(((size_t)catalog->object_count + 1) * sizeof(*order));
+    uint32_t count = 0, *order = array_new(catalog->object_count, sizeof(*order));
     struct integrity_hasher *hasher = integrity_hasher_new();
     char hex[DIGEST_HEX_MAX] = "0000000000000000000000000000000000000000000000000000000000000000";
     reshard_status status = order && hasher ? RESHARD_OK : error_set_memory(err);

@@ -6,6 +6,7 @@
  */
 #include "formats/mcore/mcore_items.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "formats/mcore/mcore_target.h"
 #include "formats/shared/parallel_words.h"
@@ -334,7 +335,7 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
     if (mcore_layout_changes(target))
         return target_note_dropped(target, NOTE_LAYOUT, STR(RNG_KEY), err, "it belongs to the layout that it was saved under");
     struct name_map names = { 0 };
-    uint32_t *items = calloc((size_t)wanted->item_count + 1, sizeof(*items));
+    uint32_t *items = array_zeroed(wanted->item_count, sizeof(*items));
     reshard_status status = items ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
         if (!mcore_is_rank_item(wanted, &wanted->items[i]))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/mcore/mcore_transpose.h"
 
+#include "base/array.h"
 #include "parallel/rank_parameters.h"
 #include "parallel/state_keys.h"
 
@@ -20,7 +21,7 @@ struct transposing {
 
 static reshard_status list_weights(struct transposing *all, const struct parallel_model *model, reshard_error *err)
 {
-    all->weight_tensors = calloc((size_t)model->count + 1, sizeof(*all->weight_tensors));
+    all->weight_tensors = array_zeroed(model->count, sizeof(*all->weight_tensors));
     if (!all->weight_tensors)
         return error_set_memory(err);
     for (uint32_t i = 0; i < model->count; i++) {
@@ -152,8 +153,8 @@ static reshard_status transpose(struct transposing *all, reshard_error *err)
     reshard_status status = RESHARD_OK;
     all->tensor_count = catalog->tensor_count;
     all->chunk_count = catalog->chunk_count;
-    all->made = calloc((size_t)all->tensor_count + 1, sizeof(*all->made));
-    all->is_removed = calloc(2 * (size_t)all->tensor_count + 1, sizeof(*all->is_removed)); /* at most one is added for each */
+    all->made = array_zeroed(all->tensor_count, sizeof(*all->made));
+    all->is_removed = array_zeroed(2 * (size_t)all->tensor_count, sizeof(*all->is_removed)); /* at most one is added for each */
     if (!all->made || !all->is_removed)
         return error_set_memory(err);
     for (uint32_t i = 0; i < all->tensor_count && !status; i++) {

@@ -2,6 +2,7 @@
 /* Whether the cells of every ShardedObject are all there. */
 #include "formats/mcore/mcore_source.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "formats/mcore/mcore_items.h"
 
@@ -61,7 +62,7 @@ static reshard_status mcore_verify_check_objects(struct source *source, reshard_
 {
     struct catalog *catalog = source->catalog;
     struct name_map keys = { 0 };
-    struct object_grid *grids = calloc((size_t)catalog->item_count + 1, sizeof(*grids));
+    struct object_grid *grids = array_zeroed(catalog->item_count, sizeof(*grids));
     reshard_status status = grids ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
         struct str key;

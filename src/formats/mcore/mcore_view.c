@@ -5,6 +5,7 @@
  * read itself.
  */
 #include "formats/mcore/mcore_stored.h"
+#include "base/array.h"
 #include "formats/mcore/mcore_transpose.h"
 
 #include <stdlib.h>
@@ -118,8 +119,8 @@ static reshard_status take_object(struct viewing *viewing, uint32_t index, resha
 static reshard_status take_objects(struct viewing *viewing, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
-    viewing->objects = calloc((size_t)viewing->from->item_count + 1, sizeof(*viewing->objects));
-    viewing->opened = calloc((size_t)viewing->from->item_count + 1, sizeof(struct torch_archive *));
+    viewing->objects = array_zeroed(viewing->from->item_count, sizeof(*viewing->objects));
+    viewing->opened = array_zeroed(viewing->from->item_count, sizeof(struct torch_archive *));
     if (!viewing->objects || !viewing->opened)
         return error_set_memory(err);
     for (uint32_t i = 0; i < viewing->from->item_count && !status; i++) {

@@ -5,6 +5,7 @@
  * shape says.
  */
 #include "formats/megatron/megatron_source.h"
+#include "base/array.h"
 #include "base/value_parts.h"
 #include "parallel/parameter_names.h"
 
@@ -209,7 +210,7 @@ static reshard_status view_new_state(struct source *view, reshard_error *err)
     state->torch.origin_count = state->torch.origin_capacity = 0;
     state->context.rules = &state->rules;
     state->context.args = &state->args;
-    state->parameters = calloc((size_t)stored->parameter_count + 1, sizeof(*state->parameters));
+    state->parameters = array_zeroed(stored->parameter_count, sizeof(*state->parameters));
     if (!state->parameters)
         return error_set_memory(err);
     memcpy(state->parameters, stored->parameters, stored->parameter_count * sizeof(*state->parameters));
@@ -249,7 +250,7 @@ reshard_status megatron_view_by_parameter(struct source *view, reshard_error *er
                                                 .warning_count = view->stored->read_warnings,
                                                 .context = &viewing,
                                                 .replace_tensor = view_replace_tensor };
-    viewing.parameter_of = calloc((size_t)from->tensor_count + 1, sizeof(*viewing.parameter_of));
+    viewing.parameter_of = array_zeroed(from->tensor_count, sizeof(*viewing.parameter_of));
     reshard_status status = viewing.parameter_of ? view_new_state(view, err) : error_set_memory(err);
     if (!status)
         status = view_fill(&viewing, err);

@@ -120,8 +120,8 @@ static int value_order(const void *a, const void *b)
 static reshard_status end_file(struct megatron_items *items, uint32_t file, size_t begin, size_t end, reshard_error *err)
 {
     uint32_t storages = torch_source_of(items->source)->files[file].archive.storage_count;
-    bool *wanted = calloc((size_t)storages + 1, sizeof(*wanted));
-    struct value **values = calloc(end - begin + 1, sizeof(*values));
+    bool *wanted = array_zeroed(storages, sizeof(*wanted));
+    struct value **values = array_zeroed(end - begin, sizeof(*values));
     reshard_status status = wanted && values ? RESHARD_OK : error_set_memory(err);
     for (size_t i = begin; !status && i < end; i++)
         values[i - begin] = items->values[i].value;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Laying a target out, and writing what is no payload. */
 #include "formats/megatron/megatron_target.h"
+#include "base/array.h"
 #include "formats/megatron/optimizer_target.h"
 
 #include "base/crc32.h"
@@ -207,7 +208,7 @@ uint32_t megatron_list_parameters(const struct megatron_target *state, const str
 
 static reshard_status layout_plan_frame(struct megatron_target *state, struct target_rank *rank, struct buffer *pickle, reshard_error *err)
 {
-    uint64_t *bytes = calloc((size_t)rank->record_count + 1, sizeof(*bytes));
+    uint64_t *bytes = array_zeroed(rank->record_count, sizeof(*bytes));
     if (!bytes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < rank->record_count; i++)
@@ -368,8 +369,8 @@ reshard_status megatron_publish_object(const struct publish_job *job, uint32_t o
     if (number == state->rank_count)
         return RESHARD_OK; /* the tracker */
     struct target_rank *rank = &state->ranks[number];
-    struct record_crc *known = calloc((size_t)rank->record_count + 1, sizeof(*known));
-    uint32_t *crcs = calloc((size_t)rank->record_count + 1, sizeof(*crcs));
+    struct record_crc *known = array_zeroed(rank->record_count, sizeof(*known));
+    uint32_t *crcs = array_zeroed(rank->record_count, sizeof(*crcs));
     reshard_status status = known && crcs ? RESHARD_OK : error_set_memory(err);
     if (!status)
         add_crcs(job, rank, known);

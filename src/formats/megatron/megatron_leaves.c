@@ -32,7 +32,7 @@ struct collecting {
 
 static struct path_part *leaves_copy_parts(struct arena *arena, const struct path_part *parts, size_t count)
 {
-    struct path_part *out = arena_array(arena, count + 1, sizeof(*out));
+    struct path_part *out = arena_array(arena, count, sizeof(*out));
     if (!out)
         return NULL;
     memcpy(out, parts, count * sizeof(*parts));

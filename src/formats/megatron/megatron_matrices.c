@@ -82,7 +82,7 @@ static reshard_status matrices_list_members(struct megatron_target *state, resha
         state->matrices[i].first = total;
         total += state->matrices[i].count;
     }
-    state->matrix_members = arena_array(&state->arena, (size_t)total + 1, sizeof(*state->matrix_members));
+    state->matrix_members = arena_array(&state->arena, total, sizeof(*state->matrix_members));
     if (!state->matrix_members)
         return error_set_memory(err);
     for (uint32_t i = 0; i < total; i++)
@@ -106,7 +106,7 @@ reshard_status megatron_find_matrices(const struct layout_request *request, stru
     struct buffer text = { 0 };
     if (!state->is_grouped || state->experts <= 0)
         return RESHARD_OK;
-    state->matrices = arena_array(&state->arena, (size_t)state->parameter_count + 1, sizeof(*state->matrices));
+    state->matrices = arena_array(&state->arena, state->parameter_count, sizeof(*state->matrices));
     reshard_status status = state->matrices ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < state->parameter_count; i++)
         status = matrices_note_member(state, i, &names, &text, err);

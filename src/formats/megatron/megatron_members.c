@@ -376,7 +376,7 @@ static reshard_status put_optimizer(struct rank_pickle *pickle, reshard_error *e
     struct value *value = NULL;
     if (!pickle->state->optimizer)
         return RESHARD_OK;
-    struct optimizer_item *items = arena_array(&pickle->graph.arena, (size_t)wanted->item_count + 1, sizeof(*items));
+    struct optimizer_item *items = arena_array(&pickle->graph.arena, wanted->item_count, sizeof(*items));
     reshard_status status = items ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++) {
         struct optimizer_item item = { .key = wanted->items[i].key };

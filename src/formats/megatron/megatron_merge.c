@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks' parameters become tensors of the whole model: each is the chunks that its partition rule gives. */
 #include "formats/megatron/megatron_source.h"
+#include "base/array.h"
 #include "formats/megatron/optimizer_source.h"
 
 #include <inttypes.h>
@@ -138,9 +139,9 @@ static reshard_status new_parameter(struct megatron_source *state, struct megatr
 
 static reshard_status find_parameters(struct megatron_source *state, reshard_error *err)
 {
-    const struct megatron_leaf **order = malloc(((size_t)state->leaf_count + 1) * sizeof(*order));
+    const struct megatron_leaf **order = array_new(state->leaf_count, sizeof(*order));
     struct name_map names = { 0 };
-    state->parameters = calloc((size_t)state->leaf_count + 1, sizeof(*state->parameters));
+    state->parameters = array_zeroed(state->leaf_count, sizeof(*state->parameters));
     reshard_status status = order && state->parameters ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < state->leaf_count; i++)
         order[i] = &state->leaves[i];
@@ -332,7 +333,7 @@ static reshard_status merge_check_experts(struct source *source, reshard_error *
         return RESHARD_OK;
     struct name_map names = { 0 };
     struct buffer text = { 0 };
-    struct expert_count *counts = calloc((size_t)state->parameter_count + 1, sizeof(*counts));
+    struct expert_count *counts = array_zeroed(state->parameter_count, sizeof(*counts));
     reshard_status status = counts ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < state->parameter_count; i++) {
         bool is_new;

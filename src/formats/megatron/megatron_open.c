@@ -22,7 +22,7 @@ static reshard_status list_folders(struct source *source, struct rank_folder **o
     reshard_status status = store_list(source->store, source->name, &state->arena, &entries, &entry_count, err);
     if (status)
         return status;
-    *out = arena_array(&state->arena, entry_count + 1, sizeof(**out));
+    *out = arena_array(&state->arena, entry_count, sizeof(**out));
     *count = 0;
     if (!*out)
         return error_set_memory(err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/megatron/numbered_state.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "parallel/parameter_groups.h"
 #include "parallel/state_keys.h"
@@ -86,7 +87,7 @@ static reshard_status take_groups(struct state_reading *reading, const struct va
     const struct value *groups = value_dict_get(inner, "param_groups");
     if (!groups || groups->kind != VALUE_LIST)
         return error_set(err, RESHARD_ERR_FORMAT, "the optimizer has no list 'param_groups'");
-    reading->groups = calloc(groups->list.count + 1, sizeof(*reading->groups));
+    reading->groups = array_zeroed(groups->list.count, sizeof(*reading->groups));
     if (!reading->groups)
         return error_set_memory(err);
     for (size_t i = 0; i < groups->list.count; i++) {

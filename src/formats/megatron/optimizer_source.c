@@ -36,7 +36,7 @@ static bool holds_tensors(const struct value *key)
 /* The dict without the members that hold tensors of parameters, and the optimizer inside it likewise. */
 static struct value *prune_dict(struct value_graph *graph, const struct value *dict, bool is_inner)
 {
-    struct value **items = arena_array(&graph->arena, dict->list.count + 1, sizeof(struct value *));
+    struct value **items = arena_array(&graph->arena, dict->list.count, sizeof(struct value *));
     size_t count = 0;
     if (!items)
         return NULL;
@@ -63,7 +63,7 @@ struct value *megatron_optimizer_item(struct megatron_source *state, const struc
         return optimizer;
     if (optimizer->kind == VALUE_DICT)
         return prune_dict(graph, optimizer, false);
-    struct value **items = arena_array(&graph->arena, optimizer->list.count + 1, sizeof(struct value *));
+    struct value **items = arena_array(&graph->arena, optimizer->list.count, sizeof(struct value *));
     if (!items)
         return NULL;
     for (size_t i = 0; i < optimizer->list.count; i++) {
@@ -219,9 +219,9 @@ static reshard_status list_stackable(struct stacking *stacking, reshard_error *e
     if (count > stacking->source->limits.tensors)
         return error_set(err, RESHARD_ERR_LIMIT, "%" PRIu64 " parameters, more than the limit tensors=%" PRIu64, count,
                          stacking->source->limits.tensors);
-    stacking->list = calloc((size_t)count + 1, sizeof(*stacking->list));
-    stacking->stacks = calloc((size_t)count + 1, sizeof(*stacking->stacks));
-    stacking->stack_of = calloc((size_t)count + 1, sizeof(*stacking->stack_of));
+    stacking->list = array_zeroed(count, sizeof(*stacking->list));
+    stacking->stacks = array_zeroed(count, sizeof(*stacking->stacks));
+    stacking->stack_of = array_zeroed(count, sizeof(*stacking->stack_of));
     if (!stacking->list || !stacking->stacks || !stacking->stack_of)
         return error_set_memory(err);
     for (uint32_t i = 0; i < state->parameter_count; i++)
@@ -448,8 +448,8 @@ static reshard_status optimizer_source_read_state(struct rank_state *all, reshar
 static reshard_status optimizer_source_add_rank(struct rank_state *all, reshard_error *err)
 {
     all->count = 0;
-    all->parameters = calloc((size_t)all->rank->leaf_count + 1, sizeof(*all->parameters));
-    all->leaves = calloc((size_t)all->rank->leaf_count + 1, sizeof(*all->leaves));
+    all->parameters = array_zeroed(all->rank->leaf_count, sizeof(*all->parameters));
+    all->leaves = array_zeroed(all->rank->leaf_count, sizeof(*all->leaves));
     reshard_status status = all->parameters && all->leaves ? RESHARD_OK : error_set_memory(err);
     if (!status) {
         list_parameters(all);

@@ -2,6 +2,7 @@
 /* Which state is to be written, and distrib_optim.pt. */
 #include "formats/megatron/optimizer_target.h"
 
+#include "base/array.h"
 #include "parallel/rank_parameters.h"
 #include "formats/megatron/optimizer_source.h"
 
@@ -129,8 +130,8 @@ reshard_status megatron_rank_parameters(const struct layout_request *request, co
                                         const struct target_rank *rank, struct rank_parameter **out, uint32_t **indices, uint32_t *count,
                                         reshard_error *err)
 {
-    *out = calloc((size_t)state->parameter_count + 1, sizeof(**out));
-    *indices = calloc((size_t)state->parameter_count + 1, sizeof(**indices));
+    *out = array_zeroed(state->parameter_count, sizeof(**out));
+    *indices = array_zeroed(state->parameter_count, sizeof(**indices));
     *count = 0;
     if (!*out || !*indices)
         return error_set_memory(err);
@@ -237,7 +238,7 @@ static reshard_status optimizer_target_add_vector(struct emitting_file *file, co
 
 static struct value *optimizer_target_new_dict(struct value_graph *graph, size_t pairs)
 {
-    struct value **items = arena_array(&graph->arena, 2 * pairs + 1, sizeof(struct value *));
+    struct value **items = arena_array(&graph->arena, 2 * pairs, sizeof(struct value *));
     struct value *dict = items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
     return dict;
 }

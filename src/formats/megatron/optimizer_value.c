@@ -111,7 +111,7 @@ static reshard_status take_items(struct value_writer *writer, const struct optim
 /* A copy of the group without its list of parameters. */
 static struct value *optimizer_value_copy_group(struct value_graph *graph, const struct value *group)
 {
-    struct value **items = arena_array(&graph->arena, group->list.count + 1, sizeof(struct value *));
+    struct value **items = arena_array(&graph->arena, group->list.count, sizeof(struct value *));
     size_t count = 0;
     for (size_t i = 0; items && i + 1 < group->list.count; i += 2) {
         const struct value *key = group->list.items[i];
@@ -146,7 +146,7 @@ static struct value *optimizer_value_copy_groups(struct value_writer *writer, bo
 {
     struct value_graph *graph = writer->graph;
     struct value *source = writer->sources[of_experts].groups ? writer->sources[of_experts].groups : writer->sources[0].groups;
-    struct value **groups = arena_array(&graph->arena, source->list.count + 1, sizeof(struct value *));
+    struct value **groups = arena_array(&graph->arena, source->list.count, sizeof(struct value *));
     bool is_borrowed = source != writer->sources[of_experts].groups;
     size_t count = 0;
     for (size_t i = 0; groups && i < source->list.count; i++) {
@@ -233,7 +233,7 @@ static bool optimizer_value_set_member(struct value_graph *graph, struct value *
 
 static struct value *optimizer_value_new_dict(struct value_graph *graph, size_t pairs)
 {
-    struct value **items = arena_array(&graph->arena, 2 * pairs + 1, sizeof(struct value *));
+    struct value **items = arena_array(&graph->arena, 2 * pairs, sizeof(struct value *));
     return items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
 }
 
@@ -300,8 +300,8 @@ static reshard_status deal_group(struct value_writer *writer, bool of_experts, b
 {
     struct value_graph *graph = writer->graph;
     const struct wanted_state *master = master_of(writer->state->optimizer);
-    struct value **numbers = arena_array(&graph->arena, (size_t)writer->count + 1, sizeof(struct value *));
-    struct value **masters = arena_array(&graph->arena, (size_t)writer->count + 1, sizeof(struct value *));
+    struct value **numbers = arena_array(&graph->arena, writer->count, sizeof(struct value *));
+    struct value **masters = arena_array(&graph->arena, writer->count, sizeof(struct value *));
     size_t number_count = 0, master_count = 0;
     const struct value *decay = parameter_group_decay(group);
     reshard_status status = numbers && masters ? RESHARD_OK : error_set_memory(err);
@@ -341,19 +341,22 @@ static reshard_status optimizer_value_deal(struct value_writer *writer, bool of_
                                            reshard_error *err)
 {
     struct value_graph *graph = writer->graph;
-    struct value **lists = arena_array(&graph->arena, groups->list.count + 1, sizeof(struct value *));
+    struct value **lists = arena_array(&graph->arena, groups->list.count, sizeof(struct value *));
     *out = (struct dealing){ .state = optimizer_value_new_dict(graph, writer->count),
                              .masters = lists ? value_new_list(graph, VALUE_LIST, lists, 0) : NULL };
     if (!out->state || !out->masters)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     bool has_decoupled = some_decoupled(groups);
-    for (size_t i = 0; i < groups->list.count && !status; i++) {
+    unsigned seen = 0;
+    for (uint32_t i = 0; i < groups->list.count && !status; i++) {
         struct value *group = groups->list.items[i];
-        status = parameter_group_decay(group)
-                     ? deal_group(writer, of_experts, has_decoupled, group, out, err)
-                     : error_set(err, RESHARD_ERR_UNSUPPORTED,
-                                 "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
+        if (!parameter_group_decay(group))
+            return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                             "parameter group %" PRIu32 " has no 'wd_mult': which parameters it holds cannot be told", i);
+        status = parameter_group_take_kind(&seen, i, parameter_group_has_decay(group), parameter_group_is_decoupled(group), err);
+        if (!status)
+            status = deal_group(writer, of_experts, has_decoupled, group, out, err);
     }
     if (!status && out->number != count_kind(writer, of_experts))
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the source's parameter groups take %" PRId64 " of %" PRIu32 " parameters",

@@ -2,6 +2,7 @@
 /* The names that the framework has for the tensors of a Flex Checkpoint. They are the writing process's own, so that they are no items: two
  * layouts of one content would differ in them. Who writes the content for Paddle again keeps them. */
 #include "formats/paddle/flex.h"
+#include "base/array.h"
 #include "formats/paddle/paddle.h"
 
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 /* The files that tensors lie in: true by object. */
 static bool *called_files(const struct catalog *catalog)
 {
-    bool *is_data = calloc((size_t)catalog->object_count + 1, sizeof(*is_data));
+    bool *is_data = array_zeroed(catalog->object_count, sizeof(*is_data));
     for (uint32_t i = 0; is_data && i < catalog->chunk_count; i++)
         is_data[catalog->chunks[i].object] = true;
     return is_data;

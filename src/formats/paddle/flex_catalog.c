@@ -5,6 +5,7 @@
  */
 #include "formats/paddle/flex.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "encoding/paddle_save.h"
 #include "tensor/box.h"
@@ -487,7 +488,7 @@ static reshard_status catalog_read_dtypes(struct cataloguing *c, reshard_error *
 {
     const struct flex_metadata *metadata = c->metadata;
     struct flex_data *data = NULL;
-    uint32_t *order = malloc(((size_t)metadata->index_count + 1) * sizeof(*order)), object = CATALOG_NONE;
+    uint32_t *order = array_new(metadata->index_count, sizeof(*order)), object = CATALOG_NONE;
     reshard_status status = order ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < metadata->index_count; i++)
         order[i] = i;
@@ -561,7 +562,7 @@ static reshard_status cataloguing_init(struct cataloguing *c, reshard_error *err
     c->dtype_of_name = calloc(names, 1);
     c->shard_slots = calloc(shards, sizeof(*c->shard_slots));
     c->place_slots = calloc(places, sizeof(*c->place_slots));
-    c->is_used = calloc((size_t)metadata->shard_count + 1, 1);
+    c->is_used = array_zeroed(metadata->shard_count, 1);
     if (!c->tensor_of_name || !c->object_of_text || !c->dtype_of_name || !c->shard_slots || !c->place_slots || !c->is_used)
         return error_set_memory(err);
     memset(c->tensor_of_name, 0xFF, names * sizeof(*c->tensor_of_name));

@@ -89,7 +89,7 @@ static reshard_status cut_add_tensor(struct flex_cutting *cutting, struct key_in
 static reshard_status flex_cut_find_parameters(struct flex_cutting *cutting, reshard_error *err)
 {
     const struct catalog *wanted = cutting->wanted;
-    struct key_index index = { .tensor_of = malloc(((size_t)wanted->tensor_count + 1) * sizeof(uint32_t)) };
+    struct key_index index = { .tensor_of = array_new(wanted->tensor_count, sizeof(uint32_t)) };
     struct buffer scratch = { 0 };
     reshard_status status = index.tensor_of ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
@@ -256,7 +256,7 @@ static bool in_group(const struct flex_parameter *parameter, uint32_t stage, int
 /* Shares the state of the parameters of one stage and expert rank (-1: what is no expert's) out. */
 static reshard_status share_group(struct flex_cutting *cutting, uint32_t stage, int32_t expert_rank, reshard_error *err)
 {
-    struct sharded_parameter *shares = malloc(((size_t)cutting->parameter_count + 1) * sizeof(*shares));
+    struct sharded_parameter *shares = array_new(cutting->parameter_count, sizeof(*shares));
     uint32_t count = 0, ranks = 1;
     if (!shares)
         return error_set_memory(err);
@@ -304,7 +304,7 @@ reshard_status flex_cutting_make(const struct layout_request *request, const str
     *out = (struct flex_cutting){ .wanted = request->wanted, .degrees = *degrees };
     if (!data)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/paddle.rules");
-    out->parts = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*out->parts));
+    out->parts = array_zeroed(request->wanted->tensor_count, sizeof(*out->parts));
     if (!out->parts)
         return error_set_memory(err);
     reshard_status status = partition_rules_parse(data->text, &out->arena, &rules, err);

@@ -2,6 +2,7 @@
 /* A data file, whatever it is called: a pickle that paddle.save wrote, or a safetensors file. */
 #include "formats/paddle/flex.h"
 
+#include "base/array.h"
 #include "base/cursor.h"
 #include "encoding/paddle_save.h"
 #include "encoding/paddle_save_write.h"
@@ -46,7 +47,7 @@ static reshard_status data_read_header(struct flex_data *data, const struct limi
     reshard_status status = st_header_read(&data->reader, limits, false, &data->header, err);
     if (status)
         return status;
-    data->parts = calloc((size_t)data->header.count + 1, sizeof(*data->parts));
+    data->parts = array_zeroed(data->header.count, sizeof(*data->parts));
     if (!data->parts)
         return error_set_memory(err);
     for (uint32_t i = 0; i < data->header.count; i++) {

@@ -198,7 +198,7 @@ static reshard_status flex_layout_check_tensors(const struct layout_request *req
 static bool flex_layout_has_names(const struct layout_request *request, struct flex_target *state)
 {
     if (!state->names)
-        state->names = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*state->names));
+        state->names = array_zeroed(request->wanted->tensor_count, sizeof(*state->names));
     return state->names != NULL;
 }
 
@@ -233,7 +233,7 @@ static reshard_status take_names(const struct layout_request *request, struct ta
     if (!flex_layout_has_names(request, state))
         return error_set_memory(err);
     struct name_map keys = { 0 };
-    struct value **names = malloc((count / 2 + 1) * sizeof(struct value *)); /* by key */
+    struct value **names = array_new(count / 2, sizeof(struct value *)); /* by key */
     reshard_status status = names ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i + 1 < count && !status; i += 2) {
         bool was_new;
@@ -287,7 +287,7 @@ static reshard_status flex_layout_take_items(const struct layout_request *reques
 {
     struct flex_target *state = flex_target_state(target);
     reshard_status status = RESHARD_OK;
-    state->items = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->items));
+    state->items = array_zeroed(request->wanted->item_count, sizeof(*state->items));
     if (!state->items)
         return error_set_memory(err);
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++)
@@ -309,8 +309,8 @@ static int flex_layout_by_file(const void *a, const void *b, void *context)
 /* Brings pieces in the order of their files, and says where those of each are. */
 static reshard_status flex_layout_sort_pieces(struct flex_target *state, reshard_error *err)
 {
-    uint32_t *order = malloc(((size_t)state->piece_count + 1) * sizeof(*order));
-    struct flex_piece *sorted = malloc(((size_t)state->piece_count + 1) * sizeof(*sorted));
+    uint32_t *order = array_new(state->piece_count, sizeof(*order));
+    struct flex_piece *sorted = array_new(state->piece_count, sizeof(*sorted));
     if (!order || !sorted) {
         free(order);
         free(sorted);
@@ -328,7 +328,7 @@ static reshard_status flex_layout_sort_pieces(struct flex_target *state, reshard
     free(order);
     free(state->pieces);
     state->pieces = sorted;
-    state->piece_capacity = state->piece_count + 1;
+    state->piece_capacity = state->piece_count;
     return RESHARD_OK;
 }
 
@@ -368,7 +368,7 @@ static reshard_status add_data_file(const struct layout_request *request, struct
 {
     struct flex_target *state = flex_target_state(target);
     struct flex_out_file *file = &state->files[number];
-    uint64_t *offsets = calloc((size_t)file->piece_count + state->item_count + 1, sizeof(*offsets)), bytes;
+    uint64_t *offsets = array_zeroed((size_t)file->piece_count + state->item_count, sizeof(*offsets)), bytes;
     if (!offsets)
         return error_set_memory(err);
     reshard_status status = flex_file_plan(request, target, number, offsets, &bytes, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A layout taken from another Flex Checkpoint: its folders, files, generation and, where keys and shapes agree, boxes, runs and copies. */
 #include "formats/paddle/flex.h"
+#include "base/array.h"
 #include "formats/paddle/flex_target.h"
 
 #include <stdlib.h>
@@ -208,7 +209,7 @@ static reshard_status like_place_tensors(struct flex_liking *liking, reshard_err
 reshard_status flex_place_like(const struct layout_request *request, struct target *target, const struct source *like, reshard_error *err)
 {
     struct flex_liking liking = { .request = request, .target = target, .like = like };
-    liking.file_of = malloc(((size_t)like->catalog->object_count + 1) * sizeof(*liking.file_of));
+    liking.file_of = array_new(like->catalog->object_count, sizeof(*liking.file_of));
     if (!liking.file_of)
         return error_set_memory(err);
     memset(liking.file_of, 0xFF, (size_t)like->catalog->object_count * sizeof(*liking.file_of));

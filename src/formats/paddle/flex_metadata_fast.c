@@ -2,6 +2,7 @@
 /* The fast way: what the classes of the metadata mean to encoding/pickle_records. */
 #include "formats/paddle/flex_metadata_build.h"
 
+#include "base/array.h"
 #include "encoding/pickle_records.h"
 #include "tensor/box.h"
 
@@ -315,7 +316,7 @@ static enum records_step order_indexes(struct records *m, const struct records_c
         is_in_order = records_payload(records_resolve(m, dict->items[2 * (size_t)i])) == i;
     if (is_in_order)
         return RECORDS_ON;
-    struct flex_index *ordered = malloc(((size_t)count + 1) * sizeof(*ordered));
+    struct flex_index *ordered = array_new(count, sizeof(*ordered));
     if (!ordered)
         return records_fail(m, error_set_memory(m->err));
     for (uint32_t i = 0; i < count; i++)

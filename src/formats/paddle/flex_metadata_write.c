@@ -5,6 +5,7 @@
  */
 #include "formats/paddle/flex_target.h"
 
+#include "base/array.h"
 #include "formats/paddle/flex_metadata.h"
 
 #include <stdlib.h>
@@ -56,11 +57,11 @@ static void flex_metadata_write_sort_pieces(struct metadata_writing *w)
 
 static reshard_status metadata_write_prepare(struct metadata_writing *w, reshard_error *err)
 {
-    w->keys = malloc(((size_t)w->catalog->tensor_count + 1) * sizeof(*w->keys));
-    w->vectors = malloc(((size_t)w->catalog->vector_count + 1) * sizeof(*w->vectors));
-    w->files = malloc(((size_t)w->state->file_count + 1) * sizeof(*w->files));
+    w->keys = array_new(w->catalog->tensor_count, sizeof(*w->keys));
+    w->vectors = array_new(w->catalog->vector_count, sizeof(*w->vectors));
+    w->files = array_new(w->state->file_count, sizeof(*w->files));
     w->first = calloc((size_t)w->catalog->tensor_count + 2, sizeof(*w->first));
-    w->order = malloc(((size_t)w->state->piece_count + 1) * sizeof(*w->order));
+    w->order = array_new(w->state->piece_count, sizeof(*w->order));
     if (!w->keys || !w->vectors || !w->files || !w->first || !w->order)
         return error_set_memory(err);
     fill_none(w->keys, w->catalog->tensor_count);

@@ -68,7 +68,7 @@ reshard_status flex_list(struct store *store, struct str directory, struct arena
     reshard_status status = store_list(store, name, arena, &entries, &count, err);
     if (status)
         return status;
-    out->files = arena_array(arena, count + 1, sizeof(*out->files));
+    out->files = arena_array(arena, count, sizeof(*out->files));
     if (!out->files)
         return error_set_memory(err);
     for (size_t i = 0; i < count; i++) {

@@ -8,6 +8,7 @@
  */
 #include "formats/paddle/flex_target.h"
 
+#include "base/array.h"
 #include "base/name_map.h"
 
 #include <stdlib.h>
@@ -81,8 +82,8 @@ static reshard_status paths_read(struct module_order *order, const struct flex_c
     size_t steps = 0;
     for (uint32_t i = 0; i < cutting->parameter_count; i++)
         steps += step_count_of(cutting->parameters[i].key);
-    order->steps = calloc(steps + 1, sizeof(*order->steps));
-    order->paths = calloc((size_t)cutting->parameter_count + 1, sizeof(*order->paths));
+    order->steps = array_zeroed(steps, sizeof(*order->steps));
+    order->paths = array_zeroed(cutting->parameter_count, sizeof(*order->paths));
     bool is_done = order->steps && order->paths && steps < UINT32_MAX;
     steps = 0;
     for (uint32_t i = 0; i < cutting->parameter_count && is_done; i++) {
@@ -97,8 +98,8 @@ static reshard_status paths_read(struct module_order *order, const struct flex_c
 /* Puts the parameters in the order of the paths; tensors refer to them by number. */
 static reshard_status parameters_permute(struct flex_cutting *cutting, const struct module_path *paths, reshard_error *err)
 {
-    struct flex_parameter *sorted = calloc((size_t)cutting->parameter_count + 1, sizeof(*sorted));
-    uint32_t *place = calloc((size_t)cutting->parameter_count + 1, sizeof(*place));
+    struct flex_parameter *sorted = array_zeroed(cutting->parameter_count, sizeof(*sorted));
+    uint32_t *place = array_zeroed(cutting->parameter_count, sizeof(*place));
     if (!sorted || !place) {
         free(sorted);
         free(place);
@@ -175,7 +176,7 @@ static int by_handing_in(const void *a, const void *b, void *context)
 
 reshard_status flex_order_tensors(struct flex_cutting *cutting, reshard_error *err)
 {
-    cutting->order = calloc((size_t)cutting->wanted->tensor_count + 1, sizeof(*cutting->order));
+    cutting->order = array_zeroed(cutting->wanted->tensor_count, sizeof(*cutting->order));
     if (!cutting->order)
         return error_set_memory(err);
     for (uint32_t t = 0; t < cutting->wanted->tensor_count; t++) {

@@ -2,6 +2,7 @@
 /* Which rank writes what: the words of the layout make ranks, and what several of them hold is written by one. */
 #include "formats/paddle/flex_target.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 
 #include <inttypes.h>
@@ -151,7 +152,7 @@ static reshard_status list_holders(struct deduping *deduping, reshard_error *err
     for (uint32_t id = 0; id < deduping->id_count; id++)
         deduping->first_holder[id + 1] += deduping->first_holder[id];
     total = deduping->first_holder[deduping->id_count];
-    deduping->holders = malloc((total + 1) * sizeof(*deduping->holders));
+    deduping->holders = array_new(total, sizeof(*deduping->holders));
     if (!deduping->holders)
         return error_set_memory(err);
     for (uint32_t rank = 0; rank < world; rank++)
@@ -189,7 +190,7 @@ static reshard_status deduping_make(struct deduping *deduping, reshard_error *er
 {
     const struct catalog *wanted = deduping->cutting->wanted;
     uint64_t ids = 0;
-    deduping->first_id = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*deduping->first_id));
+    deduping->first_id = array_new(wanted->tensor_count, sizeof(*deduping->first_id));
     for (uint32_t t = 0; deduping->first_id && t < wanted->tensor_count; t++) {
         deduping->first_id[t] = (uint32_t)ids;
         ids += flex_place_is_here(deduping, t) ? flex_piece_numbers(deduping->cutting, t) : 0;
@@ -198,12 +199,12 @@ static reshard_status deduping_make(struct deduping *deduping, reshard_error *er
     }
     deduping->id_count = (uint32_t)ids;
     deduping->order = malloc((size_t)deduping->cutting->degrees.world * sizeof(*deduping->order));
-    deduping->chosen = malloc((ids + 1) * sizeof(*deduping->chosen));
-    deduping->seen = malloc((ids + 1) * sizeof(*deduping->seen));
+    deduping->chosen = array_new(ids, sizeof(*deduping->chosen));
+    deduping->seen = array_new(ids, sizeof(*deduping->seen));
     deduping->first_holder = calloc(ids + 2, sizeof(*deduping->first_holder));
     if (!deduping->first_id || !deduping->order || !deduping->chosen || !deduping->seen || !deduping->first_holder)
         return error_set_memory(err);
-    memset(deduping->chosen, 0xFF, (ids + 1) * sizeof(*deduping->chosen));
+    memset(deduping->chosen, 0xFF, ids * sizeof(*deduping->chosen));
     return list_holders(deduping, err);
 }
 

@@ -2,6 +2,7 @@
 /* The data files: dicts of arrays, and one of the items that are no tensors. */
 #include "formats/paddle/flex_target.h"
 
+#include "base/array.h"
 #include "formats/shared/object_copy.h"
 #include "formats/shared/safetensors_pieces.h"
 
@@ -110,8 +111,8 @@ static reshard_status plan_safetensors(const struct layout_request *request, con
     struct flex_out_file *out = &flex_target_state(target)->files[file];
     struct flex_writing writing = { .request = request, .target = target, .file = out };
     const struct st_metadata none = { 0 };
-    struct st_piece *pieces = calloc((size_t)out->piece_count + 1, sizeof(*pieces));
-    int64_t *lengths = calloc((size_t)out->piece_count + 1, sizeof(*lengths));
+    struct st_piece *pieces = array_zeroed(out->piece_count, sizeof(*pieces));
+    int64_t *lengths = array_zeroed(out->piece_count, sizeof(*lengths));
     uint64_t data = 0;
     reshard_status status = pieces && lengths ? list_pieces(&writing, pieces, lengths, err) : error_set_memory(err);
     if (!status)

@@ -5,6 +5,7 @@
  */
 #include "formats/paddle/flex.h"
 
+#include "base/array.h"
 #include "encoding/paddle_save.h"
 #include "tensor/box.h"
 
@@ -214,7 +215,7 @@ static reshard_status resolve_list(struct source *source, reshard_error *err)
     const struct catalog *catalog = source->catalog;
     if (state->chunks)
         return RESHARD_OK;
-    state->chunks = malloc(((size_t)catalog->chunk_count + 1) * sizeof(*state->chunks));
+    state->chunks = array_new(catalog->chunk_count, sizeof(*state->chunks));
     if (!state->chunks)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->chunk_count; i++) {

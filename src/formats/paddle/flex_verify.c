@@ -3,6 +3,8 @@
  * that are no tensors, files that nothing refers to. The format has no checksums. */
 #include "formats/paddle/flex.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -24,7 +26,7 @@ static int verify_compare(const void *a, const void *b)
 static reshard_status verify_list_places(struct flex_verifying *verifying, reshard_error *err)
 {
     const struct catalog *catalog = verifying->source->catalog;
-    verifying->places = malloc(((size_t)catalog->chunk_count + 1) * sizeof(*verifying->places));
+    verifying->places = array_new(catalog->chunk_count, sizeof(*verifying->places));
     if (!verifying->places)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->chunk_count; i++)

@@ -77,7 +77,7 @@ reshard_status flex_add_weights(struct source *source, uint32_t first, reshard_e
     struct name_map keys = { 0 };
     struct arena arena = { 0 };
     uint32_t tensors = catalog->tensor_count, chunks = catalog->chunk_count, count = 0;
-    uint32_t *weight_of = arena_array(&arena, (size_t)tensors + 1, sizeof(*weight_of));
+    uint32_t *weight_of = arena_array(&arena, tensors, sizeof(*weight_of));
     reshard_status status = weight_of ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < tensors && !status; i++) {
         weight_of[i] = 0;

@@ -2,6 +2,8 @@
 /* What inspect and verify say about files of paddle.save beyond their tensors. */
 #include "formats/paddle/params.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -17,7 +19,7 @@ static reshard_status params_facts_find_aliases(struct source *source, const str
 {
     const struct paddle_archive *archive = &file->archive;
     struct name_map names = { 0 };
-    uint32_t *first = calloc((size_t)archive->entry_count + 1, sizeof(*first));
+    uint32_t *first = array_zeroed(archive->entry_count, sizeof(*first));
     reshard_status status = first ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < archive->entry_count && !status; i++) {
         bool was_new;

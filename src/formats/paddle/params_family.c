@@ -113,7 +113,7 @@ static reshard_status family_list(struct family *family, const struct store_entr
 {
     size_t skip = family->source->name[0] ? strlen(family->source->name) + 1 : 0;
     reshard_status status = RESHARD_OK;
-    family->files = arena_array(&family->arena, count + 1, sizeof(*family->files));
+    family->files = arena_array(&family->arena, count, sizeof(*family->files));
     if (!family->files)
         return error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {
@@ -178,8 +178,8 @@ static reshard_status family_note_expert(struct family_file *file, struct str ke
 static reshard_status family_note_names(struct family *family, struct family_file *file, reshard_error *err)
 {
     const struct paddle_archive *archive = family_archive(family, file);
-    file->entry_of = arena_array(&family->arena, (size_t)archive->entry_count + 1, sizeof(*file->entry_of));
-    file->experts_of = arena_array(&family->arena, (size_t)archive->entry_count + 1, sizeof(*file->experts_of));
+    file->entry_of = arena_array(&family->arena, archive->entry_count, sizeof(*file->entry_of));
+    file->experts_of = arena_array(&family->arena, archive->entry_count, sizeof(*file->experts_of));
     reshard_status status = file->entry_of && file->experts_of ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < archive->entry_count && !status; i++) {
         status = family_note_static(archive, file, i, err);
@@ -474,7 +474,7 @@ static reshard_status family_collect_names(struct family *family, const struct f
 static struct value *family_table_value(const struct static_names *names, struct value_graph *graph)
 {
     size_t count = 0;
-    struct value **items = arena_array(&graph->arena, 2 * (size_t)names->keys.count + 1, sizeof(*items));
+    struct value **items = arena_array(&graph->arena, 2 * (size_t)names->keys.count, sizeof(*items));
     for (uint32_t i = 0; items && i < names->keys.count; i++) {
         struct str name = static_names_at(names, i);
         if (!name.size)

@@ -43,7 +43,7 @@ static reshard_status params_file_keep(struct source *source, const char *name, 
     struct params_file *file = &state->files[state->file_count];
     *file = (struct params_file){ .archive = *archive };
     *out = state->file_count++;
-    file->listed = calloc((size_t)archive->tensor_count + 1, sizeof(*file->listed));
+    file->listed = array_zeroed(archive->tensor_count, sizeof(*file->listed));
     if (!file->listed)
         return error_set_memory(err);
     if (archive->container == PADDLE_PICKLE) {

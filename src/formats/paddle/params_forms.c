@@ -53,7 +53,7 @@ static struct value *forms_choose(struct params_forms *forms, const struct sourc
     *status = RESHARD_OK;
     if (!value_as_mapping(graph->root, &pairs, &count))
         return NULL;
-    chosen = arena_array(&graph->arena, count + 1, sizeof(*chosen));
+    chosen = arena_array(&graph->arena, count, sizeof(*chosen));
     for (size_t i = 0; chosen && i + 1 < count; i += 2) {
         if (!forms_wants(forms, pairs[i], pairs[i + 1], left_out))
             continue;

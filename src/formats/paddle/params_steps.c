@@ -220,7 +220,7 @@ reshard_status params_make_steps(struct target *target, struct work *work, resha
     state->root = (struct paddle_member){ .step = PADDLE_OPEN_DICT };
     if (!state->tree.node_count)
         return RESHARD_OK;
-    stepping.stack = malloc(((size_t)state->tree.node_count + 1) * sizeof(*stepping.stack));
+    stepping.stack = array_new(state->tree.node_count, sizeof(*stepping.stack));
     if (!stepping.stack)
         return error_set_memory(err);
     reshard_status status = state->is_one ? RESHARD_OK : steps_look_at_container(&stepping, 0, &root, err);

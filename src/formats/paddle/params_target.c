@@ -286,7 +286,7 @@ static reshard_status params_target_content(const struct layout_request *request
 
 static reshard_status params_target_add_chunks(struct target *target, const struct params_target *state, reshard_error *err)
 {
-    uint64_t *offsets = calloc((size_t)state->step_count + 1, sizeof(*offsets)), bytes;
+    uint64_t *offsets = array_zeroed(state->step_count, sizeof(*offsets)), bytes;
     uint32_t object; /* without a name: the target is this one file */
     reshard_status status = offsets ? paddle_save_plan(&state->content, offsets, &bytes, err) : error_set_memory(err);
     if (!status)

@@ -87,8 +87,8 @@ reshard_status uc_folder_scan(struct store *store, const char *name, struct aren
         return status;
     for (int f = 0; f < UC_FAMILIES; f++) {
         struct uc_members *members = &out->families[f];
-        members->numbered = arena_array(arena, out->entry_count + 1, sizeof(*members->numbered));
-        members->ranked = arena_array(arena, out->entry_count + 1, sizeof(*members->ranked));
+        members->numbered = arena_array(arena, out->entry_count, sizeof(*members->numbered));
+        members->ranked = arena_array(arena, out->entry_count, sizeof(*members->ranked));
         if (!members->numbered || !members->ranked)
             return error_set_memory(err);
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lays a Unified Checkpoint out: the tensors of each family dealt over its files, then its index, then what is carried along. */
 #include "formats/paddle/paddle.h"
+#include "base/array.h"
 #include "formats/paddle/unified_quantised.h"
 #include "formats/paddle/unified_target.h"
 
@@ -207,7 +208,7 @@ static bool unified_layout_is_quantised(const struct uc_write *write, enum uc_fa
 static reshard_status unified_layout_join(struct st_pieces *pieces, reshard_error *err)
 {
     struct name_map weights = { 0 };
-    uint32_t *files = calloc((size_t)pieces->count + 1, sizeof(*files));
+    uint32_t *files = array_zeroed(pieces->count, sizeof(*files));
     reshard_status status = files ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < pieces->count && !status; i++) {
         bool was_new;
@@ -372,7 +373,7 @@ static reshard_status unified_layout_add_side_files(struct uc_write *write, resh
 static reshard_status unified_layout_read_keys(struct target *target, enum uc_mode mode, reshard_error *err)
 {
     struct catalog *catalog = target->catalog;
-    struct str *keys = arena_array(&catalog->arena, (size_t)catalog->tensor_count + 1, sizeof(*keys));
+    struct str *keys = arena_array(&catalog->arena, catalog->tensor_count, sizeof(*keys));
     if (!keys)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {

@@ -5,6 +5,7 @@
  * tensors together and deal them out among them; experts that are spread over tensor parallelism stay with the rank that has them.
  */
 #include "formats/paddle/flex_target.h"
+#include "base/array.h"
 #include "formats/paddle/unified_target.h"
 
 #include <stdlib.h>
@@ -79,7 +80,7 @@ static bool unified_place_is_copy(const struct flex_cutting *cutting, uint32_t t
 static reshard_status unified_place_number(struct uc_placing *placing, reshard_error *err)
 {
     const struct flex_cutting *cutting = &placing->cutting;
-    placing->positions = calloc((size_t)placing->renamed->tensor_count + 1, sizeof(*placing->positions));
+    placing->positions = array_zeroed(placing->renamed->tensor_count, sizeof(*placing->positions));
     if (!placing->positions)
         return error_set_memory(err);
     for (uint32_t i = 0; i < cutting->order_count; i++)
@@ -114,7 +115,7 @@ reshard_status uc_placing_make(const struct layout_request *request, const struc
     if (status)
         return status;
     out->renamed = catalog_new("paddle-flex");
-    out->renamed_of = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*out->renamed_of));
+    out->renamed_of = array_zeroed(request->wanted->tensor_count, sizeof(*out->renamed_of));
     if (!out->renamed || !out->renamed_of)
         return error_set_memory(err);
     for (int f = 0; f < UC_FAMILIES && !status; f++)

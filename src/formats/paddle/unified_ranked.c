@@ -6,6 +6,7 @@
  */
 #include "formats/paddle/unified_quantised.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "parallel/fused_names.h"
 
@@ -204,7 +205,7 @@ reshard_status uc_add_ranked(struct uc_read *read, enum uc_family family, reshar
 {
     struct uc_pieces pieces = { .read = read, .members = &read->folder.families[family], .set = &read->sets[family], .family = family };
     reshard_status status = RESHARD_OK;
-    pieces.ranks = calloc((size_t)pieces.set->files.count + 1, sizeof(*pieces.ranks));
+    pieces.ranks = array_zeroed(pieces.set->files.count, sizeof(*pieces.ranks));
     if (!pieces.ranks)
         return error_set_memory(err);
     for (uint32_t f = 0; f < pieces.set->files.count; f++) {

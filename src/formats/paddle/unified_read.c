@@ -63,7 +63,7 @@ static reshard_status unified_read_check_numbered(const struct uc_read *read, co
 static reshard_status unified_read_load_ranked(struct uc_read *read, const struct uc_members *members, struct st_set *set,
                                                reshard_error *err)
 {
-    struct str *names = arena_array(&read->arena, members->ranked_count + 1, sizeof(*names));
+    struct str *names = arena_array(&read->arena, members->ranked_count, sizeof(*names));
     if (!names)
         return error_set_memory(err);
     for (size_t i = 0; i < members->ranked_count; i++)
@@ -81,7 +81,7 @@ static reshard_status unified_read_load(struct uc_read *read, enum uc_family fam
     set->may_lack_map = members->ranked_count > 0;
     set->is_beside = uc_quantised_is_scale;
     set->is_within = uc_quantised_is_merged;
-    struct str *numbered = arena_array(&read->arena, members->numbered_count + 1, sizeof(*numbered));
+    struct str *numbered = arena_array(&read->arena, members->numbered_count, sizeof(*numbered));
     if (!numbered)
         return error_set_memory(err);
     for (size_t i = 0; i < members->numbered_count; i++) {

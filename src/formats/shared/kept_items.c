@@ -209,7 +209,7 @@ static bool hex_bytes(struct restoring *restoring, struct str hex, struct str *o
 /* [[key, value], …] becomes a dict. */
 static bool pairs_to_dict(struct restoring *restoring, struct value *value, const struct value *list)
 {
-    struct value **items = arena_array(restoring->arena, list->list.count * 2 + 1, sizeof(*items));
+    struct value **items = arena_array(restoring->arena, list->list.count * 2, sizeof(*items));
     restoring->no_memory |= !items;
     for (size_t i = 0; items && i < list->list.count; i++) {
         const struct value *pair = list->list.items[i];

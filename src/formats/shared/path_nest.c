@@ -79,7 +79,7 @@ static struct value *path_nest_dress(struct nest *nest, const struct path_tree_n
         return dict;
     struct value *class = value_new_global(nest->graph, "collections", "OrderedDict");
     struct value *made = class ? value_new_call(nest->graph, class, NULL, 0) : NULL;
-    struct value **states = arena_array(&nest->graph->arena, (size_t)form->object->state_count + 1, sizeof(*states));
+    struct value **states = arena_array(&nest->graph->arena, form->object->state_count, sizeof(*states));
     if (!made || !states)
         return NULL;
     made->object->dict_items = dict->list.items;
@@ -111,7 +111,7 @@ static struct value *path_nest_key(struct nest *nest, const struct path_tree_nod
 static struct value *make_dict(struct nest *nest, const struct path_tree_node *node)
 {
     size_t count = 0;
-    struct value **items = arena_array(&nest->graph->arena, 2 * (size_t)node->child_count + 1, sizeof(*items));
+    struct value **items = arena_array(&nest->graph->arena, 2 * (size_t)node->child_count, sizeof(*items));
     if (!items)
         return NULL;
     for (uint32_t child = node->first; child != CATALOG_NONE; child = nest->tree.nodes[child].next) {

@@ -166,7 +166,7 @@ static bool sort_children(struct path_tree *tree, uint32_t node, uint32_t *order
 reshard_status path_tree_finish(struct path_tree *tree, bool *has_hole, reshard_error *err)
 {
     *has_hole = false;
-    uint32_t *order = malloc(((size_t)tree->node_count + 1) * sizeof(*order));
+    uint32_t *order = array_new(tree->node_count, sizeof(*order));
     if (!order)
         return error_set_memory(err);
     for (uint32_t i = 0; i < tree->node_count; i++) {

@@ -155,7 +155,7 @@ reshard_status megatron_release_strip(uint32_t minor, const struct value_graph *
     *is_whole = !members;
     if (!members)
         return RESHARD_OK;
-    stripping.is_known = calloc((size_t)graph->count + 1, 1);
+    stripping.is_known = array_zeroed(graph->count, 1);
     reshard_status status = stripping.is_known ? release_classes_push(&stripping, members, err) : error_set_memory(err);
     while (!status && stripping.count)
         status = strip_dict(&stripping, stripping.pending[--stripping.count], err);

@@ -3,12 +3,13 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "formats/shared/kept_items.h"
 
 reshard_status st_metadata_add_item(struct catalog *catalog, const struct st_pair *pairs, uint32_t count, reshard_error *err)
 {
     struct value_graph graph = { 0 };
-    struct value **nodes = arena_array(&graph.arena, (size_t)count * 2 + 1, sizeof(*nodes));
+    struct value **nodes = arena_array(&graph.arena, (size_t)count * 2, sizeof(*nodes));
     const struct st_pair *kept_items = NULL;
     bool made = nodes != NULL;
     size_t next = 0;
@@ -171,7 +172,7 @@ reshard_status st_items_take(const struct layout_request *request, struct target
 {
     const struct catalog *wanted = request->wanted;
     reshard_status status = RESHARD_OK;
-    out->files = reallocarray(NULL, (size_t)wanted->item_count + 1, sizeof(*out->files));
+    out->files = array_new(wanted->item_count, sizeof(*out->files));
     if (!out->files)
         return error_set_memory(err);
     for (uint32_t i = 0; i < wanted->item_count && !status; i++) {

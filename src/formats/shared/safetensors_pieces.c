@@ -253,7 +253,7 @@ static int pair_order(const void *a, const void *b)
 
 static bool safetensors_pieces_write_metadata(const struct st_metadata *metadata, struct buffer *out)
 {
-    struct st_pair *pairs = reallocarray(NULL, (size_t)metadata->count + 1, sizeof(*pairs));
+    struct st_pair *pairs = array_new(metadata->count, sizeof(*pairs));
     if (!pairs)
         return false;
     for (uint32_t i = 0; i < metadata->count; i++)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/shared/safetensors_set.h"
 
+#include "base/array.h"
 #include "formats/shared/safetensors_names.h"
 
 #include <inttypes.h>
@@ -85,7 +86,7 @@ reshard_status st_files_read(struct source *source, const struct str *names, siz
     reshard_status status = RESHARD_OK;
     if (count > source->limits.objects || count >= UINT32_MAX)
         return error_set_limit(err, "objects", count, source->limits.objects);
-    files.items = calloc(count + 1, sizeof(*files.items));
+    files.items = array_zeroed(count, sizeof(*files.items));
     if (!files.items)
         return error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {
@@ -204,8 +205,8 @@ static reshard_status sort_index_files(struct st_set *set, struct str directory,
 {
     struct st_index *index = &set->index;
     uint32_t count = index->files.count;
-    struct str *names = arena_array(arena, (size_t)count + 1, sizeof(*names));
-    uint32_t *new_number = arena_array(arena, (size_t)count + 1, sizeof(*new_number));
+    struct str *names = arena_array(arena, count, sizeof(*names));
+    uint32_t *new_number = arena_array(arena, count, sizeof(*new_number));
     if (!names || !new_number)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++)
@@ -314,7 +315,7 @@ static reshard_status add_unmapped(struct source *source, struct st_set *set, re
 static reshard_status read_index_files(struct source *source, struct st_set *set, const struct str *names, struct arena *arena,
                                        reshard_error *err)
 {
-    uint32_t count = set->index.files.count, *numbers = arena_array(arena, (size_t)count + 1, sizeof(*numbers));
+    uint32_t count = set->index.files.count, *numbers = arena_array(arena, count, sizeof(*numbers));
     reshard_status status = numbers ? st_files_read(source, names, count, numbers, &set->files, err) : error_set_memory(err);
     for (uint32_t i = 0; i < set->index.keys.count && !status; i++)
         set->index.file_of[i] = numbers[set->index.file_of[i]];

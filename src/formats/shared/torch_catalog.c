@@ -190,7 +190,7 @@ reshard_status torch_source_add_file(struct source *source, uint32_t file_index,
     struct torch_source *state = torch_source_of(source);
     struct adding adding = { .source = source, .state = state, .file_index = file_index, .accept = accept, .accept_context = context };
     adding.first_tensor = source->catalog->tensor_count;
-    bool *wanted = calloc((size_t)state->files[file_index].archive.storage_count + 1, sizeof(*wanted));
+    bool *wanted = array_zeroed(state->files[file_index].archive.storage_count, sizeof(*wanted));
     reshard_status status = wanted && adding_prepare(&adding) ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = torch_flatten_closed(state->files[file_index].graph, &source->limits, state->closed_members, torch_catalog_add_leaf,

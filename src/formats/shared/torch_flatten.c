@@ -152,7 +152,7 @@ static size_t first_edge(const struct survey *survey, uint32_t child)
 /* Spreads holds_tensor from children to parents. */
 static bool torch_flatten_spread(struct survey *survey)
 {
-    uint32_t *queue = malloc((survey->container_count + 1) * sizeof(*queue));
+    uint32_t *queue = array_new(survey->container_count, sizeof(*queue));
     size_t head = 0, tail = 0;
     if (!queue)
         return false;
@@ -177,7 +177,7 @@ static bool torch_flatten_spread(struct survey *survey)
 
 static bool survey_make(struct survey *survey, const struct value_graph *graph)
 {
-    survey->number = calloc((size_t)graph->count + 1, sizeof(*survey->number));
+    survey->number = array_zeroed(graph->count, sizeof(*survey->number));
     if (!survey->number || !survey_add(survey, graph->root, SIZE_MAX))
         return false;
     for (size_t i = 0; i < survey->container_count; i++) {
@@ -259,7 +259,7 @@ static reshard_status mark_replaced(struct frame *frame, reshard_error *err)
 {
     struct name_map keys = { 0 };
     struct buffer text = { 0 };
-    uint32_t *last = malloc((frame->count + 1) * sizeof(*last));
+    uint32_t *last = array_new(frame->count, sizeof(*last));
     reshard_status status = last ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; !status && i < frame->count; i++) {
         const struct path_part *part = &frame->parts[i];
@@ -293,8 +293,8 @@ static reshard_status frame_open(struct frame *frame, const struct value *contai
     *frame = (struct frame){ .container = container, .count = member_count(container) };
     if (frame->count >= UINT32_MAX)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "container of %zu members", frame->count);
-    frame->parts = calloc(frame->count + 1, sizeof(*frame->parts));
-    frame->is_replaced = calloc(frame->count + 1, sizeof(*frame->is_replaced));
+    frame->parts = array_zeroed(frame->count, sizeof(*frame->parts));
+    frame->is_replaced = array_zeroed(frame->count, sizeof(*frame->is_replaced));
     if (!frame->parts || !frame->is_replaced)
         return error_set_memory(err);
     for (size_t i = 0; i < frame->count; i++) {

@@ -67,9 +67,9 @@ reshard_status torch_source_open_file(struct source *source, const char *name, i
     struct torch_file *kept = &state->files[state->file_count];
     *kept = file;
     *out = state->file_count++;
-    kept->listed = calloc((size_t)file.archive.tensor_count + 1, sizeof(*kept->listed));
-    kept->hidden = calloc((size_t)file.archive.storage_count + 1, sizeof(*kept->hidden));
-    kept->has_crc_in_chunk = calloc((size_t)file.archive.storage_count + 1, sizeof(*kept->has_crc_in_chunk));
+    kept->listed = array_zeroed(file.archive.tensor_count, sizeof(*kept->listed));
+    kept->hidden = array_zeroed(file.archive.storage_count, sizeof(*kept->hidden));
+    kept->has_crc_in_chunk = array_zeroed(file.archive.storage_count, sizeof(*kept->has_crc_in_chunk));
     struct value_graph graph = kept->archive.graph;
     kept->archive.graph = (struct value_graph){ 0 };
     kept->graph = catalog_adopt_graph(source->catalog, graph);
@@ -258,7 +258,7 @@ static bool mark_storages(struct torch_file *file, struct value **items, size_t 
     struct value_graph *graph = file->graph;
     const struct torch_archive *archive = &file->archive;
     struct value *all = value_new_list(graph, VALUE_LIST, items, item_count);
-    struct value **nodes = arena_array(&graph->arena, (size_t)archive->tensor_count + 1, sizeof(*nodes));
+    struct value **nodes = arena_array(&graph->arena, archive->tensor_count, sizeof(*nodes));
     if (!all || !nodes)
         return false;
     size_t node_count = 0;
@@ -266,7 +266,7 @@ static bool mark_storages(struct torch_file *file, struct value **items, size_t 
         if (file->listed[i] && archive->tensors[i].node)
             nodes[node_count++] = (struct value *)archive->tensors[i].node;
     struct value *listed = value_new_list(graph, VALUE_LIST, nodes, node_count);
-    struct marking marking = { wanted, calloc((size_t)graph->count + 1, sizeof(bool)), archive->storage_count };
+    struct marking marking = { wanted, array_zeroed(graph->count, sizeof(bool)), archive->storage_count };
     bool good = listed && marking.is_tensors && value_walk(all, graph->count, work, mark_storage, &marking, NULL);
     if (good && is_whole)
         good = value_walk(listed, graph->count, work, note_mention, &marking, NULL) &&

@@ -26,7 +26,7 @@ static int offset_order(const void *a, const void *b)
 static bool checked_set_make(const struct torch_file *file, struct checked_set *out)
 {
     out->count = 0;
-    out->offsets = malloc(((size_t)file->archive.storage_count + 1) * sizeof(*out->offsets));
+    out->offsets = array_new(file->archive.storage_count, sizeof(*out->offsets));
     if (!out->offsets)
         return false;
     for (uint32_t i = 0; i < file->archive.storage_count; i++)

@@ -215,7 +215,7 @@ static reshard_status take_rank_file(struct assembling *assembling, const struct
     assembling->rank = file->rank;
     assembling->item_count = 0;
     const struct torch_file *opened = &assembling->state->files[assembling->file];
-    bool *wanted = calloc((size_t)opened->archive.storage_count + 1, sizeof(*wanted));
+    bool *wanted = array_zeroed(opened->archive.storage_count, sizeof(*wanted));
     if (!wanted)
         return error_set_memory(err);
     status = kind == FSDP_MODEL ? torch_flatten(opened->graph, &source->limits, fsdp_assemble_add_leaf, assembling, err)
@@ -251,7 +251,7 @@ static reshard_status add_rank_files(struct assembling *assembling, const struct
 static reshard_status add_optimizer_files(struct assembling *assembling, const struct fsdp_group *group, reshard_error *err)
 {
     struct torch_ranks *ranks = assembling->state->ranks;
-    uint32_t *files = calloc((size_t)group->count + 1, sizeof(*files)), opened = 0;
+    uint32_t *files = array_zeroed(group->count, sizeof(*files)), opened = 0;
     reshard_status status = files ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < group->count; i++) {
         bool is_lost;

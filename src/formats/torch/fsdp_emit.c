@@ -456,9 +456,9 @@ static reshard_status fsdp_fill(struct emitting *emitting, reshard_error *err)
 {
     const struct layout_request *request = emitting->request;
     bool is_counted = request->source && request->source->driver->abilities & FORMAT_ITEMS_NAME_TENSORS;
-    emitting->record_of = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*emitting->record_of));
+    emitting->record_of = array_zeroed(request->wanted->tensor_count, sizeof(*emitting->record_of));
     if (is_counted)
-        emitting->wanted_of = calloc((size_t)request->source_catalog->tensor_count + 1, sizeof(*emitting->wanted_of));
+        emitting->wanted_of = array_zeroed(request->source_catalog->tensor_count, sizeof(*emitting->wanted_of));
     if (!emitting->record_of || (is_counted && !emitting->wanted_of) || !nest_begin(&emitting->nest, &emitting->graph))
         return error_set_memory(err);
     for (uint32_t i = 0; is_counted && i < request->wanted->tensor_count; i++)

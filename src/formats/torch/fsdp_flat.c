@@ -74,8 +74,8 @@ static bool add_state(struct fsdp_flat *flat, uint32_t tensor, uint32_t number)
 /* Room for all the tensors of a catalog as parameters. */
 static bool fsdp_flat_room(struct fsdp_flat *flat, struct arena *arena, const struct catalog *catalog)
 {
-    flat->parameters = arena_array(arena, (size_t)catalog->tensor_count + 1, sizeof(*flat->parameters));
-    flat->tensors = arena_array(arena, (size_t)catalog->tensor_count + 1, sizeof(*flat->tensors));
+    flat->parameters = arena_array(arena, catalog->tensor_count, sizeof(*flat->parameters));
+    flat->tensors = arena_array(arena, catalog->tensor_count, sizeof(*flat->tensors));
     return flat->parameters && flat->tensors;
 }
 
@@ -235,9 +235,9 @@ static reshard_status find_twins(struct joining *joining, reshard_error *err)
 {
     const struct catalog *catalog = joining->source->catalog;
     const struct fsdp_flat *flat = joining->flat;
-    uint64_t *sums = calloc((size_t)catalog->tensor_count + 1, sizeof(*sums)), seed = hash_random_seed();
-    bool *is_unknown = calloc((size_t)catalog->tensor_count + 1, sizeof(*is_unknown));
-    struct sort_entry *entries = malloc(((size_t)flat->parameter_count + 1) * 2 * sizeof(*entries));
+    uint64_t *sums = array_zeroed(catalog->tensor_count, sizeof(*sums)), seed = hash_random_seed();
+    bool *is_unknown = array_zeroed(catalog->tensor_count, sizeof(*is_unknown));
+    struct sort_entry *entries = array_new(flat->parameter_count, 2 * sizeof(*entries));
     bool good = sums && is_unknown && entries;
     size_t count = 0, first = 0;
     if (good)
@@ -265,7 +265,7 @@ static reshard_status find_twins(struct joining *joining, reshard_error *err)
 static reshard_status drop_twins(struct joining *joining, reshard_error *err)
 {
     struct fsdp_flat *flat = joining->flat;
-    uint32_t kept = 0, *kept_as = malloc(((size_t)flat->parameter_count + 1) * sizeof(*kept_as));
+    uint32_t kept = 0, *kept_as = array_new(flat->parameter_count, sizeof(*kept_as));
     if (!kept_as)
         return error_set_memory(err);
     for (uint32_t i = 0; i < flat->parameter_count; i++) {
@@ -288,8 +288,8 @@ static reshard_status take_parameters(struct joining *joining, bool *is_known, r
     struct catalog *catalog = joining->source->catalog;
     struct fsdp_flat *flat = joining->flat;
     bool has_room = fsdp_flat_room(flat, &catalog->arena, catalog);
-    joining->is_twin = calloc((size_t)catalog->tensor_count + 1, sizeof(*joining->is_twin));
-    joining->has_number = calloc((size_t)catalog->tensor_count + 1, sizeof(*joining->has_number));
+    joining->is_twin = array_zeroed(catalog->tensor_count, sizeof(*joining->is_twin));
+    joining->has_number = array_zeroed(catalog->tensor_count, sizeof(*joining->has_number));
     if (!has_room || !joining->is_twin || !joining->has_number)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
@@ -357,7 +357,7 @@ static bool relate_group(struct fsdp_flat *flat, const int64_t *totals, uint32_t
 static reshard_status relate_numbers(struct fsdp_flat *flat, const struct value *groups, const int64_t *totals, bool *is_related,
                                      bool *is_one, reshard_error *err)
 {
-    bool *is_taken = calloc((size_t)flat->parameter_count + 1, sizeof(*is_taken));
+    bool *is_taken = array_zeroed(flat->parameter_count, sizeof(*is_taken));
     uint32_t from = 0;
     if (!is_taken)
         return error_set_memory(err);
@@ -379,7 +379,7 @@ static reshard_status relate_numbers(struct fsdp_flat *flat, const struct value 
 static reshard_status relate_pieces(struct joining *joining, bool *is_related, bool *is_one, reshard_error *err)
 {
     const struct value *groups = value_dict_get(joining->state->files[joining->first_file].graph->root, "param_groups");
-    int64_t *totals = calloc((size_t)joining->numbers + 1, sizeof(*totals));
+    int64_t *totals = array_zeroed(joining->numbers, sizeof(*totals));
     if (!totals)
         return error_set_memory(err);
     for (uint32_t i = 0; i < joining->numbers; i++)
@@ -431,10 +431,10 @@ reshard_status fsdp_flat_of_wholes(const struct source *source, const struct val
     *out = NULL;
     if (optimizer->kind != VALUE_DICT || !flat_count_numbers(optimizer, &numbers))
         return RESHARD_OK;
-    int64_t *totals = arena_array(arena, (size_t)numbers + 1, sizeof(*totals));
+    int64_t *totals = arena_array(arena, numbers, sizeof(*totals));
     if (!flat || !totals)
         return error_set_memory(err);
-    flat->parameter_of = arena_array(arena, (size_t)numbers + 1, sizeof(*flat->parameter_of));
+    flat->parameter_of = arena_array(arena, numbers, sizeof(*flat->parameter_of));
     if (!fsdp_flat_room(flat, arena, source->catalog) || !flat->parameter_of)
         return error_set_memory(err);
     flat->is_original = true;
@@ -472,7 +472,7 @@ reshard_status fsdp_flat_fit(const struct catalog *catalog, const struct fsdp_fl
                              const char *rule, enum wrap_fit *found, struct wrap_units *out, reshard_error *err)
 {
     uint32_t shards = flat->shards.count;
-    int64_t *pieces = malloc(((size_t)flat->parameter_count * shards + 1) * sizeof(*pieces));
+    int64_t *pieces = array_new((size_t)flat->parameter_count * shards, sizeof(*pieces));
     if (!pieces)
         return error_set_memory(err);
     flat_pieces(flat, pieces);
@@ -488,7 +488,7 @@ reshard_status fsdp_flat_fit(const struct catalog *catalog, const struct fsdp_fl
 static reshard_status fit_sizes(struct joining *joining, enum wrap_fit *found, reshard_error *err)
 {
     struct fsdp_flat *flat = joining->flat;
-    int64_t *sizes = calloc((size_t)joining->numbers + 1, sizeof(*sizes));
+    int64_t *sizes = array_zeroed(joining->numbers, sizeof(*sizes));
     bool is_even = true;
     *found = WRAP_FITS_NOT;
     if (!sizes)
@@ -660,7 +660,7 @@ static reshard_status join_states(struct joining *joining, uint32_t number, uint
     if (rank == joining->ranks)
         return RESHARD_OK;
     const struct flat_cell *cell = &joining->cells[(size_t)number * joining->ranks + rank];
-    struct value **pairs = arena_array(&graph->arena, cell->count + 1, sizeof(*pairs));
+    struct value **pairs = arena_array(&graph->arena, cell->count, sizeof(*pairs));
     reshard_status status = pairs ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; !status && i + 1 < cell->count; i += 2) {
         pairs[i] = value_new_str(graph, cell->pairs[i]->text);
@@ -674,7 +674,7 @@ static reshard_status join_states(struct joining *joining, uint32_t number, uint
 static reshard_status sum_begins(struct fsdp_flat *flat, struct arena *arena, reshard_error *err)
 {
     uint32_t shards = flat->shards.count;
-    flat->begins = arena_array(arena, (size_t)flat->number_count * shards + 1, sizeof(*flat->begins));
+    flat->begins = arena_array(arena, (size_t)flat->number_count * shards, sizeof(*flat->begins));
     if (!flat->begins)
         return error_set_memory(err);
     for (size_t i = 0; i < (size_t)flat->number_count * shards; i++) {
@@ -690,8 +690,8 @@ static reshard_status join_numbers(struct joining *joining, reshard_error *err)
     struct fsdp_flat *flat = joining->flat;
     struct value_graph *graph = joining->state->files[joining->first_file].graph;
     uint32_t count = flat->is_original ? joining->numbers : flat->parameter_count;
-    struct value **pairs = arena_array(&graph->arena, 2 * (size_t)count + 1, sizeof(*pairs));
-    struct value **all = arena_array(&graph->arena, (size_t)count + 1, sizeof(*all));
+    struct value **pairs = arena_array(&graph->arena, 2 * (size_t)count, sizeof(*pairs));
+    struct value **all = arena_array(&graph->arena, count, sizeof(*all));
     size_t used = 0;
     reshard_status status = pairs && all ? RESHARD_OK : error_set_memory(err);
     flat->number_count = count;
@@ -733,12 +733,11 @@ static reshard_status read_all(struct joining *joining, bool *is_known, reshard_
     }
     if (!*is_known)
         return RESHARD_OK;
-    joining->cells = calloc((size_t)joining->numbers * joining->ranks + 1, sizeof(*joining->cells));
+    joining->cells = array_zeroed((size_t)joining->numbers * joining->ranks, sizeof(*joining->cells));
     joining->lengths =
-        arena_array(&joining->source->catalog->arena, (size_t)joining->numbers * joining->shards.count + 1, sizeof(*joining->lengths));
-    joining->flat->parameter_of =
-        arena_array(&joining->source->catalog->arena, (size_t)joining->numbers + joining->flat->parameter_count + 1,
-                    sizeof(*joining->flat->parameter_of));
+        arena_array(&joining->source->catalog->arena, (size_t)joining->numbers * joining->shards.count, sizeof(*joining->lengths));
+    const size_t parameters = (size_t)joining->numbers + joining->flat->parameter_count;
+    joining->flat->parameter_of = arena_array(&joining->source->catalog->arena, parameters, sizeof(*joining->flat->parameter_of));
     if (!joining->cells || !joining->lengths || !joining->flat->parameter_of)
         return error_set_memory(err);
     for (size_t i = 0; i < (size_t)joining->numbers * joining->shards.count; i++)
@@ -769,7 +768,7 @@ static reshard_status hide_all(struct joining *joining, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < joining->ranks; i++) {
-        bool *wanted = calloc((size_t)archive_of(joining, i)->storage_count + 1, sizeof(*wanted));
+        bool *wanted = array_zeroed((size_t)archive_of(joining, i)->storage_count, sizeof(*wanted));
         status =
             wanted ? torch_source_hide_storages(joining->source, joining->first_file + i, NULL, 0, wanted, err) : error_set_memory(err);
         free(wanted);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/fsdp_flat_cut.h"
 
+#include "base/array.h"
 #include "formats/torch/torch.h"
 #include "parallel/flat_unit.h"
 
@@ -115,7 +116,7 @@ static reshard_status plan_own(struct flat_planning *planning)
     struct fsdp_flat_plan *plan = planning->plan;
     const struct fsdp_flat *source = plan->source;
     const char *rule = planning->request->wrap;
-    struct wrap_parameter *named = arena_array(&plan->arena, (size_t)source->parameter_count + 1, sizeof(*named));
+    struct wrap_parameter *named = arena_array(&plan->arena, source->parameter_count, sizeof(*named));
     plan->is_original = source->is_original;
     plan->parameters = named;
     plan->parameter_count = source->parameter_count;
@@ -144,7 +145,7 @@ static reshard_status plan_like(struct flat_planning *planning, const struct fsd
     plan->parameter_count = like->parameter_count;
     plan->units = like->units;
     reshard_status status = begin_numbers(planning);
-    uint32_t *like_number = status ? NULL : arena_array(&plan->arena, (size_t)like->parameter_count + 1, sizeof(*like_number));
+    uint32_t *like_number = status ? NULL : arena_array(&plan->arena, like->parameter_count, sizeof(*like_number));
     if (!status && !like_number)
         status = error_set_memory(planning->err);
     for (uint32_t i = 0; !status && i < like->parameter_count; i++) {
@@ -174,7 +175,7 @@ static reshard_status plan_like(struct flat_planning *planning, const struct fsd
 static reshard_status order_members(struct flat_planning *planning)
 {
     struct fsdp_flat_plan *plan = planning->plan;
-    plan->members = arena_array(&plan->arena, (size_t)plan->parameter_count + 1, sizeof(*plan->members));
+    plan->members = arena_array(&plan->arena, plan->parameter_count, sizeof(*plan->members));
     plan->first_member = arena_zalloc(&plan->arena, ((size_t)plan->units.count + 2) * sizeof(*plan->first_member));
     if (!plan->members || !plan->first_member)
         return error_set_memory(planning->err);
@@ -254,7 +255,7 @@ reshard_status fsdp_flat_plan_make(const struct layout_request *request, struct 
     if (!source && request->wrap)
         return error_set(err, RESHARD_ERR_USAGE,
                          "reshard_convert_options.wrap: the source has no flat pieces of an optimizer to be wrapped anew");
-    planning.wanted_of = calloc((size_t)request->source_catalog->tensor_count + 1, sizeof(*planning.wanted_of));
+    planning.wanted_of = array_zeroed(request->source_catalog->tensor_count, sizeof(*planning.wanted_of));
     reshard_status status = planning.wanted_of ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < request->wanted->tensor_count; i++)
         if (request->wanted_source[i] != CATALOG_NONE)
@@ -379,7 +380,7 @@ static reshard_status cut_by_parameter(const struct fsdp_cutting *cutting, struc
                                        reshard_error *err)
 {
     const struct fsdp_flat_plan *plan = cutting->plan;
-    struct value **kept = arena_array(&cutting->graph->arena, count + 1, sizeof(*kept));
+    struct value **kept = arena_array(&cutting->graph->arena, count, sizeof(*kept));
     size_t used = 0;
     reshard_status status = kept ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; !status && i + 1 < count; i += 2) {
@@ -408,7 +409,7 @@ static reshard_status join_unit(const struct fsdp_cutting *cutting, uint32_t uni
     const struct fsdp_flat_plan *plan = cutting->plan;
     const struct catalog *wanted = cutting->request->wanted;
     uint32_t first = plan->first_member[unit], last = plan->first_member[unit + 1], count = 0;
-    struct fsdp_run *runs = calloc((size_t)(last - first) + 1, sizeof(*runs));
+    struct fsdp_run *runs = array_zeroed((size_t)(last - first), sizeof(*runs));
     enum dtype dtype = DTYPE_U8;
     bool is_first = true;
     reshard_status status = runs ? RESHARD_OK : error_set_memory(err);
@@ -446,7 +447,7 @@ static reshard_status cut_unit(const struct fsdp_cutting *cutting, uint32_t unit
     *out = states[plan->members[plan->first_member[unit]]];
     if (!*out || !value_as_mapping(*out, &pairs, &count))
         return RESHARD_OK;
-    struct value **joined = arena_array(&cutting->graph->arena, count + 1, sizeof(*joined));
+    struct value **joined = arena_array(&cutting->graph->arena, count, sizeof(*joined));
     if (!joined)
         return error_set_memory(err);
     for (size_t i = 0; !status && i + 1 < count; i += 2) {
@@ -466,8 +467,8 @@ static reshard_status cut_by_unit(const struct fsdp_cutting *cutting, struct val
                                   reshard_error *err)
 {
     const struct fsdp_flat_plan *plan = cutting->plan;
-    struct value **kept = arena_array(&cutting->graph->arena, 2 * (size_t)plan->units.count + 1, sizeof(*kept));
-    struct value **states = arena_array(&cutting->graph->arena, (size_t)plan->parameter_count + 1, sizeof(*states));
+    struct value **kept = arena_array(&cutting->graph->arena, 2 * (size_t)plan->units.count, sizeof(*kept));
+    struct value **states = arena_array(&cutting->graph->arena, plan->parameter_count, sizeof(*states));
     size_t used = 0;
     reshard_status status = kept && states ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < plan->parameter_count; i++)
@@ -503,7 +504,7 @@ static reshard_status cut_group(const struct fsdp_cutting *cutting, struct value
     const struct fsdp_flat_plan *plan = cutting->plan;
     struct value *members = value_dict_get(group, "params"), **items;
     size_t count = plan->is_original ? (members && members->kind == VALUE_LIST ? members->list.count : 0) : plan->units.count, used = 0;
-    items = arena_array(&cutting->graph->arena, count + 1, sizeof(*items));
+    items = arena_array(&cutting->graph->arena, count, sizeof(*items));
     bool good = items != NULL;
     for (size_t i = 0; good && i < count; i++) {
         uint32_t number = (uint32_t)i;

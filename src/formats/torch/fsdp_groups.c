@@ -130,7 +130,7 @@ static reshard_status list_files(struct store *store, const char *directory, str
     reshard_status status = store_list(store, directory, arena, &entries, &entry_count, err);
     if (status)
         return status;
-    *out = arena_array(arena, entry_count + 1, sizeof(**out));
+    *out = arena_array(arena, entry_count, sizeof(**out));
     if (!*out)
         return error_set_memory(err);
     for (size_t i = 0; i < entry_count; i++) {
@@ -182,7 +182,7 @@ static char *directory_of(struct arena *arena, const char *name)
 static reshard_status group_files(const struct fsdp_file *files, size_t count, const struct fsdp_file *only, bool may_lack,
                                   struct fsdp_groups *out, reshard_error *err)
 {
-    out->groups = arena_array(&out->arena, count + 1, sizeof(*out->groups));
+    out->groups = arena_array(&out->arena, count, sizeof(*out->groups));
     if (!out->groups)
         return error_set_memory(err);
     for (size_t begin = 0, end; begin < count; begin = end) {

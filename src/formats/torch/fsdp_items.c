@@ -172,7 +172,7 @@ static reshard_status fsdp_add_optimizer(struct assembling *assembling, reshard_
 /* A tuple of numbers; NULL without memory. */
 static struct value *new_ints(struct value_graph *graph, const int64_t *numbers, int count)
 {
-    struct value **items = arena_array(&graph->arena, (size_t)count + 1, sizeof(*items));
+    struct value **items = arena_array(&graph->arena, count, sizeof(*items));
     bool good = items != NULL;
     for (int i = 0; good && i < count; i++)
         good = (items[i] = value_new_int(graph, numbers[i])) != NULL;

@@ -121,7 +121,7 @@ static reshard_status choose_item(const struct layout_request *request, struct t
 
 static reshard_status index_item_keys(const struct layout_request *request, struct fsdp_target *state, reshard_error *err)
 {
-    state->items = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->items));
+    state->items = array_zeroed(request->wanted->item_count, sizeof(*state->items));
     if (!state->items)
         return error_set_memory(err);
     for (uint32_t i = 0; i < request->wanted->item_count; i++) {
@@ -140,7 +140,7 @@ static reshard_status choose_items(const struct layout_request *request, struct 
     struct fsdp_target *state = target->driver_state;
     struct said said = { 0 };
     uint32_t flat = flat_ranks(request);
-    state->is_left_out = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->is_left_out));
+    state->is_left_out = array_zeroed(request->wanted->item_count, sizeof(*state->is_left_out));
     reshard_status status = state->is_left_out ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = index_item_keys(request, state, err);
@@ -159,7 +159,7 @@ static reshard_status plan_frame(struct fsdp_target_file *file, const char *name
 {
     const char *dot = strrchr(name, '.');
     char *top = strndup(name, dot ? (size_t)(dot - name) : strlen(name));
-    uint64_t *bytes = calloc((size_t)file->record_count + 1, sizeof(*bytes));
+    uint64_t *bytes = array_zeroed(file->record_count, sizeof(*bytes));
     reshard_status status = top && bytes ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < file->record_count; i++)
         bytes[i] = file->records[i].bytes;
@@ -289,7 +289,7 @@ static reshard_status name_state(const struct layout_request *request, struct ta
 static reshard_status name_states(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     const struct catalog *catalog = target->catalog;
-    bool *is_stored = calloc((size_t)catalog->tensor_count + 1, sizeof(*is_stored));
+    bool *is_stored = array_zeroed(catalog->tensor_count, sizeof(*is_stored));
     reshard_status status = is_stored ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < catalog->chunk_count; i++)
         is_stored[catalog->chunks[i].tensor] = true;
@@ -426,7 +426,7 @@ static reshard_status join_record_crcs(const struct publish_job *job, const stru
 {
     const struct target *target = job->target;
     struct store_object *object = job->objects[file->object];
-    uint64_t *done = calloc((size_t)file->record_count + 1, sizeof(*done));
+    uint64_t *done = array_zeroed(file->record_count, sizeof(*done));
     reshard_status status = done ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = target->first_chunk[file->object]; !status && i < target->first_chunk[file->object + 1]; i++) {
         const struct catalog_chunk *chunk = &target->catalog->chunks[target->chunks[i]];
@@ -451,7 +451,7 @@ static reshard_status join_record_crcs(const struct publish_job *job, const stru
 static reshard_status publish_file(const struct publish_job *job, struct fsdp_target_file *file, reshard_error *err)
 {
     struct store_object *object = job->objects[file->object];
-    uint32_t *crcs = calloc((size_t)file->record_count + 1, sizeof(*crcs));
+    uint32_t *crcs = array_zeroed(file->record_count, sizeof(*crcs));
     reshard_status status = crcs ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = join_record_crcs(job, file, crcs, err);

@@ -161,7 +161,7 @@ reshard_status fsdp_spread_tensors(const struct layout_request *request, struct 
     struct torch_shard_layout layout;
     reshard_status status = RESHARD_OK;
     out->world = choose_world(request);
-    out->layout_of = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*out->layout_of));
+    out->layout_of = array_zeroed(request->wanted->tensor_count, sizeof(*out->layout_of));
     if (out->world > RANKS_LIMIT)
         status = error_set(err, RESHARD_ERR_USAGE, "ranks=%" PRIu32 " is more than %d", out->world, RANKS_LIMIT);
     else if (!out->layout_of)

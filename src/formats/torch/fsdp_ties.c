@@ -2,6 +2,8 @@
 /* Tied tensors: in every file that has them, theirs is the same piece of the same storage. */
 #include "formats/torch/fsdp_assemble.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 /* Chunks by tensor, in the order in which they were found: the catalog is not sealed yet. */
@@ -13,7 +15,7 @@ struct chunk_lists {
 static bool chunk_lists_make(const struct catalog *catalog, struct chunk_lists *out)
 {
     out->first = calloc((size_t)catalog->tensor_count + 2, sizeof(*out->first));
-    out->chunks = calloc((size_t)catalog->chunk_count + 1, sizeof(*out->chunks));
+    out->chunks = array_zeroed(catalog->chunk_count, sizeof(*out->chunks));
     if (!out->first || !out->chunks)
         return false;
     uint32_t *end = out->first + 1; /* while they are filled: where the next chunk of a tensor goes */
@@ -71,7 +73,7 @@ reshard_status fsdp_ties_find(struct catalog *catalog, reshard_error *err)
 {
     struct chunk_lists lists = { 0 };
     struct name_map places = { 0 };
-    uint32_t *tensor_of = calloc((size_t)catalog->tensor_count + 1, sizeof(*tensor_of));
+    uint32_t *tensor_of = array_zeroed(catalog->tensor_count, sizeof(*tensor_of));
     reshard_status status = tensor_of && chunk_lists_make(catalog, &lists) ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < catalog->tensor_count && !status; i++) {
         bool has_chunks = lists.first[i] < lists.first[i + 1];

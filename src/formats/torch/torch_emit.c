@@ -5,6 +5,7 @@
  */
 #include "formats/torch/torch_target.h"
 
+#include "base/array.h"
 #include "encoding/pickle_write.h"
 #include "formats/shared/torch_spell.h"
 
@@ -210,7 +211,7 @@ static reshard_status emit_whole(struct emitting *emitting, struct buffer *out)
 {
     const struct catalog *catalog = emitting->request->source_catalog;
     uint32_t count = catalog->tree_graph->count;
-    emitting->args_tensor = calloc((size_t)count + 1, sizeof(*emitting->args_tensor));
+    emitting->args_tensor = array_zeroed(count, sizeof(*emitting->args_tensor));
     reshard_status status = emitting->args_tensor ? RESHARD_OK : error_set_memory(emitting->err);
     if (!status && !value_walk(catalog->tree, count, emitting->request->limits.budget, note_dressed, emitting, NULL))
         status = emitting->status ? emitting->status : error_set_memory(emitting->err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch_folder.h"
 
+#include "base/array.h"
 #include "encoding/json.h"
 #include "formats/shared/safetensors_names.h"
 
@@ -62,8 +63,8 @@ static reshard_status torch_folder_read_index(struct index_reading *index, resha
     size_t count = 0;
     if (!status && !value_as_mapping(value_dict_get(index->graph.root, "weight_map"), &pairs, &count))
         status = error_set(err, RESHARD_ERR_FORMAT, "no \"weight_map\" object");
-    index->key_files = calloc(count + 1, sizeof(*index->key_files));
-    index->is_found = calloc(count + 1, sizeof(*index->is_found));
+    index->key_files = array_zeroed(count, sizeof(*index->key_files));
+    index->is_found = array_zeroed(count, sizeof(*index->is_found));
     if (!status && (!index->key_files || !index->is_found))
         status = error_set_memory(err);
     for (size_t i = 0; !status && i + 1 < count; i += 2) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch.h"
+#include "base/array.h"
 #include "formats/torch/torch_target.h"
 
 #include "base/crc32.h"
@@ -56,7 +57,7 @@ static reshard_status torch_layout_plan_frame(const struct layout_request *reque
     uint32_t alignment;
     reshard_status status = choose_alignment(request, &alignment, err);
     char *top = choose_top(request);
-    uint64_t *bytes = calloc((size_t)state->record_count + 1, sizeof(*bytes));
+    uint64_t *bytes = array_zeroed(state->record_count, sizeof(*bytes));
     if (!status && (!top || !bytes))
         status = error_set_memory(err);
     for (uint32_t i = 0; !status && i < state->record_count; i++)
@@ -145,7 +146,7 @@ reshard_status torch_publish_object(const struct publish_job *job, uint32_t obje
 {
     struct torch_target *state = job->target->driver_state;
     const struct catalog *catalog = job->target->catalog;
-    uint32_t *crcs = calloc((size_t)state->record_count + 1, sizeof(*crcs));
+    uint32_t *crcs = array_zeroed(state->record_count, sizeof(*crcs));
     reshard_status status = crcs ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < catalog->chunk_count; i++)
         crcs[catalog->chunks[i].driver_data] = job->chunk_crcs[i];

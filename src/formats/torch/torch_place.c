@@ -157,7 +157,7 @@ static reshard_status place_shared(const struct layout_request *request, struct 
     reshard_status status = parse_views(request, &views, err);
     if (status || !request->source || request->source->driver != &format_torch)
         return status;
-    struct keeping *keeps = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*keeps));
+    struct keeping *keeps = array_zeroed(request->wanted->tensor_count, sizeof(*keeps));
     if (!keeps)
         return error_set_memory(err);
     for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
@@ -189,11 +189,11 @@ static reshard_status place_alone(const struct layout_request *request, struct t
 reshard_status torch_place_tensors(const struct layout_request *request, struct torch_target *state, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted, *source = request->source_catalog;
-    state->places = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*state->places));
-    state->wanted_of = malloc(((size_t)source->tensor_count + 1) * sizeof(*state->wanted_of));
+    state->places = array_new(wanted->tensor_count, sizeof(*state->places));
+    state->wanted_of = array_new(source->tensor_count, sizeof(*state->wanted_of));
     if (!state->places || !state->wanted_of)
         return error_set_memory(err);
-    memset(state->wanted_of, 0xFF, ((size_t)source->tensor_count + 1) * sizeof(*state->wanted_of));
+    memset(state->wanted_of, 0xFF, (size_t)source->tensor_count * sizeof(*state->wanted_of));
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
         state->places[i] = (struct torch_place){ .record = TORCH_NONE };
         if (request->wanted_source[i] < source->tensor_count)

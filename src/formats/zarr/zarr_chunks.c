@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/checked.h"
+#include "base/array.h"
 #include "formats/zarr/zarr_read.h"
 
 /* ---- chunks that are not stored ---- */
@@ -226,7 +227,7 @@ static reshard_status cells_find(struct zarr_adding *adding, struct str prefix, 
     while (end < keys->count && keys->entries[end].name.size >= prefix.size &&
            (prefix.size == 0 || memcmp(keys->entries[end].name.data, prefix.data, prefix.size) == 0))
         end++;
-    struct cell *cells = reallocarray(NULL, (size_t)(end - begin) + 1, sizeof(*cells));
+    struct cell *cells = array_new((size_t)(end - begin), sizeof(*cells));
     if (!cells)
         return error_set_memory(err);
     for (uint32_t i = begin; i < end; i++) {

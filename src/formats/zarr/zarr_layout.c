@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "formats/zarr/zarr_array.h"
+#include "base/array.h"
 #include "formats/zarr/zarr_target.h"
 #include "formats/zarr/zarr_write.h"
 
@@ -106,7 +107,7 @@ static reshard_status collect_groups(struct zarr_laying *laying, reshard_error *
 static reshard_status collect_items(struct zarr_laying *laying, reshard_error *err)
 {
     const struct catalog *wanted = laying->request->wanted;
-    laying->item_is_used = calloc((size_t)wanted->item_count + 1, sizeof(bool));
+    laying->item_is_used = array_zeroed(wanted->item_count, sizeof(bool));
     if (!laying->item_is_used)
         return error_set_memory(err);
     for (uint32_t i = 0; i < wanted->item_count; i++) {
