@@ -121,11 +121,16 @@ static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset,
 
 reshard_status whole_hash(struct checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err)
 {
+    *hash = 0;
+    return whole_hash_on(checkpoint, tensor, hash, err);
+}
+
+reshard_status whole_hash_on(struct checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err)
+{
     struct engine_source source = checkpoint_engine_source(checkpoint);
     struct engine_options options = whole_run();
     reshard_error own = RESHARD_ERROR_INIT;
     err = err ? err : &own;
-    *hash = 0;
     reshard_status status = source_resolve(checkpoint->source, &tensor, 1, err);
     if (!status)
         status = engine_stream(&source, &tensor, 1, NULL, NULL, &options, hash_part, hash, err);

@@ -25,6 +25,7 @@ bool whole_is_small(const struct catalog *catalog);
 /* All values of items, printed; verification, deep where asked; the payload of every tensor. Returns what the payloads hash to. */
 void whole_load_items(struct source *source);
 void whole_verify(struct checkpoint *checkpoint, bool deep);
+reshard_status whole_hash_on(struct checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err); /* behind others */
 reshard_status whole_hash(struct checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err);
 
 #endif

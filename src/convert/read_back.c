@@ -129,6 +129,7 @@ struct comparing {
     struct written_names names;
     uint32_t *wanted;
     struct stored_name *found;   /* by place in wanted */
+    struct written_parts *parts; /* the same; without tensors where it is found as a whole */
     uint32_t count;
     char (*before)[DIGEST_HEX_MAX]; /* by wanted tensor */
     char (*after)[DIGEST_HEX_MAX];  /* by tensor of the target */
@@ -137,6 +138,9 @@ struct comparing {
 static void comparing_release(struct comparing *comparing)
 {
     written_names_release(&comparing->names);
+    for (uint32_t i = 0; comparing->parts && i < comparing->count; i++)
+        free(comparing->parts[i].tensors);
+    free(comparing->parts);
     free(comparing->wanted);
     free(comparing->found);
     free(comparing->before);
@@ -164,10 +168,14 @@ static reshard_status find_compared(const struct conversion *conversion, struct 
         if (flags & TENSOR_NO_DATA)
             continue;
         status = written_find(&out->names, i, found, err);
+        struct written_parts *parts = &out->parts[out->count];
         bool is_lacking = !status && found->tensor == CATALOG_NONE && !(flags & TENSOR_HIDDEN);
+        if (is_lacking)
+            status = written_find_parts(&out->names, i, parts, err);
+        is_lacking = is_lacking && !status && !parts->tensors;
         if (is_lacking && (conversion_stores(conversion, i) || name_map_find(&dropped, wanted->tensors[i].key) == NAME_NONE))
             status = written_lacks(out->names.catalog, wanted->tensors[i].key, err);
-        if (found->tensor != CATALOG_NONE)
+        if (found->tensor != CATALOG_NONE || parts->tensors)
             out->wanted[out->count++] = i;
     }
     name_map_release(&dropped);
@@ -183,7 +191,7 @@ static reshard_status digest_compared(const struct conversion *conversion, struc
     reshard_status status = tensors && is_taken ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < comparing->count && !status; i++) {
         const struct stored_name *found = &comparing->found[i];
-        if (found->lead_count || is_taken[found->tensor])
+        if (comparing->parts[i].tensors || found->lead_count || is_taken[found->tensor])
             continue;
         tensors[count++] = found->tensor;
         is_taken[found->tensor] = true;
@@ -225,12 +233,17 @@ static reshard_status compare_one(struct conversion *conversion, struct checkpoi
     uint32_t wanted = comparing->wanted[at];
     const struct stored_name *found = &comparing->found[at];
     const struct catalog_tensor *tensor = &conversion->target.catalog->tensors[wanted];
-    const char *before = comparing->before[wanted], *after = comparing->after[found->tensor];
-    char part[DIGEST_HEX_MAX];
-    reshard_status status = found->lead_count ? digest_part(conversion, written, found, part, err) : RESHARD_OK;
-    after = found->lead_count ? part : after;
+    const struct written_parts *parts = &comparing->parts[at];
+    const bool is_apart = parts->tensors || found->lead_count;
+    char apart[DIGEST_HEX_MAX];
+    reshard_status status = RESHARD_OK;
+    if (parts->tensors)
+        status = tensor_digest_joined(written->source, parts->tensors, parts->count, &conversion->engine, apart, err);
+    else if (found->lead_count)
+        status = digest_part(conversion, written, found, apart, err);
+    const char *before = comparing->before[wanted], *after = is_apart ? apart : comparing->after[found->tensor];
     bool is_same = !status && strcmp(after, before) == 0;
-    if (!status && !is_same && !found->lead_count)
+    if (!status && !is_same && !is_apart)
         status = read_back_compare_rows(conversion, wanted, written, found->tensor, before, &is_same, err);
     if (!status && !is_same)
         status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(shown_key(tensor->key)), after,
@@ -247,9 +260,10 @@ reshard_status read_back_compare(struct conversion *conversion, struct checkpoin
     uint32_t wanted = conversion->target.catalog->tensor_count, there = written->source->catalog->tensor_count;
     struct comparing comparing = { .wanted = array_zeroed(wanted, sizeof(*comparing.wanted)),
                                    .found = array_zeroed(wanted, sizeof(*comparing.found)),
+                                   .parts = array_zeroed(wanted, sizeof(*comparing.parts)),
                                    .before = array_zeroed(wanted, sizeof(*comparing.before)),
                                    .after = array_zeroed(there, sizeof(*comparing.after)) };
-    bool has_memory = comparing.wanted && comparing.found && comparing.before && comparing.after;
+    bool has_memory = comparing.wanted && comparing.found && comparing.parts && comparing.before && comparing.after;
     reshard_status status = has_memory ? written_names_make(conversion, written->source, &comparing.names, err) : error_set_memory(err);
     if (!status)
         status = find_compared(conversion, &comparing, err);

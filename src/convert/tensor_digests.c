@@ -146,20 +146,34 @@ static reshard_status digest_box_sink(void *context, uint32_t tensor, uint64_t o
     return RESHARD_OK;
 }
 
-reshard_status tensor_digest_box(struct source *source, uint32_t tensor, const int64_t *start, const int64_t *extent,
-                                 const struct engine_options *options, char hex[DIGEST_HEX_MAX], reshard_error *err)
+/* start NULL: all of them. */
+static reshard_status digest_in_order(struct source *source, const uint32_t *tensors, uint32_t count, const int64_t *start,
+                                      const int64_t *extent, const struct engine_options *options, char hex[DIGEST_HEX_MAX],
+                                      reshard_error *err)
 {
     const struct engine_source from = { .store = source->store, .catalog = source->catalog, .limits = &source->limits };
     struct engine_options run = *options;
     struct digest *digest = digest_new(DIGEST_XXH3);
     run.threads = 1;
-    reshard_status status = digest ? source_resolve(source, &tensor, 1, err) : error_set_memory(err);
+    reshard_status status = digest ? source_resolve(source, tensors, count, err) : error_set_memory(err);
     if (!status)
-        status = engine_stream(&from, &tensor, 1, start, extent, &run, digest_box_sink, digest, err);
+        status = engine_stream(&from, tensors, count, start, extent, &run, digest_box_sink, digest, err);
     if (!status)
         digest_hex(digest, hex);
     digest_free(digest);
     return status;
+}
+
+reshard_status tensor_digest_box(struct source *source, uint32_t tensor, const int64_t *start, const int64_t *extent,
+                                 const struct engine_options *options, char hex[DIGEST_HEX_MAX], reshard_error *err)
+{
+    return digest_in_order(source, &tensor, 1, start, extent, options, hex, err);
+}
+
+reshard_status tensor_digest_joined(struct source *source, const uint32_t *tensors, uint32_t count, const struct engine_options *options,
+                                    char hex[DIGEST_HEX_MAX], reshard_error *err)
+{
+    return digest_in_order(source, tensors, count, NULL, NULL, options, hex, err);
 }
 
 reshard_status tensor_digest_rows(struct source *source, uint32_t tensor, int64_t rows, const struct engine_options *options,

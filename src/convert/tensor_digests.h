@@ -25,4 +25,8 @@ reshard_status tensor_digest_rows(struct source *source, uint32_t tensor, int64_
 reshard_status tensor_digest_box(struct source *source, uint32_t tensor, const int64_t *start, const int64_t *extent,
                                  const struct engine_options *options, char hex[DIGEST_HEX_MAX], reshard_error *err);
 
+/* The same of several tensors, one behind the other. */
+reshard_status tensor_digest_joined(struct source *source, const uint32_t *tensors, uint32_t count, const struct engine_options *options,
+                                    char hex[DIGEST_HEX_MAX], reshard_error *err);
+
 #endif

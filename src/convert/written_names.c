@@ -95,3 +95,24 @@ reshard_status written_find(const struct written_names *names, uint32_t wanted, 
     out->tensor = written_listed(names, wanted);
     return out->tensor == CATALOG_NONE ? written_stored(names, target_read_key(target, wanted), out, err) : RESHARD_OK;
 }
+
+reshard_status written_find_parts(const struct written_names *names, uint32_t wanted, struct written_parts *out, reshard_error *err)
+{
+    const struct target_parts *all = names->conversion->target.read_parts, *parts = all ? &all[wanted] : NULL;
+    *out = (struct written_parts){ 0 };
+    if (!parts || !parts->count)
+        return RESHARD_OK;
+    out->tensors = array_new(parts->count, sizeof(*out->tensors));
+    if (!out->tensors)
+        return error_set_memory(err);
+    for (; out->count < parts->count; out->count++) {
+        out->tensors[out->count] = catalog_find(names->catalog, parts->keys[out->count]);
+        if (out->tensors[out->count] == CATALOG_NONE)
+            break;
+    }
+    if (out->count < parts->count) {
+        free(out->tensors);
+        *out = (struct written_parts){ 0 };
+    }
+    return RESHARD_OK;
+}

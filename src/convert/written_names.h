@@ -22,4 +22,11 @@ void written_names_release(struct written_names *names);
 /* out->tensor CATALOG_NONE: there is none. What is stored inside an item is found where the target says its name. */
 reshard_status written_find(const struct written_names *names, uint32_t wanted, struct stored_name *out, reshard_error *err);
 
+/* A tensor that is several when the target is read: these, one behind the other (target_read_in_parts). */
+struct written_parts {
+    uint32_t *tensors; /* malloc'd; NULL: it is none of those, or not all of them are there */
+    uint32_t count;
+};
+reshard_status written_find_parts(const struct written_names *names, uint32_t wanted, struct written_parts *out, reshard_error *err);
+
 #endif

@@ -163,6 +163,12 @@ struct layout_request {
     struct limits limits;
 };
 
+/* What the parts of a tensor along its first axes are called, in row-major order. */
+struct target_parts {
+    struct str *keys;
+    uint32_t count, capacity;
+};
+
 /* A laid-out target: its catalog has objects (with final sizes) and a chunk for every piece to be written. */
 struct target {
     const struct format_driver *driver;
@@ -172,6 +178,8 @@ struct target {
     struct str *read_keys;  /* by tensor: what it is called when the target is read, in catalog->arena; NULL: as in wanted */
     struct str *hidden_keys; /* by tensor: the key of the hidden tensor of an item that it is when the target is read, in catalog->arena;
                               * data NULL: it is none, or of no known key. NULL: none is */
+    struct target_parts *read_parts; /* by tensor: the tensors that it is when the target is read, if no tensor of its own key is there; of
+                                      * none if it is never taken apart. NULL: none is */
     uint32_t *chunks;       /* numbers of the catalog's chunks, by object, and in an object by offset; from target_seal */
     uint32_t *first_chunk;  /* by object: its place in chunks, and one past the last object, that behind them */
 };
@@ -184,6 +192,9 @@ static inline struct str target_read_key(const struct target *target, uint32_t t
 
 /* The tensor is read under that key. */
 reshard_status target_read_as(struct target *target, uint32_t tensor, struct str key, reshard_error *err);
+
+/* The next part of the tensor is read under that key, if the whole is not. The key lives as long as the target. */
+reshard_status target_read_in_parts(struct target *target, uint32_t tensor, struct str key, reshard_error *err);
 
 /* For formats that nest: the tensor is put under a path, and read under the path's joined parts, which need not be its key: the metadata of
  * a DCP may call a tensor one thing and place it under another. */

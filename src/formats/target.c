@@ -10,6 +10,8 @@ void target_free(struct target *target)
 {
     if (target->driver && target->driver->close_target)
         target->driver->close_target(target);
+    for (uint32_t i = 0; target->read_parts && i < target->catalog->tensor_count; i++)
+        free(target->read_parts[i].keys);
     catalog_free(target->catalog);
     free(target->chunks);
     free(target->first_chunk);
@@ -73,6 +75,18 @@ reshard_status target_read_as_hidden(struct target *target, uint32_t tensor, str
         target->hidden_keys = arena_zalloc(&catalog->arena, (size_t)catalog->tensor_count * sizeof(*target->hidden_keys));
     bool is_kept = target->hidden_keys && arena_str(&catalog->arena, key, &target->hidden_keys[tensor]);
     return is_kept ? RESHARD_OK : error_set_memory(err);
+}
+
+reshard_status target_read_in_parts(struct target *target, uint32_t tensor, struct str key, reshard_error *err)
+{
+    struct catalog *catalog = target->catalog;
+    if (!target->read_parts)
+        target->read_parts = arena_zalloc(&catalog->arena, (size_t)catalog->tensor_count * sizeof(*target->read_parts));
+    struct target_parts *parts = target->read_parts ? &target->read_parts[tensor] : NULL;
+    if (!parts || !ARRAY_ROOM(parts->keys, parts->count, parts->capacity))
+        return error_set_memory(err);
+    parts->keys[parts->count++] = key;
+    return RESHARD_OK;
 }
 
 reshard_status target_read_as_path(struct target *target, uint32_t tensor, const struct path_part *parts, size_t count, reshard_error *err)

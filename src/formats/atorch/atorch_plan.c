@@ -756,6 +756,21 @@ static reshard_status plan_read_options(struct planning *planning)
     return RESHARD_OK;
 }
 
+/* Which ranks share an expert stands in the layout of its unit, which the first version of the files lacks. */
+static reshard_status plan_check_version(const struct planning *planning)
+{
+    const struct atorch_model *model = &planning->plan->model;
+    for (uint32_t i = 0; i < model->unit_count && model->version == 0; i++) {
+        if (model->units[i].experts < 2)
+            continue;
+        error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "unit '%.*s' has %" PRIu32 " expert ranks, which files of version 0 do not tell",
+                  STR_ARG(model->units[i].name), model->units[i].experts);
+        error_hint(planning->err, "option version=1");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return RESHARD_OK;
+}
+
 reshard_status atorch_plan_make(const struct layout_request *request, struct target *target, struct atorch_plan *out, reshard_error *err)
 {
     const struct atorch_source *like = atorch_known(request->like), *own = atorch_known(request->source);
@@ -774,6 +789,8 @@ reshard_status atorch_plan_make(const struct layout_request *request, struct tar
         status = plan_take_units(&planning);
     if (!status)
         status = plan_take_states(&planning);
+    if (!status)
+        status = plan_check_version(&planning);
     free(planning.known);
     return status;
 }

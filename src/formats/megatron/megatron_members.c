@@ -166,12 +166,15 @@ static bool is_rng_leaf(const struct path_part *parts, size_t count)
     return count > 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "rng_state");
 }
 
-/* Where an item belongs. Parts of models are told by their keys; objects of distributed checkpoints have names of their own. */
-static enum item_use item_use(const struct megatron_target *state, const struct catalog_item *item, struct str name,
-                              struct partition_key *key)
+/*
+ * Where an item belongs. Parts of models are told by their keys; objects of distributed checkpoints have names of their own. A member of a
+ * file has a string for its key.
+ */
+static enum item_use item_use(const struct megatron_target *state, const struct catalog_item *item, const struct path_part *parts,
+                              struct str name, struct partition_key *key)
 {
     bool is_last;
-    if (item->kind == ITEM_FILE || is_object_key(name) || str_is(name, "content_metadata"))
+    if (item->kind == ITEM_FILE || parts[0].kind != PATH_KEY || is_object_key(name) || str_is(name, "content_metadata"))
         return ITEM_FOREIGN;
     if (partition_key_read(&state->rules, name, key) && (key->rule->is_item || key->stack))
         return ITEM_MODEL;
@@ -330,7 +333,7 @@ static reshard_status put_item(struct rank_pickle *pickle, uint32_t index, const
     buffer_release(&joined);
     if (!is_good)
         return error_set_memory(err);
-    enum item_use use = item_use(state, &pickle->request->wanted->items[index], name, &key);
+    enum item_use use = item_use(state, &pickle->request->wanted->items[index], parts, name, &key);
     if (use == ITEM_FOREIGN || str_is(name, "args") || str_is(name, "checkpoint_version") ||
         /* Optimizer state by number belongs to one rank of one layout. */
         (str_is(name, "optimizer") && !megatron_same_ranks(pickle->request, state)) ||
@@ -581,7 +584,7 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
         has_optimizer = has_optimizer || (count == 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "optimizer"));
         has_rerun = has_rerun || (count == 1 && parts[0].kind == PATH_KEY && megatron_is_rerun(parts[0].key));
         if (folder.size == 0 && !(state->optimizer && optimizer_item_is_known(name)) &&
-            item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
+            item_use(state, &request->wanted->items[i], parts, name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
             status = target_note_dropped(target, NOTE_NO_PLACE, name, err, "legacy files have no place for it");
     }
     if (!status && has_rng_leaf)

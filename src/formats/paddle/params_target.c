@@ -12,9 +12,10 @@
 
 /* ---- what goes where ---- */
 
-static reshard_status params_target_add_tensors(const struct layout_request *request, struct params_target *state, bool *is_nested,
+static reshard_status params_target_add_tensors(const struct layout_request *request, struct target *target, bool *is_nested,
                                                 reshard_error *err)
 {
+    struct params_target *state = target->driver_state;
     const struct catalog *wanted = request->wanted;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
@@ -26,6 +27,8 @@ static reshard_status params_target_add_tensors(const struct layout_request *req
         size_t count = catalog_tensor_path(wanted, tensor, &single, &parts);
         *is_nested = *is_nested || count > 1 || parts[0].kind == PATH_INDEX;
         status = path_tree_add(&state->tree, parts, count, (struct path_tree_node){ .wanted = CATALOG_NONE, .tensor = i + 1 }, err);
+        if (!status)
+            status = target_read_as_path(target, i, parts, count, err);
     }
     return status;
 }
@@ -311,7 +314,7 @@ reshard_status params_lay_out(const struct layout_request *request, struct targe
     state->wanted = request->wanted;
     reshard_status status = target_add_tensors(request, target, err);
     if (!status)
-        status = params_target_add_tensors(request, state, &is_nested, err);
+        status = params_target_add_tensors(request, target, &is_nested, err);
     params_target_look_at_source(request, state, is_nested);
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++)
         status = params_target_add_item(request, target, i, err);

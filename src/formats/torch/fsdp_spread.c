@@ -61,14 +61,16 @@ static uint32_t find_like(const struct spreading *spreading, const struct catalo
     return catalog_same_shape(catalog, found, wanted, tensor) ? spreading->like_tensors[number] : CATALOG_NONE;
 }
 
-/* One axis of all ranks; kind, style and the dimension that is cut come from another layout. */
-static struct torch_shard_layout flat_layout(const struct torch_shard_layout *from, uint32_t world)
+/* One axis of all ranks; kind, style and the dimension that is cut come from another layout. A scalar has none: each rank has it. */
+static struct torch_shard_layout flat_layout(const struct torch_shard_layout *from, int rank, uint32_t world)
 {
     struct torch_shard_layout out = { .kind = from->kind, .style = from->style, .dim = from->dim };
     const int64_t ranks = world;
     torch_mesh_row_major(&out.root, 1, &ranks);
     out.root.names[0] = STR("fsdp");
     out.mesh = out.root;
+    if (rank == 0)
+        return out.kind == TORCH_DTENSOR ? out : (struct torch_shard_layout){ .kind = TORCH_PLAIN };
     out.placements[0] = (struct torch_placement){ .kind = PLACE_SHARD, .dim = from->dim, .split_factor = 1 };
     for (size_t i = 0; i < from->mesh.rank; i++) {
         if (from->placements[i].kind == PLACE_SHARD || from->placements[i].kind == PLACE_STRIDED) {
@@ -91,7 +93,7 @@ static reshard_status follow_node(const struct source *source, const struct valu
     if (status) /* how it is spelled is all that counts */
         *out = (struct torch_shard_layout){ .kind = out->kind == TORCH_SHARDED ? TORCH_SHARDED : TORCH_DTENSOR, .style = out->style };
     if (status || ranks != world)
-        *out = flat_layout(out, world);
+        *out = flat_layout(out, rank, world);
     return RESHARD_OK;
 }
 
@@ -117,7 +119,7 @@ static reshard_status choose_layout(const struct spreading *spreading, uint32_t 
     }
     bool is_storage = tensor->flags & TENSOR_HIDDEN && !fsdp_is_state(tensor->key);
     if (!is_storage && looks_cut(tensor))
-        *out = flat_layout(&(struct torch_shard_layout){ .kind = TORCH_DTENSOR }, world);
+        *out = flat_layout(&(struct torch_shard_layout){ .kind = TORCH_DTENSOR }, tensor->rank, world);
     return RESHARD_OK;
 }
 

@@ -225,6 +225,12 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
                    "reshard_convert_options.dtypes 'KEY=f32' writes it as another type, reshard_convert_options.exclude KEY leaves it out");
         return RESHARD_ERR_UNSUPPORTED;
     }
+    /* Beside others each array has a folder; alone, without a name, it is the group itself to plain zarr. */
+    if (laying->style.flavour->array_name && !tensor->key.size) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "a tensor without a name has no folder in a checkpoint of this flavour");
+        error_hint(err, "reshard_convert_options.renames 's/^$/NAME/' gives it one");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
     zarr_chunk_choose(laying->request, &laying->style, index, chunk);
     struct str stored = laying->style.flavour->array_name ? laying->style.flavour->array_name(laying->target, tensor->key) : tensor->key;
     reshard_status status =
