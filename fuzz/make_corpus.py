@@ -3,6 +3,7 @@
 """Makes the seeds of the fuzz targets: small inputs that together reach all that the fixtures, and what fuzzing has found, reach.
 
 usage: make_corpus.py BUILD [--from DIR] [TARGET]...
+       make_corpus.py BUILD --values DIR [TARGET]...    packs of inputs that a run with -use_value_profile=1 has left in DIR/TARGET
 BUILD has been configured with -Dfuzz=true. Candidates are made of tests/fixtures, of what `make check` unpacks of it in
 build and, where it is there, of ../shared/fixtures; --from DIR adds the
 inputs under DIR/TARGET, which a run with FUZZ_KEEP=DIR leaves. Of all candidates those are kept that add coverage for their size. Files in
@@ -55,6 +56,7 @@ PACKED = {  # target: families whose cases it opens
     "torch_dist": ["megatron"],
     "zarr_group": ["zarr", "megatron"],
 }
+VALUES_MAX, VALUES_BYTES_MAX = 600, 256 << 10
 LARGE = {"tar", "torch_save", "zip"}  # seeds that are larger, and more of them
 CONVERT_VARIANTS = 2  # of a case
 CONVERT_ARRAYS = 4  # one of so many arrays of zarr cases
@@ -579,9 +581,17 @@ def features_by_file(control):
     return features
 
 
+def merge(program, work, kept, given, *more):
+    """{path: features} of the files that add some: libFuzzer notes for each only what those before it, which are smaller, did not have."""
+    control = work / "control"
+    subprocess.run([program, "-merge=1", "-timeout=20", f"-merge_control_file={control}", *more, kept, given], check=True, cwd=work,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return {path: new for path, new in features_by_file(control).items() if new}
+
+
 def choose(program, target, found_before, work):
     """(name, bytes) of seeds: those that add coverage, in the order of what they add for their size."""
-    given, kept, control = work / "given", work / "kept", work / "control"
+    given, kept = work / "given", work / "kept"
     given.mkdir()
     kept.mkdir()
     is_packed = target in PACKED
@@ -593,12 +603,8 @@ def choose(program, target, found_before, work):
             found.setdefault(hashlib.sha1(content).hexdigest(), (name, content))
     for digest, (_, content) in found.items():
         (given / digest).write_bytes(content)
-    subprocess.run([program, "-merge=1", f"-max_len={largest}", "-timeout=20", f"-merge_control_file={control}", kept, given], check=True,
-                   cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    # libFuzzer notes for each file only what the files before it, which are smaller, did not have.
-    left = {pathlib.Path(path).name: new for path, new in features_by_file(control).items()}
-    best = sorted((digest for digest in left if left[digest]),
-                  key=lambda digest: (-len(left[digest]) / len(found[digest][1]) ** 0.3, digest))
+    left = {pathlib.Path(path).name: new for path, new in merge(program, work, kept, given, f"-max_len={largest}").items()}
+    best = sorted(left, key=lambda digest: (-len(left[digest]) / len(found[digest][1]) ** 0.3, digest))
     return [found[digest] for digest in best]
 
 
@@ -620,15 +626,36 @@ def make(target, args):
     print(f"{target}: {count} seeds of {len(chosen)}, {total} bytes", flush=True)
 
 
+def make_values(target, args):
+    """Inputs beside the corpus on which comparisons come out close to where they turn."""
+    with tempfile.TemporaryDirectory() as work:
+        work = pathlib.Path(work)
+        (work / "kept").mkdir()
+        for path in (HERE / "corpus" / target).iterdir():
+            (work / "kept" / path.name).write_bytes(path.read_bytes())
+        program = (args.build / "fuzz" / f"fuzz_{target}").resolve()
+        left = merge(program, work, work / "kept", (args.values / target).resolve(), "-use_value_profile=1")
+    found = {pathlib.Path(path).read_bytes(): new for path, new in left.items() if pathlib.Path(path).parent.name == target}
+    inputs = sorted(found.items(), key=lambda item: (-len(item[1]) / (len(item[0]) + 64), item[0]))
+    packed, count = b"", 0
+    for content, _ in inputs[:VALUES_MAX]:
+        if len(packed) + len(content) <= VALUES_BYTES_MAX:
+            packed, count = packed + struct.pack("<I", len(content)) + content, count + 1
+    (HERE / "values").mkdir(exist_ok=True)
+    (HERE / "values" / f"{target}.pack").write_bytes(compress(packed))
+    print(f"{target}: {count} values of {len(inputs)}, {len(packed)} bytes", flush=True)
+
+
 def main():
     targets = [line.split()[0] for line in (HERE / "targets.txt").read_text().splitlines() if line and line[0] not in "# "]
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--from", type=pathlib.Path, dest="grown")
+    parser.add_argument("--values", type=pathlib.Path)
     parser.add_argument("targets", nargs="*", default=targets)
     args = parser.parse_intermixed_args()
     for target in args.targets:
-        make(target, args)
+        (make_values if args.values else make)(target, args)
 
 
 main()

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs a fuzz target over files, without libFuzzer. Prints TAP: one line for each path given, a directory with all files below
- * it. A path "DIR:SUFFIX" takes only files whose names end so. Each path runs in a process of its own, so that the report says which
- * file was fatal, also under a sanitizer.
+ * it. A path "DIR:SUFFIX" takes only files whose names end so; "FILE.pack" is many inputs, a zstd frame of u32 size, bytes, each. Each path
+ * runs in a process of its own, so that the report says which file was fatal, also under a sanitizer.
  *
  * --outcomes FILE: what comes of each input (outcome.h) is what FILE has for it, whose lines are "NAME OUTCOME". --record FILE writes it.
  */
@@ -17,8 +17,10 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zstd.h>
 
 #define FILE_BYTES_MAX (1 << 20)
+#define PACK_BYTES_MAX (64 << 20)
 #define PATH_BYTES 4096
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
@@ -73,32 +75,68 @@ static void take_outcome(const char *root, const char *path, struct replay_state
         snprintf(state->first_other, sizeof(state->first_other), "%s", path);
 }
 
-static int replay_file(const char *root, const char *path, struct replay_state *state)
+static void replay_input(const uint8_t *bytes, size_t size, const char *root, const char *path, struct replay_state *state)
 {
     snprintf(state->path, sizeof(state->path), "%s", path);
+    outcome_take();
+    LLVMFuzzerTestOneInput(bytes, size);
+    take_outcome(root, path, state);
+    state->files++;
+}
+
+/* NULL: it cannot be read, or is_large. Exactly as much memory as bytes, so that a read past the end is seen. */
+static uint8_t *read_file(const char *path, size_t size_max, size_t *size, int *is_large)
+{
     FILE *file = fopen(path, "rb");
-    if (!file)
-        return 1;
-    /* Exactly as much memory as bytes, so that a read past the end is seen. */
-    int failed = fseek(file, 0, SEEK_END);
-    long size = ftell(file);
-    failed = failed || size < 0 || fseek(file, 0, SEEK_SET);
-    if (!failed && size > FILE_BYTES_MAX) {
-        state->skipped++;
-        fclose(file);
-        return 0;
+    long end = file && !fseek(file, 0, SEEK_END) ? ftell(file) : -1;
+    *is_large = end > (long)size_max;
+    uint8_t *bytes = end < 0 || *is_large || fseek(file, 0, SEEK_SET) ? NULL : malloc(end ? (size_t)end : 1);
+    *size = (size_t)end;
+    if (bytes && fread(bytes, 1, *size, file) != *size) {
+        free(bytes);
+        bytes = NULL;
     }
-    uint8_t *bytes = failed ? NULL : malloc(size ? (size_t)size : 1);
-    failed = !bytes || fread(bytes, 1, (size_t)size, file) != (size_t)size;
-    fclose(file);
-    if (!failed) {
-        outcome_take();
-        LLVMFuzzerTestOneInput(bytes, (size_t)size);
-        take_outcome(root, path, state);
-        state->files++;
+    if (file)
+        fclose(file);
+    return bytes;
+}
+
+static int replay_file(const char *root, const char *path, struct replay_state *state)
+{
+    size_t size;
+    int is_large;
+    uint8_t *bytes = read_file(path, FILE_BYTES_MAX, &size, &is_large);
+    state->skipped += (unsigned)is_large;
+    if (bytes)
+        replay_input(bytes, size, root, path, state);
+    free(bytes);
+    return !bytes && !is_large;
+}
+
+/* Its inputs are called PATH#0, PATH#1, ... */
+static int replay_pack(const char *path, struct replay_state *state)
+{
+    size_t size, at = 0;
+    int is_large, number = 0;
+    uint8_t *packed = read_file(path, PACK_BYTES_MAX, &size, &is_large), *bytes = malloc(PACK_BYTES_MAX);
+    size_t end = packed && bytes ? ZSTD_decompress(bytes, PACK_BYTES_MAX, packed, size) : 0;
+    free(packed);
+    if (ZSTD_isError(end))
+        end = 0;
+    while (end - at >= 4) {
+        size = bytes[at] | (size_t)bytes[at + 1] << 8 | (size_t)bytes[at + 2] << 16 | (size_t)bytes[at + 3] << 24;
+        uint8_t *input = size <= end - at - 4 ? malloc(size ? size : 1) : NULL;
+        char name[PATH_BYTES];
+        if (!input)
+            break;
+        snprintf(name, sizeof(name), "%s#%d", path, number++);
+        memcpy(input, bytes + at + 4, size);
+        replay_input(input, size, path, name, state);
+        free(input);
+        at += 4 + size;
     }
     free(bytes);
-    return failed;
+    return end == 0 || at != end;
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b)
@@ -114,6 +152,9 @@ static int has_suffix(const FTSENT *entry, const char *suffix)
 
 static int replay_path(char *path, struct replay_state *state)
 {
+    const size_t length = strlen(path);
+    if (length > 5 && strcmp(path + length - 5, ".pack") == 0)
+        return replay_pack(path, state);
     char *colon = strrchr(path, ':');
     const char *suffix = colon ? colon + 1 : "";
     if (colon)

@@ -41,13 +41,13 @@ SANITIZED_OPTIONS = ["-Dtests=true", "-Db_sanitize=address,undefined", "-Db_lund
 
 class Sanitized:
     """A tree whose programs see what others do not: one element too many, a number that ran over. Survivors are asked again there, by the
-    unit tests that run their line."""
+    unit tests and corpora that run their line."""
 
     def __init__(self, tests):
         self.tests, self.tree, self.lock, self.is_good = tests, None, threading.Lock(), {}
 
     def is_asked(self, spec):
-        return spec in self.tests and "unit" in suite_names(self.tests[spec])
+        return spec in self.tests and bool({"unit", "fuzz"} & set(suite_names(self.tests[spec])))
 
     def outcome(self, spec):
         """Of the program as it is now."""
@@ -299,7 +299,7 @@ def run_sample(args):
     bench = Bench(args.jobs, None)
     coverage = mutation_coverage.Coverage(ROOT, WORK / "coverage", args.keep_coverage, args.ask)
     bench.seconds = coverage.seconds
-    bench.sanitized = Sanitized(bench.all[0].tests)
+    bench.sanitized = None if args.plain else Sanitized(bench.all[0].tests)
     chosen = mutation_operators.sample(candidates, args.sample, args.seed)[args.skip:]
     kept = Kept(coverage.state)
     specs = {id(m): kept.killer_first(m, specs_of(coverage, m)) for m in chosen}
@@ -332,6 +332,7 @@ def main():
     parser.add_argument("--budget", type=float, default=120, metavar="SECONDS", help="of a sample: tests for one mutation end after this")
     parser.add_argument("--ask", action="append", metavar="GLOB",
                         help="of a sample: only tests whose `suite/name` is so are asked; several may be given")
+    parser.add_argument("--plain", action="store_true", help="of a sample: survivors are not asked again with sanitizers")
     parser.add_argument("--keep-coverage", action="store_true", help="use the map of lines to tests although files have changed since")
     args = parser.parse_args()
     WORK.mkdir(exist_ok=True)
