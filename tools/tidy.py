@@ -251,6 +251,14 @@ def check_jumps(report, sources):
             report.check(m[1] == "out", f"{source.path}:{line_of(source.text, m.start())}", f"goto {m[1]}: the only label is out")
 
 
+def check_arrays(report, sources):
+    """Arrays on the heap come from base/array.h: one rule for a count of 0 and for bytes that overflow, and no slack."""
+    for source in sources:
+        for m in re.finditer(r"\bcalloc\((?!1,)|\breallocarray\(NULL,|\bmalloc\([^;]*?\* sizeof", source.code):
+            is_home = str(source.path) == "src/base/array.c"
+            report.check(is_home, f"{source.path}:{line_of(source.text, m.start())}", "an array comes from array_new or array_zeroed")
+
+
 def check_statics(report, sources):
     """A backtrace shows a function's name and not its file: static functions of src/ have names of their own."""
     files = {}
@@ -366,6 +374,7 @@ def main():
     check_driver_names(report, sources)
     check_third_party(report, sources)
     check_jumps(report, [s for s in sources if s.layer])
+    check_arrays(report, [s for s in sources if s.layer])
     check_decisions(report, root)
     check_conformance(report, root)
     check_statics(report, sources)

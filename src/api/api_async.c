@@ -6,6 +6,7 @@
 #include "api/saver_process.h"
 #include "api/saver_staging.h"
 #include "api/sharded_handle.h"
+#include "base/array.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -184,7 +185,7 @@ static void saver_free(reshard_saver *saver)
 static reshard_status saver_begin(reshard_saver *saver, reshard_error *err)
 {
     saver->depth = saver->options.depth ? saver->options.depth : 1;
-    saver->jobs = calloc((size_t)saver->depth, sizeof(*saver->jobs));
+    saver->jobs = array_zeroed(saver->depth, sizeof(*saver->jobs));
     if (!saver->jobs)
         return error_set_memory(err);
     for (int64_t i = 0; i < saver->depth; i++)

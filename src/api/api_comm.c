@@ -2,6 +2,7 @@
 #include "api/api_comm.h"
 
 #include "api/versioned.h"
+#include "base/array.h"
 #include "comm/comm_transport.h"
 
 #include <inttypes.h>
@@ -90,7 +91,7 @@ API_EXPORT reshard_status reshard_comm_threads(int64_t count, const reshard_comm
     status = options_of_comm(options, &timeout_seconds, err);
     if (status)
         return status;
-    struct comm **inner = calloc((size_t)count, sizeof(struct comm *));
+    struct comm **inner = array_zeroed(count, sizeof(struct comm *));
     status = inner ? comm_threads_new((uint32_t)count, timeout_seconds, inner, err) : error_set_memory(err);
     for (int64_t rank = 0; rank < count && !status; rank++) {
         status = comm_handle(inner[rank], &out[rank], err);

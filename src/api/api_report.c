@@ -58,7 +58,7 @@ static bool all_notes_keep(struct reshard_report_lists *lists, const struct conv
     size_t most =
         (size_t)conversion->losses.count + target->dropped.count + names.count + target->changed.count + source->warning_count +
         conversion->warnings.count + 1;
-    lists->notes = calloc(most, sizeof(*lists->notes));
+    lists->notes = array_zeroed(most, sizeof(*lists->notes));
     return lists->notes && notes_keep(lists, RESHARD_NOTE_DROPPED, &conversion->losses) &&
            notes_keep(lists, RESHARD_NOTE_DROPPED, &target->dropped) && notes_keep(lists, RESHARD_NOTE_CHANGED, &names) &&
            notes_keep(lists, RESHARD_NOTE_CHANGED, &target->changed) &&

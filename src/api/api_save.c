@@ -365,7 +365,7 @@ static void kept_fill(struct save_call *call, const reshard_sharded *sharded, ui
     kept->rank = group->rank;
     kept->size = group->size;
     kept->own = kept_description(&sharded->dict);
-    kept->values = calloc(group->size, sizeof(*kept->values));
+    kept->values = array_zeroed(group->size, sizeof(*kept->values));
     bool is_good = kept->own && kept->values;
     for (uint32_t r = 0; r < group->size && is_good; r++) {
         struct buffer packed = { 0 };

@@ -190,7 +190,7 @@ static void transfer_print(const struct kept_transfer *transfer, bool is_first, 
 static reshard_status pairs_print(const struct kept_transfers *kept, struct buffer *out, uint64_t *moved, reshard_error *err)
 {
     const uint32_t count = kept->transfers.plan->step_count, ranks = kept->transfers.rank_count;
-    uint64_t *sums = calloc(ranks, sizeof(*sums)), bytes;
+    uint64_t *sums = array_zeroed(ranks, sizeof(*sums)), bytes;
     const char *between = "";
     for (uint32_t i = 0; i < count && sums;) {
         const uint32_t to = transfers_step(&kept->transfers, i, &bytes).to;

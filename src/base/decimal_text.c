@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/decimal_text.h"
 
+#include "base/array.h"
+
 #include <float.h>
 #include <inttypes.h>
 #include <locale.h>
@@ -162,7 +164,7 @@ static uint32_t divide(uint32_t *words, size_t count)
 bool buffer_append_bigint(struct buffer *buffer, struct str bytes)
 {
     size_t word_count = bytes.size / 4 + 2, group_count = 0;
-    uint32_t *words = calloc(word_count * 2 + word_count / 8 + 2, sizeof(*words));
+    uint32_t *words = array_zeroed(word_count * 2 + word_count / 8 + 2, sizeof(*words));
     if (!words) {
         buffer->failed = true;
         return false;

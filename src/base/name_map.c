@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/name_map.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static uint32_t tag_of(const struct name_map *map, struct str name)
 static bool slots_grow(struct name_map *map)
 {
     uint32_t capacity = slots_wanted(map->slots_capacity);
-    struct name_slot *slots = capacity ? calloc(capacity, sizeof(*slots)) : NULL;
+    struct name_slot *slots = capacity ? array_zeroed(capacity, sizeof(*slots)) : NULL;
     if (!slots)
         return false;
     if (!map->slots)

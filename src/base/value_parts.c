@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/value_parts.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 
 #include <math.h>
@@ -147,7 +148,7 @@ static size_t table_slot(const struct value_slot *slots, size_t capacity, const 
 static bool table_grow(struct value_table *table)
 {
     size_t capacity = table->capacity ? table->capacity * 2 : 64;
-    struct value_slot *slots = calloc(capacity, sizeof(*slots));
+    struct value_slot *slots = array_zeroed(capacity, sizeof(*slots));
     if (!slots)
         return false;
     for (size_t i = 0; i < table->capacity; i++)
@@ -200,7 +201,7 @@ bool value_index_build(struct value_index *index, struct value *const *items, si
     if (count >= UINT32_MAX)
         return false;
     if (capacity > sizeof(index->small) / sizeof(index->small[0]))
-        index->slots = calloc(capacity, sizeof(*index->slots));
+        index->slots = array_zeroed(capacity, sizeof(*index->slots));
     if (!index->slots)
         return false;
     index->mask = capacity - 1;

@@ -71,7 +71,7 @@ bool printer_order_pairs(struct printer *printer, struct print_frame *frame)
     if (!value_index_build(&index, frame->items, 2 * frame->count, 2, printer->seed))
         return value_print_out_of_memory(printer);
     if (index.leaf_count < leaf_keys) {
-        frame->order = calloc(frame->count, sizeof(*frame->order));
+        frame->order = array_zeroed(frame->count, sizeof(*frame->order));
         if (!frame->order) {
             value_index_release(&index);
             return value_print_out_of_memory(printer);

@@ -81,7 +81,7 @@ bool value_walk(const struct value *root, uint32_t graph_count, struct work *wor
         return !out_of_memory && visit(root, context);
     }
     bool is_affordable = work_take(work, graph_count / BITMAP_NODES_PER_UNIT);
-    uint64_t *bitmap = is_affordable ? calloc((size_t)graph_count / 64 + 1, sizeof(*bitmap)) : NULL;
+    uint64_t *bitmap = is_affordable ? array_zeroed((size_t)graph_count / 64 + 1, sizeof(*bitmap)) : NULL;
     bool done = bitmap && walk(&frames, bitmap, root, graph_count, work, visit, context, &out_of_memory);
     if (no_memory)
         *no_memory = !bitmap || out_of_memory;

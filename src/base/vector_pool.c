@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/vector_pool.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 
 #include <inttypes.h>
@@ -14,7 +15,7 @@ reshard_status vector_pool_init(struct vector_pool *pool, reshard_error *err)
 {
     *pool = (struct vector_pool){ .slot_count = FIRST_SLOTS, .seed = hash_random_seed() };
     memset(pool->last, 0xFF, sizeof(pool->last));
-    pool->slots = calloc(pool->slot_count, sizeof(*pool->slots));
+    pool->slots = array_zeroed(pool->slot_count, sizeof(*pool->slots));
     return pool->slots ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -37,7 +38,7 @@ static bool pool_vector_is(const struct vector_pool *pool, uint32_t vector, cons
 static reshard_status pool_grow_slots(struct vector_pool *pool, reshard_error *err)
 {
     uint32_t count = pool->slot_count * 2;
-    uint32_t *slots = count ? calloc(count, sizeof(*slots)) : NULL;
+    uint32_t *slots = count ? array_zeroed(count, sizeof(*slots)) : NULL;
     if (!slots)
         return error_set_memory(err);
     for (uint64_t v = 0; v < pool->count; v += 1 + (uint64_t)pool->numbers[v]) {

@@ -192,7 +192,7 @@ static int compare_spans(const void *a, const void *b)
 static bool gap_find(const struct cover *cover, const struct catalog_tensor *tensor, int *gap_axis, int64_t *gap_begin, int64_t *gap_end)
 {
     const int64_t *shape = catalog_vector_at(cover->catalog, tensor->shape);
-    int64_t(*spans)[2] = malloc(((size_t)cover->piece_count + 1) * sizeof(*spans));
+    int64_t(*spans)[2] = array_new((size_t)cover->piece_count + 1, sizeof(*spans));
     bool found = false;
     for (int axis = 0; spans && axis < tensor->rank && !found; axis++) {
         int64_t covered = 0;

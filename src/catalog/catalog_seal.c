@@ -59,8 +59,8 @@ static reshard_status chunks_group(struct catalog *catalog, reshard_error *err)
     if (is_grouped)
         return RESHARD_OK;
 
-    uint32_t *home = malloc((size_t)catalog->chunk_count * sizeof(*home));
-    uint32_t *next = malloc((size_t)catalog->tensor_count * sizeof(*next));
+    uint32_t *home = array_new(catalog->chunk_count, sizeof(*home));
+    uint32_t *next = array_new(catalog->tensor_count, sizeof(*next));
     if (!home || !next) {
         free(home);
         free(next);

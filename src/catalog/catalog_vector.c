@@ -35,7 +35,7 @@ static bool slots_reserve(struct catalog *catalog, uint32_t used)
     uint64_t capacity = old_capacity ? old_capacity * 2 : 64;
     if (capacity > UINT32_C(1) << 31)
         return false;
-    uint32_t *slots = calloc((size_t)capacity, 2 * sizeof(*slots));
+    uint32_t *slots = array_zeroed(capacity, 2 * sizeof(*slots));
     if (!slots)
         return false;
     for (uint64_t i = 0; i < old_capacity; i++) {

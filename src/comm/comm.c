@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/comm.h"
 
+#include "base/array.h"
 #include "base/buffer.h"
 #include "base/cursor.h"
 #include "comm/comm_transport.h"
@@ -125,7 +126,7 @@ static reshard_status part_unpack(const struct comm *comm, uint32_t rank, struct
 static reshard_status gather_unpack(const struct comm *comm, const uint64_t *sizes, struct comm_gathered *out, reshard_error *err)
 {
     const char *at = out->memory;
-    out->parts = calloc(comm->size, sizeof(*out->parts));
+    out->parts = array_zeroed(comm->size, sizeof(*out->parts));
     if (!out->parts)
         return error_set_memory(err);
     for (uint32_t rank = 0; rank < comm->size; rank++) {
@@ -149,7 +150,7 @@ reshard_status comm_all_gather(struct comm *comm, const char *call, const void *
         return status;
     comm->call = call;
     comm->sequence++;
-    uint64_t *sizes = calloc(comm->size, sizeof(*sizes));
+    uint64_t *sizes = array_zeroed(comm->size, sizeof(*sizes));
     status = sizes ? gather_pack(comm, bytes, size, &packed, &why) : error_set_memory(&why);
     if (!status)
         status = comm->transport->all_gather(comm, packed.data, packed.size, &out->memory, sizes, &why);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/checked.h"
+#include "base/array.h"
 #include "comm/comm_transport.h"
 
 static const struct comm_callbacks *callbacks_of(const struct comm *comm)
@@ -37,7 +38,7 @@ static reshard_status sizes_take(const struct comm *comm, const size_t *given, u
 static reshard_status callbacks_all_gather(struct comm *comm, const void *bytes, size_t size, void **all, uint64_t *sizes,
                                            reshard_error *err)
 {
-    size_t *given = calloc(comm->size, sizeof(*given));
+    size_t *given = array_zeroed(comm->size, sizeof(*given));
     if (!given)
         return error_set_memory(err);
     *all = NULL;

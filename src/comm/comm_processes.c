@@ -768,7 +768,7 @@ static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t si
 {
     struct comm *comm = comm_new(&transport_processes, rank, size, timeout_seconds);
     struct process_end *end = calloc(1, sizeof(*end));
-    uint8_t *is_busy = calloc((size_t)size * 2, 1);
+    uint8_t *is_busy = array_zeroed((size_t)size * 2, 1);
     if (!comm || !end || !is_busy) {
         free(comm);
         free(end);

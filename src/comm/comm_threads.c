@@ -373,8 +373,8 @@ static struct team *team_new(uint32_t count)
     pthread_cond_init(&team->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     team->size = count;
-    team->ranks = calloc(count, sizeof(*team->ranks));
-    team->queues = calloc((size_t)count * count, sizeof(*team->queues));
+    team->ranks = array_zeroed(count, sizeof(*team->ranks));
+    team->queues = array_zeroed((size_t)count * count, sizeof(*team->queues));
     if (team->ranks && team->queues)
         return team;
     team_free(team);

@@ -532,8 +532,8 @@ static reshard_status exchange_begin(struct exchange_state *state, reshard_error
     if (window && window < state->piece_bytes)
         state->piece_bytes = window;
     state->order = array_zeroed(state->exchange->count, sizeof(*state->order));
-    state->sends = calloc(comm_size(state->comm), sizeof(*state->sends));
-    state->receives = calloc(comm_size(state->comm), sizeof(*state->receives));
+    state->sends = array_zeroed(comm_size(state->comm), sizeof(*state->sends));
+    state->receives = array_zeroed(comm_size(state->comm), sizeof(*state->receives));
     if (comm_has_memory(state->comm))
         state->places = array_zeroed(state->exchange->count, sizeof(*state->places));
     if (needs_scratch)

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 
 #define AXES_TRIED 3
@@ -66,8 +67,8 @@ static int64_t slice_find(const struct hashed_slice *slices, int64_t *next, int6
 static bool slices_match(struct slice_order *order, reshard_error *err)
 {
     const size_t count = (size_t)order->count;
-    struct hashed_slice *slices = malloc(count * sizeof(*slices));
-    int64_t *next = calloc(count, sizeof(*next));
+    struct hashed_slice *slices = array_new(count, sizeof(*slices));
+    int64_t *next = array_zeroed(count, sizeof(*next));
     bool is_other = memcmp(order->a, order->b, count * sizeof(*order->a)) != 0;
     bool is_found = slices && next && is_other;
     for (size_t i = 0; slices && i < count; i++)
@@ -236,9 +237,9 @@ bool explain_order(const struct held_tensor *a, const struct held_tensor *b, str
         struct slice_order order = { .count = a->shape[axis], .cuts = cuts[axis], .noun = nouns[axis] };
         if (order.count < 2 || order.count > SLICES_MAX)
             continue;
-        order.a = malloc(count * sizeof(*order.a));
-        order.b = malloc(count * sizeof(*order.b));
-        order.from = malloc(count * sizeof(*order.from));
+        order.a = array_new(count, sizeof(*order.a));
+        order.b = array_new(count, sizeof(*order.b));
+        order.from = array_new(count, sizeof(*order.from));
         bool is_found = order.a && order.b && order.from;
         if (!is_found)
             error_set_memory(err);

@@ -275,9 +275,9 @@ reshard_status lockstep_run(const struct engine_source *a, const struct engine_m
     const unsigned workers = lockstep_workers(options, count);
     struct lockstep_job job = { .a = a, .b = b, .made = made, .pairs = pairs, .options = options, .compare = compare, .context = context,
                                 .worker_count = workers, .lock = PTHREAD_MUTEX_INITIALIZER };
-    struct lockstep *runs = calloc(workers, sizeof(*runs));
+    struct lockstep *runs = array_zeroed(workers, sizeof(*runs));
     reshard_status status = RESHARD_OK;
-    job.progress = calloc(workers, sizeof(*job.progress));
+    job.progress = array_zeroed(workers, sizeof(*job.progress));
     if (!runs || !job.progress) {
         status = error_set_memory(err);
     } else {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/part_record.h"
 
+#include "base/array.h"
 #include "base/crc32.h"
 
 #include <inttypes.h>
@@ -120,7 +121,7 @@ static reshard_status record_take(struct records *records, const char *name, con
         return part_record_refuse(name, "is of another run", err);
     if (!records->parts) {
         records->parts = record.parts;
-        records->is_there = calloc(record.parts, 1);
+        records->is_there = array_zeroed(record.parts, 1);
         if (!records->is_there)
             return error_set_memory(err);
     }

@@ -10,12 +10,12 @@ reshard_status remains_begin(struct remains *remains, struct checkpoint *checkpo
     const struct catalog *catalog = checkpoint->source->catalog;
     size_t tensors = (size_t)catalog->tensor_count + 1, items = (size_t)catalog->item_count + 1;
     remains->checkpoint = checkpoint;
-    remains->tensors = calloc(tensors, 1);
-    remains->items = calloc(items, 1);
-    remains->tensor_reasons = calloc(tensors, sizeof(*remains->tensor_reasons));
-    remains->item_reasons = calloc(items, sizeof(*remains->item_reasons));
-    remains->is_proved_tensor = calloc(tensors, sizeof(*remains->is_proved_tensor));
-    remains->is_proved_item = calloc(items, sizeof(*remains->is_proved_item));
+    remains->tensors = array_zeroed(tensors, 1);
+    remains->items = array_zeroed(items, 1);
+    remains->tensor_reasons = array_zeroed(tensors, sizeof(*remains->tensor_reasons));
+    remains->item_reasons = array_zeroed(items, sizeof(*remains->item_reasons));
+    remains->is_proved_tensor = array_zeroed(tensors, sizeof(*remains->is_proved_tensor));
+    remains->is_proved_item = array_zeroed(items, sizeof(*remains->is_proved_item));
     remains->spans = array_zeroed(catalog->chunk_count, sizeof(*remains->spans));
     if (!remains->tensors || !remains->items || !remains->tensor_reasons || !remains->item_reasons || !remains->is_proved_tensor ||
         !remains->is_proved_item || !remains->spans)

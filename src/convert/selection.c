@@ -251,7 +251,7 @@ static reshard_status select_mapped(struct choice *choice, const struct mapping_
 {
     uint32_t made_count = map_space_tensor_count(mapping->space), source_count = choice->catalog->tensor_count;
     size_t room = (size_t)made_count + source_count + 1, count = 0;
-    struct sort_entry *order = reallocarray(NULL, room * 2, sizeof(*order));
+    struct sort_entry *order = array_new(room * 2, sizeof(*order));
     reshard_status status = order ? RESHARD_OK : error_set_memory(err);
     bool same;
     choice->out->is_whole = false;
@@ -330,8 +330,8 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
         goto out;
     choice.wanted_of = array_new(catalog->tensor_count, sizeof(uint32_t));
     made.wanted = catalog_new(format);
-    made.wanted_source = reallocarray(NULL, most, sizeof(uint32_t));
-    made.wanted_items = malloc(((size_t)catalog->item_count + 1) * sizeof(uint32_t));
+    made.wanted_source = array_new(most, sizeof(uint32_t));
+    made.wanted_items = array_new((size_t)catalog->item_count + 1, sizeof(uint32_t));
     if (!choice.wanted_of || !made.wanted || !made.wanted_source || !made.wanted_items) {
         status = error_set_memory(err);
         goto out;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/tensor_digests.h"
 
+#include "base/array.h"
 #include "base/sort.h"
 #include "convert/tensor_fold.h"
 #include "kernels/cast.h"
@@ -91,11 +92,11 @@ static bool digest_shares_make(struct digest_shares *shares, const struct team *
                                const uint32_t *tensors, uint32_t count)
 {
     const size_t room = (size_t)count + 1;
-    shares->order = calloc(room * 2, sizeof(*shares->order));
-    shares->places = calloc(room, sizeof(*shares->places));
-    shares->bytes = calloc(room, sizeof(*shares->bytes));
-    shares->owners = calloc(room, sizeof(*shares->owners));
-    shares->own = calloc(room, sizeof(*shares->own));
+    shares->order = array_zeroed(room * 2, sizeof(*shares->order));
+    shares->places = array_zeroed(room, sizeof(*shares->places));
+    shares->bytes = array_zeroed(room, sizeof(*shares->bytes));
+    shares->owners = array_zeroed(room, sizeof(*shares->owners));
+    shares->own = array_zeroed(room, sizeof(*shares->own));
     if (!shares->order || !shares->places || !shares->bytes || !shares->owners || !shares->own)
         return false;
     for (uint32_t i = 0; i < count; i++) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/tensor_fold.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 void *tensor_fold_take(struct tensor_fold *fold)
@@ -28,8 +30,8 @@ reshard_status tensor_fold_run(struct tensor_fold *fold, struct checkpoint *chec
     reshard_status status = source_resolve(checkpoint->source, tensors, count, err);
     if (status)
         return status;
-    fold->active = calloc(room, sizeof(*fold->active));
-    fold->idle = calloc(room, sizeof(*fold->idle));
+    fold->active = array_zeroed(room, sizeof(*fold->active));
+    fold->idle = array_zeroed(room, sizeof(*fold->idle));
     if (!fold->active || !fold->idle) {
         status = error_set_memory(err);
     } else {

@@ -124,7 +124,7 @@ reshard_status tied_states_of_each(struct checkpoint *source, const struct engin
 {
     struct tied_search search = { 0 };
     size_t tensors = (size_t)source->source->catalog->tensor_count + 1;
-    struct tied_lists lists = { .first = malloc(tensors * sizeof(uint32_t)), .next = malloc(tensors * sizeof(uint32_t)) };
+    struct tied_lists lists = { .first = array_new(tensors, sizeof(uint32_t)), .next = array_new(tensors, sizeof(uint32_t)) };
     bool is_ready = lists.first && lists.next;
     reshard_status status = is_ready ? weight_copies_open(source, engine, &search.source, err) : error_set_memory(err);
     if (is_ready)

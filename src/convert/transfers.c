@@ -127,7 +127,7 @@ static reshard_status transfers_choose(struct transfers *transfers, reshard_erro
     struct choice choice = { .transfers = transfers,
                              .order = array_zeroed((size_t)transfers->source->chunk_count * 2, sizeof(*choice.order)),
                              .place = array_zeroed(transfers->source->chunk_count, sizeof(*choice.place)),
-                             .sent = calloc(transfers->rank_count, sizeof(*choice.sent)) };
+                             .sent = array_zeroed(transfers->rank_count, sizeof(*choice.sent)) };
     transfers->chosen = array_zeroed(plan->step_count, sizeof(*transfers->chosen));
     bool is_there = choice.order && choice.place && choice.sent && transfers->chosen;
     if (is_there)

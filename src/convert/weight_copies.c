@@ -38,12 +38,12 @@ reshard_status weight_copies_open(struct checkpoint *checkpoint, const struct en
     const struct catalog *catalog = checkpoint->source->catalog;
     size_t tensors = (size_t)catalog->tensor_count + 1, listed = (size_t)checkpoint->listed_count + 1;
     *out = (struct weight_copies){ .checkpoint = checkpoint, .catalog = catalog, .engine = engine };
-    out->hex = calloc(tensors, sizeof(*out->hex));
-    out->samples = calloc(tensors, sizeof(*out->samples));
-    out->owners = calloc(listed, sizeof(*out->owners));
-    out->sampled = calloc(listed, sizeof(*out->sampled));
-    out->has_samples = calloc(listed, sizeof(*out->has_samples));
-    out->is_owner = calloc(tensors, sizeof(*out->is_owner));
+    out->hex = array_zeroed(tensors, sizeof(*out->hex));
+    out->samples = array_zeroed(tensors, sizeof(*out->samples));
+    out->owners = array_zeroed(listed, sizeof(*out->owners));
+    out->sampled = array_zeroed(listed, sizeof(*out->sampled));
+    out->has_samples = array_zeroed(listed, sizeof(*out->has_samples));
+    out->is_owner = array_zeroed(tensors, sizeof(*out->is_owner));
     if (!out->hex || !out->samples || !out->owners || !out->sampled || !out->has_samples || !out->is_owner)
         return error_set_memory(err);
     weight_list_owners(out);

@@ -192,7 +192,7 @@ static reshard_status json_parse_check_keys(struct value **pairs, size_t count, 
     size_t slot_count = 32;
     while (slot_count / 2 < keys)
         slot_count *= 2;
-    struct value **slots = calloc(slot_count, sizeof(*slots));
+    struct value **slots = array_zeroed(slot_count, sizeof(*slots));
     if (!slots)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;

@@ -256,7 +256,7 @@ static reshard_status join_all(struct paddle_reading *reading, reshard_error *er
     const struct value *table = archive->big_table;
     if (!table)
         return RESHARD_OK;
-    uint8_t *is_gone = calloc(archive->entry_count ? archive->entry_count : 1, 1);
+    uint8_t *is_gone = array_zeroed(archive->entry_count, 1);
     reshard_status status = is_gone ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i + 1 < table->list.count && !status; i += 2) {
         struct cut cut;

@@ -296,7 +296,7 @@ static bool push_members(const struct value *value, const struct value ***stack,
 reshard_status paddle_save_check_load(const struct value *value, uint32_t graph_count, struct work *work, bool *out, reshard_error *err)
 {
     const struct value **stack = malloc(sizeof(*stack));
-    uint8_t *is_seen = calloc((size_t)graph_count / 8 + 1, 1);
+    uint8_t *is_seen = array_zeroed((size_t)graph_count / 8 + 1, 1);
     size_t count = 1, capacity = 1;
     bool good = stack && is_seen;
     *out = true;
@@ -322,8 +322,8 @@ reshard_status paddle_read_nodes(struct paddle_reading *reading, reshard_error *
     struct value_graph *graph = &reading->archive->graph;
     uint32_t count = graph->count;
     bool no_memory = false;
-    reading->by_id = calloc(count ? count : 1, sizeof(*reading->by_id));
-    reading->is_payload = calloc(count ? count : 1, sizeof(*reading->is_payload));
+    reading->by_id = array_zeroed(count, sizeof(*reading->by_id));
+    reading->is_payload = array_zeroed(count, sizeof(*reading->is_payload));
     if (!reading->by_id || !reading->is_payload ||
         !value_walk(graph->root, count, reading->limits->budget, collect_node, reading, &no_memory))
         return work_error(reading->limits->budget, err);

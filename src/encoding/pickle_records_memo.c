@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "encoding/pickle_records_parts.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -60,7 +62,7 @@ enum records_step records_memo_scan(struct records *m)
 {
     /* Each entry takes a byte of the pickle at least. */
     uint64_t words = m->input.size / 64 + BINGET_ENTRIES / 64 + 1;
-    m->memo_bits = calloc(words, sizeof(*m->memo_bits));
+    m->memo_bits = array_zeroed(words, sizeof(*m->memo_bits));
     if (!m->memo_bits)
         return records_fail(m, error_set_memory(m->err));
     m->memo_bit_count = words * 64;
@@ -71,13 +73,13 @@ enum records_step records_memo_scan(struct records *m)
     while (!m->memo_bits[words - 1])
         words--;
     m->memo_bit_count = words * 64;
-    m->memo_ranks = malloc(words * sizeof(*m->memo_ranks));
+    m->memo_ranks = array_new(words, sizeof(*m->memo_ranks));
     uint64_t kept = 0;
     for (uint64_t i = 0; m->memo_ranks && i < words; i++) {
         m->memo_ranks[i] = (uint32_t)kept;
         kept += (unsigned)__builtin_popcountll(m->memo_bits[i]);
     }
-    m->memo = calloc(kept, sizeof(*m->memo));
+    m->memo = array_zeroed(kept, sizeof(*m->memo));
     if (!m->memo_ranks || !m->memo)
         return records_fail(m, error_set_memory(m->err));
     return kept > UINT32_MAX ? RECORDS_GIVE_UP : RECORDS_ON;

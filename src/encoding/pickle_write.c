@@ -107,7 +107,7 @@ static struct note *note_of(const struct writer *w, const struct value *node)
 static bool more_slots(struct writer *w)
 {
     size_t count = w->slot_count ? w->slot_count * 2 : 16;
-    struct slot *slots = calloc(count, sizeof(*slots));
+    struct slot *slots = array_zeroed(count, sizeof(*slots));
     if (!slots)
         return false;
     free(w->slots);

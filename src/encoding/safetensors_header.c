@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "encoding/safetensors_header.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/cursor.h"
 
@@ -131,7 +132,7 @@ static reshard_status check_ranges(const struct st_header *header, uint64_t data
     uint64_t running = 0;
     reshard_status status = RESHARD_OK;
     if (!is_ordered(header)) {
-        order = reallocarray(NULL, header->count, sizeof(*order));
+        order = array_new(header->count, sizeof(*order));
         if (!order)
             return error_set_memory(err);
         for (uint32_t i = 0; i < header->count; i++)

@@ -348,7 +348,7 @@ static reshard_status note_node(struct torch_reading *reading, struct value *nod
 reshard_status torch_interpret(struct torch_reading *reading, reshard_error *err)
 {
     struct value_graph *graph = &reading->archive->graph;
-    reading->by_id = calloc(graph->count ? graph->count : 1, sizeof(*reading->by_id));
+    reading->by_id = array_zeroed(graph->count, sizeof(*reading->by_id));
     bool no_memory = false;
     reshard_status status = RESHARD_OK;
     if (!reading->by_id ||

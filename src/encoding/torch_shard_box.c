@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which box of a tensor lies where in a mesh. A local part is in general a list of intervals; those that occur end as one. */
 #include "encoding/torch_save_parts.h"
+#include "base/array.h"
 #include "encoding/torch_shard.h"
 
 #include <stdlib.h>
@@ -82,7 +83,7 @@ static reshard_status place_dimension(size_t mesh_rank, const int64_t *mesh_shap
                                       const struct torch_placement *placements, int64_t dim, int64_t size, uint64_t at, int64_t *start,
                                       int64_t *extent, reshard_error *err)
 {
-    struct interval *memory = calloc(2 * INTERVALS_MAX, sizeof(*memory));
+    struct interval *memory = array_zeroed(2 * INTERVALS_MAX, sizeof(*memory));
     if (!memory)
         return error_set_memory(err);
     struct intervals list = { memory, 0 }, spare = { memory + INTERVALS_MAX, 0 };

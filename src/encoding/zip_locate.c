@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "encoding/zip_parts.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/cursor.h"
 
@@ -162,7 +163,7 @@ static bool sort_members(struct zip_archive *archive, struct zip_member ***order
         sorted++;
     if (sorted >= archive->member_count)
         return true;
-    struct zip_member **pointers = malloc(archive->member_count * sizeof(*pointers));
+    struct zip_member **pointers = array_new(archive->member_count, sizeof(*pointers));
     if (!pointers)
         return false;
     for (uint32_t i = 0; i < archive->member_count; i++)

@@ -211,7 +211,7 @@ reshard_status job_list_make(const struct layout_mode *mode, const struct engine
 
     *out = (struct job_list){ 0 };
     int64_t no_axes = 0; /* what boxes without axes point at */
-    uint32_t *first = calloc((size_t)plan->target->tensor_count + 2, sizeof(*first));
+    uint32_t *first = array_zeroed((size_t)plan->target->tensor_count + 2, sizeof(*first));
     uint32_t *steps = array_new(plan->step_count, sizeof(*steps));
     reshard_status status = RESHARD_OK;
     if (first && steps && buffer_append(&out->box_bytes, &no_axes, sizeof(no_axes))) {

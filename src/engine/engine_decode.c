@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine_origin.h"
 
+#include "base/array.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -21,7 +23,7 @@ struct origin_stream {
 reshard_status streams_init(struct streams *streams, struct origins *origins, uint32_t slot_count, reshard_error *err)
 {
     *streams = (struct streams){ .origins = origins, .slot_count = slot_count };
-    streams->slots = calloc(slot_count, sizeof(*streams->slots));
+    streams->slots = array_zeroed(slot_count, sizeof(*streams->slots));
     return streams->slots ? RESHARD_OK : error_set_memory(err);
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "base/array.h"
 #include "base/checked.h"
 
 #define SLOTS_MAX 1024u
@@ -31,10 +32,10 @@ reshard_status decoded_init(struct decoded_chunks *decoded, struct origins *orig
         return error_set(err, RESHARD_ERR_MEMORY, "cannot make a lock");
     }
     decoded->origins = origins;
-    decoded->slots = calloc(SLOTS_MAX, sizeof(*decoded->slots));
-    decoded->buckets = calloc(SLOTS_MAX, sizeof(*decoded->buckets));
+    decoded->slots = array_zeroed(SLOTS_MAX, sizeof(*decoded->slots));
+    decoded->buckets = array_zeroed(SLOTS_MAX, sizeof(*decoded->buckets));
     decoded->scratch_count = budget->decodes_max ? budget->decodes_max : 1;
-    decoded->scratches = calloc(decoded->scratch_count, sizeof(*decoded->scratches));
+    decoded->scratches = array_zeroed(decoded->scratch_count, sizeof(*decoded->scratches));
     if (!decoded->slots || !decoded->buckets || !decoded->scratches) {
         decoded_release(decoded);
         return error_set_memory(err);

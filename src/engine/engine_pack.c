@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "engine/engine_budget.h"
 
 struct packing_run {
@@ -79,7 +80,7 @@ reshard_status engine_pack(const struct catalog *target, struct store_object **o
     if (largest == 0)
         return RESHARD_OK;
     unsigned wanted = packers_wanted(largest, options);
-    struct packer *packers = calloc(wanted, sizeof(*packers));
+    struct packer *packers = array_zeroed(wanted, sizeof(*packers));
     if (!packers || pthread_mutex_init(&run.lock, NULL)) {
         free(packers);
         return error_set_memory(err);

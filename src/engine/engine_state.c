@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine_state.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <time.h>
 
@@ -36,7 +38,7 @@ static reshard_status workers_init(struct engine *engine, reshard_error *err)
 {
     const struct engine_budget *budget = &engine->budget;
     engine->pool = aligned_alloc(4096, budget->workers * budget->share_bytes);
-    engine->workers = calloc(budget->workers, sizeof(*engine->workers));
+    engine->workers = array_zeroed(budget->workers, sizeof(*engine->workers));
     if (!engine->pool || !engine->workers)
         return error_set_memory(err);
     for (unsigned i = 0; i < budget->workers; i++) {

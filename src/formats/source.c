@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/driver.h"
 
+#include "base/array.h"
 #include "formats/source_probe.h"
 #include "formats/source_root.h"
 
@@ -340,7 +341,7 @@ static bool chunk_list_make(const struct catalog *catalog, const uint32_t *tenso
         return true;
     if (total > UINT32_MAX)
         return false;
-    out->chunks = reallocarray(NULL, (size_t)total, sizeof(*out->chunks));
+    out->chunks = array_new(total, sizeof(*out->chunks));
     if (!out->chunks)
         return false;
     for (uint32_t i = 0; i < tensor_count; i++)

@@ -126,7 +126,7 @@ reshard_status target_seal(struct target *target, reshard_error *err)
         return status;
     struct sort_entry *order = array_new((size_t)catalog->chunk_count * 2, sizeof(*order));
     target->chunks = array_zeroed(catalog->chunk_count, sizeof(*target->chunks));
-    target->first_chunk = calloc((size_t)catalog->object_count + 1, sizeof(*target->first_chunk));
+    target->first_chunk = array_zeroed((size_t)catalog->object_count + 1, sizeof(*target->first_chunk));
     if (order && target->chunks && target->first_chunk)
         chunks_by_object(catalog, order, target);
     else

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "kernels/cast.h"
 #include "kernels/float_bits.h"
 #include "kernels/vector_width.h"
@@ -628,7 +629,7 @@ bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64
                          elements >= PAIRED_MIN; /* integers have too many pairs */
     if (!counter->is_by_code || counter->codes)
         return true;
-    counter->codes = calloc(COUNTERS, sizeof(*counter->codes));
+    counter->codes = array_zeroed(COUNTERS, sizeof(*counter->codes));
     return counter->codes != NULL;
 }
 

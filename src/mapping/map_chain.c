@@ -223,7 +223,7 @@ static int64_t tensor_degree(const struct map_tensor *tensor, int64_t axis)
     int64_t degree = 0;
     if (axis < 0 || axis >= tensor->rank || tensor->shard_count == 1)
         return 1;
-    int64_t *starts = calloc(tensor->shard_count, sizeof(*starts));
+    int64_t *starts = array_zeroed(tensor->shard_count, sizeof(*starts));
     for (uint32_t i = 0; starts && i < tensor->shard_count; i++)
         starts[i] = tensor->shards[i].start[axis];
     if (starts)

@@ -221,7 +221,7 @@ struct str map_space_weight_of(const struct map_space *space, struct str name)
 static reshard_status add_catalog_tensor(struct map_space *space, const struct catalog *catalog, const struct catalog_tensor *tensor,
                                          reshard_error *err)
 {
-    struct map_shard *shards = tensor->chunk_count ? calloc(tensor->chunk_count, sizeof(*shards)) : NULL;
+    struct map_shard *shards = tensor->chunk_count ? array_zeroed(tensor->chunk_count, sizeof(*shards)) : NULL;
     if (tensor->chunk_count && !shards)
         return error_set_memory(err);
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {

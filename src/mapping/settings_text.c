@@ -305,7 +305,7 @@ static reshard_status take_terms(struct parser *parser, struct settings_statemen
     } while (!status && settings_text_take(parser, ","));
     if (status || !count)
         return status;
-    statement->terms[side] = malloc(count * sizeof(*terms));
+    statement->terms[side] = array_new(count, sizeof(*terms));
     if (!statement->terms[side])
         return error_set_memory(parser->err);
     memcpy(statement->terms[side], terms, count * sizeof(*terms));

@@ -33,7 +33,7 @@ static reshard_status map_describe_read_shards(struct str key, const struct valu
         return RESHARD_OK;
     if (!value_as_sequence(list, &items, &shard_count) || shard_count == 0 || shard_count > UINT32_MAX)
         return map_describe_fail(err, key, "'shards' is no list of [offset, shape]");
-    char *memory = calloc(shard_count, sizeof(struct map_shard) + sizeof(struct shard_vectors));
+    char *memory = array_zeroed(shard_count, sizeof(struct map_shard) + sizeof(struct shard_vectors));
     if (!memory)
         return error_set_memory(err);
     struct shard_vectors *vectors = (struct shard_vectors *)(void *)memory;

@@ -28,7 +28,7 @@ reshard_status recipe_table_close(struct recipe_table *table, uint32_t target_co
 {
     bool is_ascending = true;
     table->target_count = target_count;
-    table->first = calloc((size_t)target_count + 2, sizeof(*table->first));
+    table->first = array_zeroed((size_t)target_count + 2, sizeof(*table->first));
     if (!table->first)
         return error_set_memory(err);
     for (uint32_t i = 0; i < table->count; i++) {
@@ -39,8 +39,8 @@ reshard_status recipe_table_close(struct recipe_table *table, uint32_t target_co
         table->first[t + 1] += table->first[t];
     if (is_ascending)
         return RESHARD_OK;
-    struct recipe *sorted = reallocarray(NULL, table->count, sizeof(*sorted));
-    uint32_t *next = reallocarray(NULL, target_count, sizeof(*next));
+    struct recipe *sorted = array_new(table->count, sizeof(*sorted));
+    uint32_t *next = array_new(target_count, sizeof(*next));
     if (!sorted || !next) {
         free(sorted);
         free(next);
@@ -149,7 +149,7 @@ static reshard_status copy_casts(const struct map_copy *copy, enum dtype source,
     if (count < 2)
         return RESHARD_OK;
     at = count;
-    enum dtype *types = reallocarray(NULL, count, sizeof(*types));
+    enum dtype *types = array_new(count, sizeof(*types));
     if (!types)
         return error_set_memory(err);
     for (const struct map_cast *cast = copy->casts; cast; cast = cast->before)
@@ -368,7 +368,7 @@ static reshard_status index_reads(struct composer *composer, uint32_t middle_cou
     const struct recipe_table *after = composer->chain->after;
     reshard_status status = RESHARD_OK;
     composer->reads = array_zeroed(after->count, sizeof(*composer->reads));
-    composer->first_read = calloc((size_t)middle_count + 2, sizeof(*composer->first_read));
+    composer->first_read = array_zeroed((size_t)middle_count + 2, sizeof(*composer->first_read));
     if (!composer->reads || !composer->first_read)
         return error_set_memory(composer->err);
     for (uint32_t i = 0; i < after->count && !status; i++) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "names/mapping_relate.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 
 #define STEPS_MAX 8
@@ -174,7 +176,7 @@ static bool mapping_relate_has_constant(const struct mapping_options *options, s
 static reshard_status find_ratios(const struct mapping_relation *relation, const struct map_space *space, struct mapping_options *options,
                                   struct ratios *out, reshard_error *err)
 {
-    out->constants = calloc(options->constant_count + relation->ratio_count, sizeof(*out->constants));
+    out->constants = array_zeroed(options->constant_count + relation->ratio_count, sizeof(*out->constants));
     if (!out->constants)
         return error_set_memory(err);
     for (size_t i = 0; i < options->constant_count; i++)

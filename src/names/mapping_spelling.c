@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "names/mapping_spelling.h"
 
+#include "base/array.h"
 #include "base/name_map.h"
 
 #include <stdlib.h>
@@ -414,8 +415,8 @@ reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct
                                 .masters_are = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED,
                                 .weights = weights };
     run.stage = calloc(1, sizeof(*run.stage));
-    run.place = calloc(count, sizeof(*run.place));
-    run.copied = calloc(3 * count, sizeof(*run.copied));
+    run.place = array_zeroed(count, sizeof(*run.place));
+    run.copied = array_zeroed(3 * count, sizeof(*run.copied));
     reshard_status status = run.stage && run.place && run.copied ? RESHARD_OK : error_set_memory(err);
     if (!status) {
         run.stage->space = &run.stage->own;

@@ -66,8 +66,8 @@ static bool keys_count(struct shards_by_key *by_key, const struct shard_list *co
         }
     }
     by_key->shards = array_zeroed(total, sizeof(const struct shard *));
-    by_key->first = calloc((size_t)by_key->keys.count + 1, sizeof(*by_key->first));
-    *counts = calloc((size_t)by_key->keys.count + 1, sizeof(**counts));
+    by_key->first = array_zeroed((size_t)by_key->keys.count + 1, sizeof(*by_key->first));
+    *counts = array_zeroed((size_t)by_key->keys.count + 1, sizeof(**counts));
     return by_key->shards && by_key->first && *counts;
 }
 

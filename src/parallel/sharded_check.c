@@ -61,7 +61,7 @@ static bool by_key_count(struct sharded_by_key *by_key, const struct sharded_dic
         }
     }
     by_key->tensors = array_zeroed(by_key->total, sizeof(const struct sharded_tensor *));
-    by_key->first = calloc((size_t)by_key->keys.count + 2, sizeof(*by_key->first));
+    by_key->first = array_zeroed((size_t)by_key->keys.count + 2, sizeof(*by_key->first));
     return *numbers && by_key->tensors && by_key->first;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "parallel/sharded_dict.h"
 
+#include "base/array.h"
 #include "parallel/shard_pack.h"
 
 #include <stdlib.h>
@@ -89,7 +90,7 @@ static bool take_replica(struct cursor *c, struct unpacked *room, struct replica
     if (!cursor_u32le(c, &count) || count > cursor_left(c) / 8)
         return false;
     free(room->replica);
-    room->replica = malloc((count + (size_t)1) * sizeof(*room->replica));
+    room->replica = array_new(count + (size_t)1, sizeof(*room->replica));
     *out = (struct replica){ room->replica, count };
     room->is_short = !room->replica;
     return room->replica && unpack_numbers(c, count, room->replica);

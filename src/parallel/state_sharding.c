@@ -31,7 +31,7 @@ static uint32_t least_loaded(const int64_t *loads, uint32_t ranks)
 static reshard_status assign_whole(bool is_sorted, uint32_t ranks, struct sharded_parameter *parameters, uint32_t count, reshard_error *err)
 {
     uint32_t *order = array_new(count, sizeof(*order));
-    int64_t *loads = calloc(ranks, sizeof(*loads));
+    int64_t *loads = array_zeroed(ranks, sizeof(*loads));
     reshard_status status = order && loads ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < count; i++)
         order[i] = i;

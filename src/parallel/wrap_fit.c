@@ -106,11 +106,11 @@ static reshard_status fitting_begin(struct fitting *fitting, const struct wrap_p
         if (parameters[i].elements < 0 || !checked_add_i64(total, parameters[i].elements, &total) ||
             !checked_add_i64(total, ALIGNMENT_BYTES, &total) || total > INT64_MAX / 2)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "the model's parameters have too many elements");
-    fitting->outer = calloc(parts, sizeof(*fitting->outer));
-    fitting->path = calloc(parts, sizeof(*fitting->path));
+    fitting->outer = array_zeroed(parts, sizeof(*fitting->outer));
+    fitting->path = array_zeroed(parts, sizeof(*fitting->path));
     fitting->inner = array_zeroed(count, sizeof(*fitting->inner));
-    fitting->is_chosen = calloc(parts, sizeof(*fitting->is_chosen));
-    fitting->unit = calloc(parts, sizeof(*fitting->unit));
+    fitting->is_chosen = array_zeroed(parts, sizeof(*fitting->is_chosen));
+    fitting->unit = array_zeroed(parts, sizeof(*fitting->unit));
     fitting->number = array_zeroed(parts, sizeof(*fitting->number));
     fitting->trial.places = array_zeroed(count, sizeof(*fitting->trial.places));
     fitting->trial.ends = array_zeroed(parts, sizeof(*fitting->trial.ends));

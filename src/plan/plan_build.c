@@ -42,7 +42,7 @@ static reshard_status plan_make(struct plan_build *build, const struct recipe *r
 {
     struct plan *plan = build->plan;
     build->covered = array_zeroed(plan->target->chunk_count, sizeof(*build->covered));
-    build->recent = calloc(VECTOR_CACHE_SLOTS, sizeof(*build->recent));
+    build->recent = array_zeroed(VECTOR_CACHE_SLOTS, sizeof(*build->recent));
     if (!build->covered || !build->recent)
         return error_set_memory(err);
     reshard_status status = recipes_take(build, recipes, recipe_count, err);

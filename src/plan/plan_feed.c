@@ -17,7 +17,7 @@ reshard_status plan_feeds_new(const struct plan *plan, struct plan_feeds *out, r
     size_t groups = (size_t)plan->source->tensor_count + 1;
     *out = (struct plan_feeds){ .plan = plan,
                                 .steps = array_zeroed(plan->step_count, sizeof(*out->steps)),
-                                .first = calloc(groups + 2, sizeof(*out->first)) };
+                                .first = array_zeroed(groups + 2, sizeof(*out->first)) };
     if (!out->steps || !out->first) {
         plan_feeds_release(out);
         return error_set_memory(err);

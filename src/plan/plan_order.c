@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/checked.h"
+#include "base/array.h"
 #include "plan/plan_steps.h"
 
 /* Row-major number of the first element of the step's box: the order of boxes. */
@@ -81,10 +82,10 @@ reshard_status steps_order(struct plan *plan, reshard_error *err)
     if (steps_are_ordered(plan))
         return RESHARD_OK;
     size_t count = plan->step_count > plan->target->chunk_count ? plan->step_count : plan->target->chunk_count;
-    struct sort_entry *order = reallocarray(NULL, count, sizeof(*order));
-    struct sort_entry *spare = reallocarray(NULL, count, sizeof(*spare));
-    uint32_t *place = calloc(plan->target->chunk_count, sizeof(*place));
-    struct plan_step *arranged = reallocarray(NULL, plan->step_count, sizeof(*arranged));
+    struct sort_entry *order = array_new(count, sizeof(*order));
+    struct sort_entry *spare = array_new(count, sizeof(*spare));
+    uint32_t *place = array_zeroed(plan->target->chunk_count, sizeof(*place));
+    struct plan_step *arranged = array_new(plan->step_count, sizeof(*arranged));
     reshard_status status = RESHARD_OK;
     if (order && spare && place && arranged) {
         chunks_place(plan, order, spare, place);

@@ -2,6 +2,7 @@
 /* What replaces a target can be read and written by the same people: owner, group and permissions are carried over. */
 #include "store/store_posix.h"
 
+#include "base/array.h"
 #include "base/name_map.h"
 
 #include <dirent.h>
@@ -173,7 +174,7 @@ static int keep_all(struct replaced *replaced)
 {
     const struct replacement *job = replaced->job;
     int result = 0;
-    replaced->masks = malloc((job->directories->count + 1) * sizeof(*replaced->masks));
+    replaced->masks = array_new(job->directories->count + 1, sizeof(*replaced->masks));
     if (!replaced->masks)
         return -1;
     for (uint32_t i = 0; i <= job->directories->count; i++)

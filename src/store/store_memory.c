@@ -22,7 +22,7 @@ struct memory_store *memory_store_of(struct store *store)
 struct memory_data *memory_data_new(uint64_t size)
 {
     struct memory_data *data = malloc(sizeof(*data));
-    uint8_t *bytes = size > SIZE_MAX / 2 ? NULL : calloc(size ? (size_t)size : 1, 1);
+    uint8_t *bytes = size > SIZE_MAX / 2 ? NULL : array_zeroed((size_t)size, 1);
     if (!data || !bytes) {
         free(data);
         free(bytes);

@@ -62,12 +62,12 @@ static bool lists_reserve(struct box_joiner *memory, size_t count)
 {
     if (count > memory->spare_capacity) {
         free(memory->spare);
-        memory->spare = reallocarray(NULL, count, sizeof(*memory->spare));
+        memory->spare = array_new(count, sizeof(*memory->spare));
         memory->spare_capacity = memory->spare ? count : 0;
     }
     if (count > memory->active_capacity) {
         free(memory->active);
-        memory->active = reallocarray(NULL, count, sizeof(*memory->active));
+        memory->active = array_new(count, sizeof(*memory->active));
         memory->active_capacity = memory->active ? count : 0;
     }
     return count <= memory->spare_capacity && count <= memory->active_capacity;

@@ -257,7 +257,7 @@ static void order_children(const struct ordering *ordering, struct sort_entry *e
 static bool order_walk(const struct ordering *ordering, struct arena *arena, struct atorch_order *out)
 {
     uint32_t count = ordering->names.count, depth = 0;
-    uint32_t *first = calloc((size_t)count + 2, sizeof(*first)), *stack = array_new(count, sizeof(*stack));
+    uint32_t *first = array_zeroed((size_t)count + 2, sizeof(*first)), *stack = array_new(count, sizeof(*stack));
     struct sort_entry *children = array_new(count, 2 * sizeof(*children));
     bool good = first && stack && children;
     if (good) {

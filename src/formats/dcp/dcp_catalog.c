@@ -74,8 +74,8 @@ static reshard_status index_storage(struct reading *reading, reshard_error *err)
         capacity *= 2;
     if (capacity > UINT32_MAX)
         return error_set_limit(err, "chunks", metadata->storage_count, UINT32_MAX / 2);
-    reading->slots = calloc((size_t)capacity, sizeof(*reading->slots));
-    reading->used = calloc((size_t)metadata->storage_count / 8 + 1, 1);
+    reading->slots = array_zeroed(capacity, sizeof(*reading->slots));
+    reading->used = array_zeroed((size_t)metadata->storage_count / 8 + 1, 1);
     reading->object_of_text = array_new(metadata->texts.count, sizeof(*reading->object_of_text));
     if (!reading->slots || !reading->used || !reading->object_of_text)
         return error_set_memory(err);
@@ -232,7 +232,7 @@ static reshard_status path_of(const struct dcp_metadata *metadata, uint32_t name
         path->count == 1 && parts[0].text != DCP_NONE && str_equal(dcp_text(metadata, parts[0].text), name_map_at(&metadata->names, name));
     if (is_name || path->count == 0)
         return RESHARD_OK;
-    struct path_part *made = calloc(path->count, sizeof(*made));
+    struct path_part *made = array_zeroed(path->count, sizeof(*made));
     if (!made)
         return error_set_memory(err);
     for (uint32_t i = 0; i < path->count; i++) {
@@ -610,7 +610,7 @@ reshard_status dcp_read_tensors(struct source *source, const struct dcp_read_hoo
     reshard_status status = dcp_metadata_files(source, &arena, &files, &count, &building.is_per_rank, err);
     if (status)
         goto out;
-    building.ranks_seen = calloc(RANKS_SEEN_MAX / 8, 1);
+    building.ranks_seen = array_zeroed(RANKS_SEEN_MAX / 8, 1);
     if (!building.ranks_seen) {
         status = error_set_memory(err);
         goto out;

@@ -361,7 +361,7 @@ static reshard_status place_evenly(struct dcp_placing *placing, uint32_t ranks, 
 {
     uint32_t count = 0;
     uint32_t *order = array_new(placing->piece_count, sizeof(*order));
-    struct rank_load *heap = calloc(ranks, sizeof(*heap));
+    struct rank_load *heap = array_zeroed(ranks, sizeof(*heap));
     reshard_status status = order && heap ? RESHARD_OK : error_set_memory(err);
     if (status)
         goto out;

@@ -88,7 +88,7 @@ static enum records_step finish_paths(struct records *m, records_word state)
     if (records_tag(state) != RECORDS_DICT || container_of(m, state)->is_run)
         return RECORDS_GIVE_UP;
     const struct records_container *dict = container_of(m, state);
-    struct dcp_path_part *parts = calloc(PARTS_MAX, sizeof(*parts));
+    struct dcp_path_part *parts = array_zeroed(PARTS_MAX, sizeof(*parts));
     if (!parts)
         return records_fail(m, error_set_memory(metadata_finish_build_of(m)->err));
     enum records_step step = RECORDS_ON;

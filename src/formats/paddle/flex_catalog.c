@@ -217,7 +217,7 @@ static reshard_status catalog_add_paths(const struct cataloguing *c, reshard_err
         if (tensor == CATALOG_NONE || path->count == 0 ||
             (path->count == 1 && str_equal(flex_text(metadata, metadata->path_texts[path->first]), flex_name(metadata, path->name))))
             continue;
-        struct path_part *parts = calloc(path->count, sizeof(*parts));
+        struct path_part *parts = array_zeroed(path->count, sizeof(*parts));
         for (uint32_t j = 0; parts && j < path->count; j++)
             parts[j] = (struct path_part){ .kind = PATH_KEY, .key = flex_text(metadata, metadata->path_texts[path->first + j]) };
         status = parts ? catalog_set_tensor_path(c->source->catalog, tensor, parts, path->count, err) : error_set_memory(err);
@@ -557,11 +557,11 @@ static reshard_status cataloguing_init(struct cataloguing *c, reshard_error *err
     c->shard_mask = shards - 1;
     c->place_mask = places - 1;
     c->first_chunk = c->source->catalog->chunk_count;
-    c->tensor_of_name = malloc(names * sizeof(*c->tensor_of_name));
-    c->object_of_text = malloc(texts * sizeof(*c->object_of_text));
-    c->dtype_of_name = calloc(names, 1);
-    c->shard_slots = calloc(shards, sizeof(*c->shard_slots));
-    c->place_slots = calloc(places, sizeof(*c->place_slots));
+    c->tensor_of_name = array_new(names, sizeof(*c->tensor_of_name));
+    c->object_of_text = array_new(texts, sizeof(*c->object_of_text));
+    c->dtype_of_name = array_zeroed(names, 1);
+    c->shard_slots = array_zeroed(shards, sizeof(*c->shard_slots));
+    c->place_slots = array_zeroed(places, sizeof(*c->place_slots));
     c->is_used = array_zeroed(metadata->shard_count, 1);
     if (!c->tensor_of_name || !c->object_of_text || !c->dtype_of_name || !c->shard_slots || !c->place_slots || !c->is_used)
         return error_set_memory(err);

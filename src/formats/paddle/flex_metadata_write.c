@@ -60,7 +60,7 @@ static reshard_status metadata_write_prepare(struct metadata_writing *w, reshard
     w->keys = array_new(w->catalog->tensor_count, sizeof(*w->keys));
     w->vectors = array_new(w->catalog->vector_count, sizeof(*w->vectors));
     w->files = array_new(w->state->file_count, sizeof(*w->files));
-    w->first = calloc((size_t)w->catalog->tensor_count + 2, sizeof(*w->first));
+    w->first = array_zeroed((size_t)w->catalog->tensor_count + 2, sizeof(*w->first));
     w->order = array_new(w->state->piece_count, sizeof(*w->order));
     if (!w->keys || !w->vectors || !w->files || !w->first || !w->order)
         return error_set_memory(err);

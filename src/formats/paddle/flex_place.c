@@ -168,7 +168,7 @@ static reshard_status list_holders(struct deduping *deduping, reshard_error *err
 /* As upstream does: pieces as they are first met, each to the file that has fewest so far, of equal ones the first by name. */
 static reshard_status choose_balanced(struct deduping *deduping, reshard_error *err)
 {
-    uint32_t *loads = calloc(deduping->cutting->degrees.world, sizeof(*loads));
+    uint32_t *loads = array_zeroed(deduping->cutting->degrees.world, sizeof(*loads));
     if (!loads)
         return error_set_memory(err);
     for (uint32_t i = 0; i < deduping->seen_count; i++) {
@@ -198,10 +198,10 @@ static reshard_status deduping_make(struct deduping *deduping, reshard_error *er
             return error_set_limit(err, "chunks", ids, CATALOG_NONE);
     }
     deduping->id_count = (uint32_t)ids;
-    deduping->order = malloc((size_t)deduping->cutting->degrees.world * sizeof(*deduping->order));
+    deduping->order = array_new(deduping->cutting->degrees.world, sizeof(*deduping->order));
     deduping->chosen = array_new(ids, sizeof(*deduping->chosen));
     deduping->seen = array_new(ids, sizeof(*deduping->seen));
-    deduping->first_holder = calloc(ids + 2, sizeof(*deduping->first_holder));
+    deduping->first_holder = array_zeroed(ids + 2, sizeof(*deduping->first_holder));
     if (!deduping->first_id || !deduping->order || !deduping->chosen || !deduping->seen || !deduping->first_holder)
         return error_set_memory(err);
     memset(deduping->chosen, 0xFF, ids * sizeof(*deduping->chosen));
@@ -400,7 +400,7 @@ static uint32_t writer_count(const struct catalog *stored)
 static reshard_status place_written(const struct layout_request *request, struct target *target, uint32_t folder, reshard_error *err)
 {
     struct written_files files = { .writers = writer_count(request->source_catalog) };
-    uint32_t *turns = calloc(files.writers, sizeof(*turns)), file;
+    uint32_t *turns = array_zeroed(files.writers, sizeof(*turns)), file;
     reshard_status status = turns ? written_file(&files, target, folder, 0, 0, &file, err) : error_set_memory(err);
     for (uint32_t t = 0; t < request->wanted->tensor_count && !status; t++) {
         if (flex_is_stored(&request->wanted->tensors[t]))

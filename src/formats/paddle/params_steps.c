@@ -22,7 +22,7 @@ struct stepping {
 static bool steps_path(const struct stepping *stepping, uint32_t node, struct buffer *out)
 {
     const struct path_tree_node *nodes = stepping->state->tree.nodes;
-    struct path_part *parts = calloc(stepping->depth + 1, sizeof(*parts));
+    struct path_part *parts = array_zeroed(stepping->depth + 1, sizeof(*parts));
     size_t count = 0;
     for (size_t i = 0; parts && i < stepping->depth; i++)
         if (stepping->stack[i])

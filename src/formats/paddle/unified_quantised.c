@@ -2,6 +2,7 @@
 /* Which tensors of a Unified Checkpoint are quantised states, and the view in which they are float32. */
 #include "formats/paddle/unified_quantised.h"
 
+#include "base/array.h"
 #include "base/buffer.h"
 
 #include <stdio.h>
@@ -295,8 +296,8 @@ reshard_status uc_view_by_parameter(struct source *view, reshard_error *err)
     view->driver_state = state;
     state->state = *(const struct uc_state *)view->stored->driver_state;
     state->state.quant_stage = (struct str){ 0 };
-    state->items = calloc(room, sizeof(*state->items));
-    state->regions = calloc(room, sizeof(*state->regions));
+    state->items = array_zeroed(room, sizeof(*state->items));
+    state->regions = array_zeroed(room, sizeof(*state->regions));
     reshard_status status = state->items && state->regions ? catalog_copy(view->catalog, &copying, err) : error_set_memory(err);
     view->stored_items = copying.items;
     free(copying.tensors);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/decimal_text.h"
 #include "encoding/json.h"
 
@@ -260,7 +261,7 @@ static bool restore_values(struct restoring *restoring, struct value *root, uint
     struct restore_frame {
         struct value *value;
         size_t next;
-    } *frames = calloc(depth_max + 2, sizeof(*frames));
+    } *frames = array_zeroed(depth_max + 2, sizeof(*frames));
     bool fits = frames != NULL;
     size_t depth = 0;
     restoring->no_memory = !fits;

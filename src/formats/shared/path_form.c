@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/shared/path_form.h"
 
+#include "base/array.h"
 #include "formats/shared/torch_flatten.h"
 
 #include <stdlib.h>
@@ -62,8 +63,8 @@ reshard_status path_form_take(struct path_tree *tree, const struct catalog *sour
     if (!path_tree_place(tree, NULL, 0, &root, &depth, &place))
         return error_set_memory(err);
     size_t count = (size_t)tree->node_count + 1;
-    uint32_t *children = malloc(count * sizeof(*children));
-    taking.order = malloc(count * sizeof(*taking.order));
+    uint32_t *children = array_new(count, sizeof(*children));
+    taking.order = array_new(count, sizeof(*taking.order));
     reshard_status status = children && taking.order ? RESHARD_OK : error_set_memory(err);
     if (!status) {
         memset(taking.order, 0xFF, count * sizeof(*taking.order));

@@ -126,7 +126,7 @@ static reshard_status refuse_ambiguous(const struct catalog *wanted, uint32_t a,
 static uint32_t *ties_find(const struct catalog *wanted)
 {
     size_t count = (size_t)wanted->tensor_count + 1;
-    uint32_t *kept = reallocarray(NULL, count, sizeof(*kept)), *first = reallocarray(NULL, count, sizeof(*first));
+    uint32_t *kept = array_new(count, sizeof(*kept)), *first = array_new(count, sizeof(*first));
     if (!kept || !first) {
         free(kept);
         free(first);

@@ -163,10 +163,10 @@ static void want_shared_storages(const struct adding *adding, bool *wanted)
 static bool adding_prepare(struct adding *adding)
 {
     size_t count = (size_t)adding->state->files[adding->file_index].archive.storage_count + 1;
-    adding->storage_tensors = calloc(count, sizeof(*adding->storage_tensors));
-    adding->storage_views = calloc(count, sizeof(*adding->storage_views));
-    adding->storage_bytes = calloc(count, sizeof(*adding->storage_bytes));
-    adding->is_plain = malloc(count * sizeof(*adding->is_plain));
+    adding->storage_tensors = array_zeroed(count, sizeof(*adding->storage_tensors));
+    adding->storage_views = array_zeroed(count, sizeof(*adding->storage_views));
+    adding->storage_bytes = array_zeroed(count, sizeof(*adding->storage_bytes));
+    adding->is_plain = array_new(count, sizeof(*adding->is_plain));
     if (!adding->storage_tensors || !adding->storage_views || !adding->storage_bytes || !adding->is_plain)
         return false;
     memset(adding->is_plain, true, count * sizeof(*adding->is_plain));

@@ -189,7 +189,7 @@ static bool survey_make(struct survey *survey, const struct value_graph *graph)
                 return false;
         }
     }
-    survey->holds_tensor = calloc(survey->container_count, sizeof(*survey->holds_tensor));
+    survey->holds_tensor = array_zeroed(survey->container_count, sizeof(*survey->holds_tensor));
     if (!survey->holds_tensor)
         return false;
     for (size_t i = 0; i < survey->container_count; i++) {
@@ -414,7 +414,7 @@ static reshard_status torch_flatten_any(struct walk walk, const struct value_gra
     reshard_status status = RESHARD_OK;
     if (!survey_make(&survey, graph))
         status = error_set_memory(err);
-    walk.is_open = status ? NULL : calloc(survey.container_count, sizeof(*walk.is_open));
+    walk.is_open = status ? NULL : array_zeroed(survey.container_count, sizeof(*walk.is_open));
     if (!status && !walk.is_open)
         status = error_set_memory(err);
     if (!status)

@@ -14,7 +14,7 @@ struct chunk_lists {
 
 static bool chunk_lists_make(const struct catalog *catalog, struct chunk_lists *out)
 {
-    out->first = calloc((size_t)catalog->tensor_count + 2, sizeof(*out->first));
+    out->first = array_zeroed((size_t)catalog->tensor_count + 2, sizeof(*out->first));
     out->chunks = array_zeroed(catalog->chunk_count, sizeof(*out->chunks));
     if (!out->first || !out->chunks)
         return false;

@@ -2,6 +2,7 @@
 /* A nested object from flat paths: what was flattened before, or comes from a format with flat names. */
 #include "formats/torch/torch_target.h"
 
+#include "base/array.h"
 #include "formats/shared/path_nest.h"
 
 #include <stdlib.h>
@@ -110,7 +111,7 @@ reshard_status torch_nest(const struct layout_request *request, struct target *t
 {
     struct nest nest = { 0 };
     reshard_status status = RESHARD_OK;
-    *item_ids = calloc((size_t)request->wanted->item_count + 1, sizeof(**item_ids));
+    *item_ids = array_zeroed((size_t)request->wanted->item_count + 1, sizeof(**item_ids));
     if (!*item_ids || !nest_begin(&nest, graph))
         status = error_set_memory(err);
     if (!status)
