@@ -118,6 +118,61 @@ def state_in_several_buckets_comes_back(shell, fixtures):
         assert after == before, (layout, [key for key in before if before[key] != after.get(key)][:4])
 
 
+def state_of_two_types_is_refused(shell, fixtures):
+    """A vector has one type: state that is of another one for some parameters is written by parameter alone."""
+    source = fixtures / "megatron" / "megatron-optim-dense-full-tp2dp2" / "ckpt"
+    for layout in ("dp_reshardable", "dp_zero_gather_scatter"):
+        words = ["convert", source, "out", "--to", "torch_dist", "-o", f"optimizer={layout}", "--quiet", "--overwrite", "--dtype"]
+        said = shell(*words, "optimizer.state.exp_avg.*norm*=f16", exit_status=5).decode()
+        assert "state 'exp_avg' has several dtypes, and would lie in one vector" in said and not (shell.work / "out").exists(), said
+        shell(*words, "optimizer.state.exp_avg.*=f16")
+        shutil.rmtree(shell.work / "out")
+
+
+def one_file_for_each_rank_becomes_a_dict(shell, fixtures):
+    """Files of ranks have a list of optimizers, distributed checkpoints a dict of their numbers."""
+    source = fixtures / "megatron" / "megatron-optim-moe-legacy-ep2dp4" / "ckpt"
+    listed = item(shell, source, "optimizer")
+    shell("convert", source, "out", "--to", "torch_dist", "--quiet")
+    numbered = item(shell, "out", "optimizer")
+    assert isinstance(listed, list) and list(numbered) == ["0", "1"], numbered
+    for before, after in zip(listed, numbered.values()):
+        assert groups(after) == groups(before) and after["param_state_sharding_type"] == "fully_reshardable", after
+
+
+def experts_of_other_cuts_have_an_optimizer(shell, fixtures):
+    """Without expert parallelism experts have their own optimizer where they are cut for another number of tensor-parallel ranks."""
+    def change(tp, ep):
+        def changed(data):
+            for key, number in ((b"tensor_model_parallel_size", tp), (b"expert_model_parallel_size", ep)):
+                at = data.index(b"K", data.index(b"X" + struct.pack("<I", len(key)) + key) + 5 + len(key)) + 1
+                data = data[:at] + bytes([number]) + data[at + 1:]
+            return data
+        return changed
+
+    fixture = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
+    two = [groups(one) for one in optimizers(shell, fixture)]
+    for (tp, ep), layout, count in (((2, 1), "tp=2", 2), ((2, 1), "tp=4", 2), ((2, 1), "tp=1", 1), ((2, 1), "tp=2,etp=2", 1),
+                                    ((2, 1), "tp=2,ep=2", 2), ((2, 1), "tp=1,ep=2", 2), ((1, 1), "tp=1", 2), ((1, 1), "tp=2", 2),
+                                    ((2, 2), "ep=2,etp=2", 2), ((2, 2), "ep=1,etp=1", 1), ((2, 2), "ep=1,etp=2", 1)):
+        with_common(fixture, shell.work / "source", change(tp, ep))
+        shell("convert", "source", "out", "--to", "torch_dist", "--layout", layout, "--quiet")
+        assert [groups(one) for one in optimizers(shell, "out")] == two[:count], (tp, ep, layout)
+        shutil.rmtree(shell.work / "source")
+        shutil.rmtree(shell.work / "out")
+
+
+def rows_of_words_follow_the_layout(shell, fixtures):
+    """The arguments say the rows that a run of the target's size has, as such a run says itself."""
+    found = {}
+    for tp in (1, 2, 4):
+        said = item(shell, fixtures / "megatron" / f"megatron-repad-dist-tp{tp}" / "ckpt", "args")["padded_vocab_size"]
+        shell("convert", fixtures / "megatron" / "megatron-repad-dist-tp1" / "ckpt", f"{tp}", "--to", "torch_dist", "--layout",
+              f"tp={tp}", "--quiet")
+        found[tp] = said, item(shell, f"{tp}", "args")["padded_vocab_size"]
+    assert all(a == b for a, b in found.values()) and len(set(found.values())) > 1, found
+
+
 def arguments_follow_the_layout(shell, fixtures):
     """The arguments in the common state say the layout that the checkpoint was written for."""
     source = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
@@ -178,7 +233,8 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
              arguments_follow_the_layout, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
-             flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
+             state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
+             rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, fixtures)) for test in tests])
 
 

@@ -124,6 +124,11 @@ def random_model(chance):
     return model, dict(tp=tp, pp=stages, vp=virtual, ep=ep, etp=chance.choice([1, tp]))
 
 
+def has_engine(model):
+    """Whether layers are Transformer Engine's: where nothing else is said, those of numbered experts are."""
+    return model.get("engine", model["spelling"] == "numbered")
+
+
 def has_experts(model, layer):
     return model["frequency"] == 1 or model["frequency"][layer] == 1
 
@@ -142,7 +147,7 @@ def expert_tensors(model, chance, at):
 
 def make_parameters(model, chance):
     """The model in order of registration: name -> tensor. Buffers, which have no state, are float32."""
-    hidden, kv, times, is_local = model["hidden"], model["kv"], 2 if model["gated"] else 1, model["spelling"] != "numbered"
+    hidden, kv, times, is_local = model["hidden"], model["kv"], 2 if model["gated"] else 1, not has_engine(model)
     made = [("embedding.word_embeddings.weight", weight(chance, model["vocabulary"], hidden))]
     for layer in range(model["layers"]):
         at = f"decoder.layers.{layer}."
@@ -179,7 +184,7 @@ def arguments(model):
         group_query_attention=True, kv_channels=model["kv"], swiglu=model["gated"], add_bias_linear=False,
         untie_embeddings_and_output_weights=True, num_experts=model["experts"], moe_layer_freq=model["frequency"],
         moe_grouped_gemm=model["spelling"] != "modules", moe_use_legacy_grouped_gemm=model["spelling"] == "matrix",
-        transformer_impl="transformer_engine" if model["spelling"] == "numbered" else "local", tensor_model_parallel_size=1,
+        transformer_impl="transformer_engine" if has_engine(model) else "local", tensor_model_parallel_size=1,
         pipeline_model_parallel_size=1, virtual_pipeline_model_parallel_size=None, expert_model_parallel_size=1,
         expert_tensor_parallel_size=1, world_size=1, data_parallel_size=1, vocab_size=model["vocabulary"],
         padded_vocab_size=model["vocabulary"], make_vocab_size_divisible_by=1, bf16=True,
@@ -216,10 +221,10 @@ def buffers(chance, parameters):
     return {"buckets_coalesced": True, 0: {(TORCH.bfloat16, TORCH.float32): dict(states, numel_unpadded=count)}}
 
 
-def write_checkpoint(root, model, chance):
+def write_checkpoint(root, model, chance, said=None):
     made = make_parameters(model, chance)
     parameters = [tensor for _, tensor in made if tensor.kind == "BFloat16Storage"]
-    content = {"args": arguments(model), "checkpoint_version": 3.0, "iteration": 10, "model": collections.OrderedDict(made)}
+    content = {"args": said or arguments(model), "checkpoint_version": 3.0, "iteration": 10, "model": collections.OrderedDict(made)}
     folder = root / "iter_0000010" / "mp_rank_00"
     if model["optimizer"] == "plain":
         content["optimizer"] = plain_optimizer(chance, parameters)
@@ -277,6 +282,23 @@ def check_one_matrix(run, work):
         assert done.returncode == 5 and text in done.stderr, f"{words}: exit {done.returncode}: {done.stderr}"
 
 
+def check_argument_forgotten(run, work):
+    """Releases that knew one matrix alone have no argument for it: parameters tell, and state has the same names as with it."""
+    for optimizer in ("plain", "distributed"):
+        found = []
+        for is_forgotten in (False, True):
+            chance = random.Random(1)
+            model = random_model(chance)[0] | {"spelling": "matrix", "engine": True, "optimizer": optimizer, "frequency": 1}
+            made = arguments(model)
+            if is_forgotten:
+                del made.moe_use_legacy_grouped_gemm
+            root = work / f"{optimizer}-{is_forgotten}"
+            write_checkpoint(root, model, chance, made)
+            found.append({t["key"]: t["hash"] for t in json.loads(run("hash", "--json", root))["tensors"]})
+        assert found[0] == found[1], sorted(found[0].keys() ^ found[1].keys())[:4]
+        assert any(key.startswith("optimizer.state.exp_avg.decoder.layers") and ".mlp.experts.experts." in key for key in found[0])
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -286,6 +308,7 @@ def main():
     run, failed = Shell(options.bin), 0
     checks = [(f"seed {options.seed + i}", lambda work, seed=options.seed + i: check_round(run, work, seed)) for i in range(options.count)]
     checks.append(("experts that make no matrix", lambda work: check_one_matrix(run, work)))
+    checks.append(("experts of one matrix of which the arguments say nothing", lambda work: check_argument_forgotten(run, work)))
     print(f"1..{len(checks)}")
     for number, (name, check) in enumerate(checks, 1):
         work = pathlib.Path(tempfile.mkdtemp(prefix="moe_layouts"))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Metadata of Flex Checkpoint: every generation, both ways of decoding, and what is refused. */
+#include "formats/paddle/flex.h"
 #include "formats/paddle/flex_metadata_build.h"
 
 #include "check.h"
@@ -189,13 +190,49 @@ TEST(metadata_of_real_checkpoints)
     globfree(&found);
 }
 
+/* Whole: Paddle itself takes 0_10.distcp for a file of uid 0. */
+TEST(files_are_known_by_their_names)
+{
+    static const struct {
+        const char *name;
+        enum flex_file_kind kind;
+        uint64_t rank, uid;
+    } cases[] = {
+        { "0_0.distcp", FLEX_DISTCP, 0, 0 },
+        { "12_345.distcp", FLEX_DISTCP, 12, 345 },
+        { "7_8.safetensors", FLEX_SAFETENSORS, 7, 8 },
+        { "18446744073709551615.metadata", FLEX_METADATA, 0, UINT64_MAX },
+        { "9.metadata", FLEX_METADATA, 0, 9 },
+        { "9.metadata.lock", FLEX_LOCK, 0, 9 },
+        { "flex-ckpt.auto_generated.metadata", FLEX_AUTO, 0, 0 },
+        { "18446744073709551616.metadata", FLEX_OTHER_FILE, 0, 0 },
+        { ".metadata", FLEX_OTHER_FILE, 0, 0 },
+        { "x.metadata", FLEX_OTHER_FILE, 0, 0 },
+        { ".metadata.lock", FLEX_OTHER_FILE, 0, 0 },
+        { "1.distcp", FLEX_OTHER_FILE, 0, 0 },
+        { "_1.distcp", FLEX_OTHER_FILE, 0, 0 },
+        { "x_1.distcp", FLEX_OTHER_FILE, 0, 0 },
+        { "2_.safetensors", FLEX_OTHER_FILE, 0, 0 },
+        { "2_1x.safetensors", FLEX_OTHER_FILE, 0, 0 },
+        { "2_1_0.distcp", FLEX_OTHER_FILE, 0, 0 },
+        { "2_1.distcp.bak", FLEX_OTHER_FILE, 0, 0 },
+        { "saved_signal_0", FLEX_OTHER_FILE, 0, 0 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        uint64_t rank = 1, uid = 1;
+        enum flex_file_kind kind = flex_file_kind_of(str_of(cases[i].name), &rank, &uid);
+        if (kind != cases[i].kind || (kind != FLEX_OTHER_FILE && (rank != cases[i].rank || uid != cases[i].uid)))
+            fail_msg("%s: kind %d, rank %llu, uid %llu", cases[i].name, kind, (unsigned long long)rank, (unsigned long long)uid);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(integer_types_have_size_and_sign), cmocka_unit_test(the_vector_of_the_description),
         cmocka_unit_test(every_generation_and_protocol),    cmocka_unit_test(scalars_of_numpy_are_numbers),
         cmocka_unit_test(a_cut_pickle_is_refused),          cmocka_unit_test(what_is_wrong_is_named),
-        cmocka_unit_test(metadata_of_real_checkpoints),
+        cmocka_unit_test(metadata_of_real_checkpoints),     cmocka_unit_test(files_are_known_by_their_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory_checkpoint.h"
 
+#include "base/crc32.h"
+#include "encoding/zip.h"
 #include "engine/engine.h"
 #include "fail_malloc.h"
 #include "formats/zarr/zarr_array.h"
@@ -212,6 +214,15 @@ TEST(shards_are_read_through_their_index)
     err = (reshard_error){ 0 };
     CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_FORMAT);
     assert_non_null(strstr(err.message, "'c/0/0': shard index: crc32c"));
+    /* To whoever wants what is left it is a hole, and told as damage. */
+    const struct open_options options = { .limits = limits_default, .iteration = -1, .borrow_store = true, .is_salvage = true };
+    CHECK_OK(format_open(store, "", &options, &source, &err));
+    const struct catalog *catalog = source->catalog;
+    bool is_told = false;
+    for (uint32_t i = 0; i < catalog->warning_count; i++)
+        is_told = is_told || (catalog->warnings[i].is_damage && strstr(catalog->warnings[i].text.data, "'c/0/0': shard index: crc32c"));
+    assert_true(is_told);
+    source_free(source);
     store_free(store);
 }
 
@@ -475,6 +486,48 @@ TEST(unsupported_arrays_can_be_left_out)
     store_free(store);
 }
 
+/* An archive of these members, each of which holds the text. */
+static void put_zip(struct store *store, const char *name, const char *const *names, uint32_t count, const char *text)
+{
+    struct zip_plan_member members[4] = { 0 };
+    struct buffer bytes = { 0 };
+    uint64_t directory, size;
+    assert_true(count <= 4);
+    for (uint32_t i = 0; i < count; i++)
+        members[i] = (struct zip_plan_member){ .name = str_of(names[i]), .bytes = strlen(text), .crc32 = crc32_zip(0, text, strlen(text)) };
+    CHECK_OK(zip_plan(members, count, 1, &directory, &size, &err));
+    for (uint32_t i = 0; i < count; i++) {
+        zip_write_header(&members[i], 1, &bytes);
+        buffer_append_text(&bytes, text);
+        zip_write_descriptor(&members[i], &bytes);
+    }
+    zip_write_directory(members, count, directory, &bytes);
+    assert_int_equal(bytes.size, size);
+    memory_put(store, name, bytes.data, bytes.size);
+    buffer_release(&bytes);
+}
+
+/* Whichever of the members it is. */
+TEST(an_archive_is_known_by_a_document)
+{
+    static const struct {
+        const char *names[3];
+        uint32_t count;
+        bool is_zarr;
+    } cases[] = {
+        { { ".zarray" }, 1, true }, { { ".zgroup", "b", "c" }, 3, true }, { { "a", "w/zarr.json", "c" }, 3, true },
+        { { "a", "b", ".zmetadata" }, 3, true }, { { "a", "b", "c" }, 3, false }, { { "w.zarray", "zarr.json/a", "zarr.json_" }, 3, false },
+    };
+    const struct format_driver *driver = format_driver_find("zarr");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct store *store = store_new_memory();
+        put_zip(store, "m", cases[i].names, cases[i].count, "{}");
+        if ((driver->probe(store, "m", &err) > 0) != cases[i].is_zarr)
+            fail_msg("%s, %u members: taken for %s", cases[i].names[0], cases[i].count, cases[i].is_zarr ? "something else" : "Zarr");
+        store_free(store);
+    }
+}
+
 /* ---- Megatron ---- */
 
 TEST(an_extent_that_old_versions_lost_is_found_again)
@@ -640,6 +693,7 @@ TEST(keys_with_underscores_are_refused_where_they_mean_something)
 {
     static const struct { const char *key; bool fits; } cases[] = {
         { "__a", false }, { "b/__a", false }, { "__", false }, { "b/__", false }, { "_a", true }, { "a__", true }, { "b/a__/_c", true },
+        { "b/_", true },
     };
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
         const bool is_format_3 = i % 2, fits = cases[i / 2].fits || !is_format_3;
@@ -715,6 +769,7 @@ int main(void)
         cmocka_unit_test(members_that_are_something_else_are_refused),
         cmocka_unit_test(groups_attributes_and_stray_files_are_found),
         cmocka_unit_test(unsupported_arrays_can_be_left_out),
+        cmocka_unit_test(an_archive_is_known_by_a_document),
         cmocka_unit_test(an_extent_that_old_versions_lost_is_found_again),
         cmocka_unit_test(chunk_files_have_the_names_and_sizes_of_their_grid),
         cmocka_unit_test(options_that_do_not_fit_are_refused),

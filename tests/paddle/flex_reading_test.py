@@ -67,9 +67,10 @@ def stubs():
     return made
 
 
-def metadata(tensors, empty=None):
-    """Pickle of whole tensors in 0_0.distcp: {key: (dtype, shape)}. empty, {key: shape}: as 3.2 writes it, where indexes have no shape,
-    with a shard of another rank that has no element, first among the key's shards."""
+def metadata(tensors, empty=None, ranks=1):
+    """Pickle of tensors in 0_0.distcp: {key: (dtype, shape)}; with more ranks in as many files, each of which has such a shard, below those
+    before. empty, {key: shape}: as 3.2 writes it, where indexes have no shape, with a shard of another rank that has no element, first
+    among the key's shards."""
     m = stubs()
 
     def new(cls, **attributes):
@@ -79,12 +80,14 @@ def metadata(tensors, empty=None):
 
     state, storage = {}, {}
     for key, (dtype, shape) in tensors.items():
-        zeros = (0,) * len(shape)
-        state[key] = [new(m.LocalTensorMetadata, global_offset=zeros, local_shape=local, dtype=dtype, global_shape=tuple(shape),
-                          is_flattened=False, flattened_range=None) for local in [(empty or {}).get(key), tuple(shape)] if local]
+        offsets = [(rank * shape[0], *(0 for _ in shape[1:])) for rank in range(ranks)]
+        state[key] = [new(m.LocalTensorMetadata, global_offset=offset, local_shape=local, dtype=dtype,
+                          global_shape=(ranks * shape[0], *shape[1:]), is_flattened=False, flattened_range=None)
+                      for offset in offsets for local in [(empty or {}).get(key), tuple(shape)] if local]
         newer = {} if empty else {"replica_id": None, "local_shape": tuple(shape)}
-        index = new(m.LocalTensorIndex, tensor_key=key, global_offset=zeros, is_flattened=False, flattened_range=None, **newer)
-        storage[index] = "0_0.distcp"
+        for rank, offset in enumerate(offsets):
+            index = new(m.LocalTensorIndex, tensor_key=key, global_offset=offset, is_flattened=False, flattened_range=None, **newer)
+            storage[index] = f"{rank}_0.distcp"
     return pickle.dumps(new(m.Metadata, state_dict_metadata=state, storage_metadata=storage, flat_mapping={k: (k,) for k in tensors}), 4)
 
 
@@ -202,6 +205,13 @@ class Test:
         assert self.digests(folder) == self.wanted(case["tensors"])
         listed = json.loads(self.run("ls", "--chunks", "--json", folder).stdout)["tensors"]
         assert max(len(t["chunks"]) for t in listed) > 1
+        shutil.copy(folder / "0_0.distcp", folder / "1_0.distcp")  # the same once more, below
+        tensors = {k: (names[t["dtype"]], t["shape"]) for k, t in case["tensors"].items()}
+        (folder / "0.metadata").write_bytes(metadata(tensors, ranks=2))
+        for key in tensors:
+            whole = self.run("cat", self.fixtures / "paddle331-bigsplit" / case["path"], key, "--as", "raw", binary=True).stdout
+            found = self.run("cat", folder, key, "--as", "raw", binary=True).stdout
+            assert whole and found == 2 * whole, key
 
     def values_that_are_no_tensors_are_items(self):
         folder = self.copy("paddle-fc-emptyrank", "items")

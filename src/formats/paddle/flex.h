@@ -88,7 +88,7 @@ bool flex_dtype_from(struct str name, enum dtype *out);
 
 /* ---- flex_names.c ---- */
 
-enum flex_file_kind { FLEX_OTHER_FILE, FLEX_DISTCP, FLEX_SAFETENSORS, FLEX_METADATA, FLEX_LOCK, FLEX_SIGNAL, FLEX_AUTO };
+enum flex_file_kind { FLEX_OTHER_FILE, FLEX_DISTCP, FLEX_SAFETENSORS, FLEX_METADATA, FLEX_LOCK, FLEX_AUTO };
 
 struct flex_file {
     struct str name; /* in the store */

@@ -40,9 +40,6 @@ enum flex_file_kind flex_file_kind_of(struct str base, uint64_t *rank, uint64_t 
         return names_pair(stem, rank, uid) ? FLEX_DISTCP : FLEX_OTHER_FILE;
     if (names_strip(&stem, ".safetensors"))
         return names_pair(stem, rank, uid) ? FLEX_SAFETENSORS : FLEX_OTHER_FILE;
-    const char signal[] = "saved_signal_";
-    if (str_starts_with(base, signal) && str_to_u64((struct str){ base.data + sizeof(signal) - 1, base.size - (sizeof(signal) - 1) }, rank))
-        return FLEX_SIGNAL;
     return FLEX_OTHER_FILE;
 }
 
@@ -92,7 +89,7 @@ reshard_status flex_locate(struct store *store, const char *name, struct arena *
     bool is_directory = true;
     *directory = whole;
     *metadata = (struct str){ "", 0 };
-    if (name[0] && store_exists(store, name, &is_directory, &bytes) && !is_directory) {
+    if (store_exists(store, name, &is_directory, &bytes) && !is_directory) {
         while (directory->size && directory->data[directory->size - 1] != '/')
             directory->size--;
         *metadata = (struct str){ whole.data + directory->size, whole.size - directory->size };

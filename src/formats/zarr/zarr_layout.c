@@ -26,7 +26,7 @@ struct zarr_laying {
 /* File systems take no longer part of a path. */
 #define ZARR_PART_BYTES_MAX 255
 
-static reshard_status key_parts_check(struct str key, reshard_error *err)
+static reshard_status key_parts_check(const struct zarr_laying *laying, struct str key, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (struct str rest = key; rest.size && !status;) {
@@ -34,6 +34,8 @@ static reshard_status key_parts_check(struct str key, reshard_error *err)
         if (part.size > ZARR_PART_BYTES_MAX)
             status = error_set(err, RESHARD_ERR_UNSUPPORTED, "it has a part of %zu bytes, file systems take %d", part.size,
                                ZARR_PART_BYTES_MAX);
+        else if (laying->style.format == 3 && str_starts_with(part, "__"))
+            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "names in format 3 may not begin with '__'");
     }
     return status;
 }
@@ -41,11 +43,8 @@ static reshard_status key_parts_check(struct str key, reshard_error *err)
 static reshard_status key_check(const struct zarr_laying *laying, struct str key, reshard_error *err)
 {
     reshard_status status = key.size ? store_name_check(key, err) : RESHARD_OK;
-    for (size_t i = 0; i + 1 < key.size && !status && laying->style.format == 3; i++)
-        if ((i == 0 || key.data[i - 1] == '/') && key.data[i] == '_' && key.data[i + 1] == '_')
-            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "names in format 3 may not begin with '__'");
     if (!status)
-        status = key_parts_check(key, err);
+        status = key_parts_check(laying, key, err);
     if (!status)
         return RESHARD_OK;
     error_prefix(err, "tensor '%.*s' cannot be a folder of that name", STR_ARG(key));
