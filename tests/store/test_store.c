@@ -395,7 +395,9 @@ TEST(a_target_is_begun_in_a_directory_that_is_there_and_inside)
         { "absent/new", "absent", RESHARD_ERR_IO, ENOENT },       { "d/absent/new", "d/absent", RESHARD_ERR_IO, ENOENT },
         { "file/new", "file", RESHARD_ERR_IO, ENOTDIR },
     };
-    static const char *const good[] = { "new", "d/new", "dir/new" };
+    static const char *const good[][2] = { { "new", "root/.new.reshard-partial/new" },
+                                           { "d/new", "root/d/.new.reshard-partial/new" },
+                                           { "dir/new", "root/dir/.new.reshard-partial/new" } };
     static const struct store_txn_options options = { 0 };
     struct store *store = NULL;
     struct store_txn *txn = NULL;
@@ -407,10 +409,8 @@ TEST(a_target_is_begun_in_a_directory_that_is_there_and_inside)
         assert_string_equal(err.object, cases[i].object);
     }
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-        char path[64];
-        CHECK_OK(store_txn_begin_in(store, good[i], &options, &txn, &err));
-        snprintf(path, sizeof(path), "root/%s", good[i]);
-        assert_string_equal(store_txn_path(txn), temp_path(path));
+        CHECK_OK(store_txn_begin_in(store, good[i][0], &options, &txn, &err));
+        assert_string_equal(store_txn_path(txn), temp_path(good[i][1]));
         store_txn_abort(txn, false);
         txn = NULL;
     }
