@@ -230,6 +230,7 @@ TEST(types_that_are_none_or_match_nothing_are_mistakes)
 {
     static const char *const bad[] = { "", "f33", "w=", "w=f33", "f32=w", "=" };
     static const char *const dtypes[] = { "w*=f32", "bf16", "layers.1=f16", NULL }, *const wide[] = { "c=f32", NULL };
+    static const char *const endless[] = { "*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*[bc]d=f32", NULL };
     struct key_rules rules;
     reshard_error err = { 0 };
     enum dtype out;
@@ -253,6 +254,9 @@ TEST(types_that_are_none_or_match_nothing_are_mistakes)
     CHECK_OK(key_rules_begin(&rules, NULL, NULL, wide, &err));
     CHECK_FAILS(key_rules_dtype(&rules, STR("c"), DTYPE_C64, &out, &err), RESHARD_ERR_UNSUPPORTED);
     assert_string_equal(err.message, "tensor 'c': no cast from C64 to F32");
+    key_rules_release(&rules);
+    CHECK_OK(key_rules_begin(&rules, NULL, NULL, endless, &err));
+    CHECK_FAILS(key_rules_dtype(&rules, STR("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaad"), DTYPE_F32, &out, &err), RESHARD_ERR_LIMIT);
     key_rules_release(&rules);
 }
 
