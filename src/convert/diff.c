@@ -201,8 +201,6 @@ static reshard_status compare_part(void *context, unsigned worker, uint32_t pair
     const unsigned width = dtype_element_bytes(dtype) ? dtype_element_bytes(dtype) : 1;
     const uint8_t *a = a_bytes, *b = b_bytes;
     (void)is_last;
-    if (offset == 0)
-        held->size = 0;
     while (size && (held->size || size < width)) {
         held->a[held->size] = *a++;
         held->b[held->size++] = *b++;

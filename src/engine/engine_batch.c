@@ -114,7 +114,7 @@ static reshard_status copyable_cut(struct cutter *cutter, uint32_t *steps, uint3
         return RESHARD_OK;
     for (uint32_t begin = 0, end; begin < *count; begin = end) {
         uint32_t chunk = plan->steps[steps[begin]].target_chunk;
-        for (end = begin + 1; end < *count && plan->steps[steps[end]].target_chunk == chunk; end++)
+        for (end = begin; end < *count && plan->steps[steps[end]].target_chunk == chunk; end++)
             continue;
         if (!chunk_is_copyable(cutter, steps + begin, end - begin)) {
             for (uint32_t i = begin; i < end; i++)

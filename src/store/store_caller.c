@@ -161,11 +161,11 @@ void store_region_name(uint32_t number, char out[STORE_REGION_NAME_MAX])
 /* The region of that name, or NULL. */
 static const struct store_region *region_find(const struct caller_store *store, const char *name)
 {
-    char *end, own[STORE_REGION_NAME_MAX];
+    char own[STORE_REGION_NAME_MAX];
     if (strncmp(name, REGION_PREFIX, strlen(REGION_PREFIX)) != 0)
         return NULL;
-    unsigned long number = strtoul(name + strlen(REGION_PREFIX), &end, 10);
-    if (*end || number >= store->count)
+    unsigned long number = strtoul(name + strlen(REGION_PREFIX), NULL, 10);
+    if (number >= store->count)
         return NULL;
     store_region_name((uint32_t)number, own);
     return strcmp(own, name) == 0 ? &store->regions[number] : NULL;

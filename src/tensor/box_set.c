@@ -63,8 +63,7 @@ bool box_set_init(struct box_set *set, int rank, const int64_t *shape)
     *set = (struct box_set){ .rank = rank, .axis = axis_longest(rank, shape), .missing = box_volume(rank, shape) };
     int64_t length = rank ? shape[set->axis] : 1, slabs = set->missing / SLAB_ELEMENTS + 1;
     slabs = slabs > SLABS_MAX ? SLABS_MAX : slabs;
-    slabs = slabs > length ? length : slabs;
-    set->slab_extent = slabs ? (length + slabs - 1) / slabs : 1;
+    set->slab_extent = (length + slabs - 1) / slabs;
     set->slab_count = set->missing ? (size_t)((length + set->slab_extent - 1) / set->slab_extent) : 0;
     set->slabs = array_zeroed(set->slab_count, sizeof(*set->slabs));
     set->shape = array_zeroed(rank, sizeof(*set->shape));

@@ -200,6 +200,87 @@ TEST(a_million_chunks_stay_near_64_bytes_each)
     catalog_free(catalog);
 }
 
+enum added { TENSORS, CHUNKS, OBJECTS, ITEMS, LAYOUTS, PATHS, WARNINGS, FACTS, VECTORS, KEYS, GRAPHS, ADDED };
+
+/* Adds the i-th of a kind, to one tensor and one object where it needs them. */
+static void add_one(struct catalog *catalog, enum added kind, int i)
+{
+    static const int64_t shape[1] = { 1000000 }, one[1] = { 1 };
+    const struct path_part parts[2] = { { PATH_INT_KEY, { 0 }, i }, { PATH_INT_KEY, { 0 }, 1 } };
+    const struct catalog_item item = { .key = STR("item"), .kind = ITEM_RAW, .object = CATALOG_NONE };
+    struct value_graph graph = { 0 };
+    struct catalog_chunk *chunk;
+    char name[32];
+    uint32_t index;
+    snprintf(name, sizeof(name), "the name of number %d", i);
+    switch (kind) {
+    case TENSORS: case KEYS:
+        add_tensor(catalog, kind == KEYS ? name : "t", 1, shape);
+        break;
+    case CHUNKS:
+        add_chunk(catalog, 0, one, one);
+        break;
+    case OBJECTS:
+        CHECK_OK(catalog_add_object(catalog, str_of(name), 1, &index, &err));
+        break;
+    case ITEMS:
+        CHECK_OK(catalog_add_item(catalog, &item, NULL, 0, &index, &err));
+        break;
+    case LAYOUTS:
+        chunk = add_chunk(catalog, 0, one, one);
+        assert_non_null(catalog_chunk_layout(catalog, chunk));
+        break;
+    case PATHS:
+        CHECK_OK(catalog_set_tensor_path(catalog, 0, parts, 2, &err));
+        break;
+    case WARNINGS:
+        catalog_warn(catalog, false, "%s%01000d", name, 0);
+        break;
+    case FACTS:
+        CHECK_OK(catalog_add_fact(catalog, "fact", &err, "%d", i));
+        break;
+    case VECTORS:
+        assert_true(catalog_vector(catalog, (int64_t[4]){ i, 1, 2, 3 }, 4) != CATALOG_NONE);
+        break;
+    default:
+        assert_non_null(arena_alloc(&graph.arena, 1000));
+        assert_non_null(catalog_adopt_graph(catalog, graph));
+    }
+}
+
+TEST(what_a_catalog_takes_is_counted)
+{
+    static const int64_t shape[1] = { 1000000 };
+    const size_t name = strlen("the name of number 999") + sizeof(struct str) + sizeof(uint32_t);
+    const size_t least[ADDED] = {
+        sizeof(struct catalog_tensor),
+        sizeof(struct catalog_chunk),
+        sizeof(struct catalog_object) + name,
+        sizeof(struct catalog_item),
+        sizeof(struct catalog_chunk) + sizeof(struct chunk_layout),
+        2 * sizeof(struct path_part),
+        sizeof(struct catalog_warning) + 1020,
+        sizeof(struct catalog_fact),
+        4 * sizeof(int64_t) + 2 * sizeof(uint32_t),
+        sizeof(struct catalog_tensor) + sizeof(uint32_t) + name,
+        sizeof(struct value_graph) + 1000,
+    };
+    for (int kind = 0; kind < ADDED; kind++) {
+        struct catalog *catalog = catalog_new("test");
+        const int count = kind == WARNINGS ? CATALOG_WARNINGS_MAX : 3000;
+        add_tensor(catalog, "w", 1, shape);
+        const uint64_t before = catalog_memory(catalog);
+        for (int i = 0; i < count; i++)
+            add_one(catalog, (enum added)kind, i);
+        if (kind == KEYS)
+            CHECK_OK(catalog_seal(catalog, true, &err));
+        const uint64_t grown = catalog_memory(catalog) - before, expected = (uint64_t)count * least[kind];
+        if (grown < expected - 1024 || grown > 4 * expected + 65536)
+            fail_msg("kind %d: %ju bytes more, %ju expected at least", kind, (uintmax_t)grown, (uintmax_t)expected);
+        catalog_free(catalog);
+    }
+}
+
 /* A catalog with everything in it: many tensors, paths, flat runs, replicas, items, facts. */
 static reshard_status build_all(struct catalog *catalog)
 {
@@ -379,6 +460,7 @@ int main(void)
         cmocka_unit_test(keys_find_tensors_and_doubles_are_marked),
         cmocka_unit_test(paths_are_kept_and_share_the_bytes_of_their_key),
         cmocka_unit_test(warnings_beyond_the_maximum_are_counted),
+        cmocka_unit_test(what_a_catalog_takes_is_counted),
         cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
         cmocka_unit_test(every_failed_allocation_is_reported_and_leaks_nothing),
         cmocka_unit_test(what_is_shown_beyond_what_is_stored_is_bounded_in_all),

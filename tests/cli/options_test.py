@@ -327,6 +327,11 @@ def option_missing(sh, verb):
         equal(sh("cat", "out", "x").stdout.split(), ["2.5"] * 3)
     target = ["bad"] if verb == "convert" else []
     assert "'x'" in sh(verb, "m.safetensors", *target, "--like", "more.safetensors", "--missing", "error", status=5).stderr
+    for lacking in (2, 3, 4):  # no more than three are named
+        safetensors(sh.work / "many.safetensors", {f"m{i}": ("F32", [1], floats(1)) for i in range(lacking)})
+        said = sh(verb, "m.safetensors", *target, "--like", "many.safetensors", "--missing", "error", status=5).stderr
+        named = ", ".join(["'m0'", "'m1'", "'m2'", "…"][:lacking])
+        assert f"the source lacks {lacking} tensors of the reference: {named}\n" in said, said
     # Out of a third one, of another format and type.
     safetensors(sh.work / "third.safetensors", {"w": ("F32", [16, 4], floats(64)), "x": ("F32", [3], struct.pack("<3f", 5, 6, 7))})
     sh("convert", "third.safetensors", "third", "--to", "torch-dcp")

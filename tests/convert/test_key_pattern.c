@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include "convert/key_filter.h"
+#include "convert/key_rules.h"
 #include "fail_malloc.h"
 
 static bool glob_matches(const char *glob, const char *key)
@@ -193,6 +194,101 @@ TEST(every_failed_allocation_is_told_as_such)
         }
 }
 
+/* ---- types ---- */
+
+TEST(the_last_type_that_is_asked_for_counts)
+{
+    static const struct {
+        const char *dtypes[4], *key;
+        enum dtype source, out;
+    } cases[] = {
+        { { NULL }, "w", DTYPE_F32, DTYPE_F32 },
+        { { "bf16" }, "w", DTYPE_F32, DTYPE_BF16 },
+        { { "bf16" }, "w", DTYPE_I64, DTYPE_I64 }, /* of floats only */
+        { { "bf16", "w*=f32" }, "w1", DTYPE_F16, DTYPE_F32 },
+        { { "bf16", "w*=f32" }, "v1", DTYPE_F16, DTYPE_BF16 },
+        { { "w*=f32", "bf16" }, "w1", DTYPE_F16, DTYPE_BF16 },
+        { { "w*=f32", "w1=f16", "x=bf16" }, "w1", DTYPE_F64, DTYPE_F16 },
+        { { "x=bf16", "w*=f32" }, "w1", DTYPE_F64, DTYPE_F32 },
+        { { "a=*=f32" }, "a=b", DTYPE_F16, DTYPE_F32 },
+        { { "=f32" }, "", DTYPE_F16, DTYPE_F32 },
+        { { "=f32" }, "w", DTYPE_F16, DTYPE_F16 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct key_rules rules;
+        reshard_error err = { 0 };
+        enum dtype out;
+        CHECK_OK(key_rules_begin(&rules, NULL, NULL, cases[i].dtypes, &err));
+        CHECK_OK(key_rules_dtype(&rules, str_of(cases[i].key), cases[i].source, &out, &err));
+        if (out != cases[i].out)
+            fail_msg("case %zu: %s", i, dtype_info(out)->name);
+        key_rules_release(&rules);
+    }
+}
+
+TEST(types_that_are_none_or_match_nothing_are_mistakes)
+{
+    static const char *const bad[] = { "", "f33", "w=", "w=f33", "f32=w", "=" };
+    static const char *const dtypes[] = { "w*=f32", "bf16", "layers.1=f16", NULL }, *const wide[] = { "c=f32", NULL };
+    static const char *const endless[] = { "*a*a*a*a*a*a*a*a*a*a*a*a*a*a*a*[bc]d=f32", NULL };
+    struct key_rules rules;
+    reshard_error err = { 0 };
+    enum dtype out;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        const char *const one[] = { "bf16", bad[i], NULL };
+        CHECK_FAILS(key_rules_begin(&rules, NULL, NULL, one, &err), RESHARD_ERR_USAGE);
+        assert_non_null(strstr(err.message, "unknown dtype"));
+        key_rules_release(&rules);
+    }
+    CHECK_OK(key_rules_begin(&rules, NULL, NULL, dtypes, &err));
+    CHECK_OK(key_rules_dtype(&rules, STR("layers.0"), DTYPE_F32, &out, &err));
+    CHECK_FAILS(key_rules_check(&rules, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "dtype 'w*' matches no key"));
+    CHECK_OK(key_rules_dtype(&rules, STR("w"), DTYPE_F32, &out, &err));
+    CHECK_FAILS(key_rules_check(&rules, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "dtype 'layers.1' matches no key"));
+    assert_non_null(strstr(err.hint, "layers.0"));
+    CHECK_OK(key_rules_dtype(&rules, STR("layers.1"), DTYPE_F32, &out, &err));
+    CHECK_OK(key_rules_check(&rules, &err));
+    key_rules_release(&rules);
+    CHECK_OK(key_rules_begin(&rules, NULL, NULL, wide, &err));
+    CHECK_FAILS(key_rules_dtype(&rules, STR("c"), DTYPE_C64, &out, &err), RESHARD_ERR_UNSUPPORTED);
+    assert_string_equal(err.message, "tensor 'c': no cast from C64 to F32");
+    key_rules_release(&rules);
+    CHECK_OK(key_rules_begin(&rules, NULL, NULL, endless, &err));
+    CHECK_FAILS(key_rules_dtype(&rules, STR("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaad"), DTYPE_F32, &out, &err), RESHARD_ERR_LIMIT);
+    key_rules_release(&rules);
+}
+
+TEST(want_of_memory_for_rules_is_an_error)
+{
+    static const char *const include[] = { "w*", "v", NULL }, *const exclude[] = { "w1", NULL };
+    static const char *const dtypes[] = { "bf16", "w*=f32", NULL };
+    bool was_hit = true;
+    unsigned failed = 0;
+    for (unsigned long n = 1; was_hit; n++) {
+        struct key_rules rules;
+        reshard_error err = { 0 };
+        enum dtype out;
+        bool is_wanted;
+        fail_malloc_at(n);
+        reshard_status status = key_rules_begin(&rules, include, exclude, dtypes, &err);
+        if (!status)
+            status = key_filter_wants(&rules.filter, STR("w2"), &is_wanted, &err);
+        if (!status)
+            status = key_rules_dtype(&rules, STR("v"), DTYPE_F32, &out, &err);
+        if (!status)
+            status = key_rules_dtype(&rules, STR("w2"), DTYPE_F16, &out, &err);
+        was_hit = fail_malloc_was_hit();
+        failed += status != RESHARD_OK;
+        assert_true(!status || (was_hit && status == RESHARD_ERR_MEMORY)); /* near keys are told only if there is memory for them */
+        if (!status)
+            assert_int_equal(out, DTYPE_F32);
+        key_rules_release(&rules);
+    }
+    assert_true(failed >= 6); /* two lists, the rules, and each pattern */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +301,9 @@ int main(void)
         cmocka_unit_test(the_three_nearest_keys_are_told_the_nearest_first),
         cmocka_unit_test(where_no_key_is_near_the_first_one_is_told),
         cmocka_unit_test(every_failed_allocation_is_told_as_such),
+        cmocka_unit_test(the_last_type_that_is_asked_for_counts),
+        cmocka_unit_test(types_that_are_none_or_match_nothing_are_mistakes),
+        cmocka_unit_test(want_of_memory_for_rules_is_an_error),
     };
     return cmocka_run_group_tests_name("key_pattern", tests, NULL, NULL);
 }

@@ -284,6 +284,38 @@ TEST(range_of_a_block)
     }
 }
 
+/* Blocks whose exponents are near each other, far apart or none, settled at any time, twice too. */
+TEST(exponents_of_blocks)
+{
+    for (int width = 0; width <= VECTOR_WIDTH_BEST; width++) {
+        static struct exponent_counter counter;
+        uint64_t expected[512] = { 0 };
+        memset(&counter, 0, sizeof(counter));
+        for (int block = 0; block < 400; block++) {
+            const int around = (int)(random_bits() % 4 ? 120 : random_bits() % 255), spread = random_bits() % 8 ? 12 : 60;
+            int16_t codes[FLOAT_BLOCK];
+            int top = 0;
+            for (int i = 0; i < FLOAT_BLOCK; i++) {
+                int exponent = around - (int)(random_bits() % (unsigned)spread);
+                exponent = exponent < 0 || random_bits() % 50 == 0 ? 0 : exponent;
+                top = exponent > top ? exponent : top;
+                codes[i] = (int16_t)(exponent - (random_bits() % 3 ? 0 : 256));
+                expected[codes[i] & 0x1ff]++;
+            }
+            float_block_kernels_find(DTYPE_F32, width).exponents(&counter, codes, top);
+            for (int turn = 0; block % 37 == 36 && turn < 2; turn++)
+                exponents_settle(&counter);
+        }
+        exponents_settle(&counter);
+        for (int code = 1; code < 512; code++) {
+            uint64_t found = 0;
+            for (int table = 0; table < EXPONENT_TABLES; table++)
+                found += counter.tables[table][code] + (code == 256 ? counter.tables[table][0] : 0);
+            assert_int_equal(found, expected[code] + (code == 256 ? expected[0] : 0)); /* zeros have no sign */
+        }
+    }
+}
+
 /* A block of doubles by each width: at any address, zeros of both signs, subnormals, and what ends the sums. */
 TEST(blocks_of_doubles)
 {
@@ -444,6 +476,7 @@ int main(void)
         cmocka_unit_test(no_bit_depends_on_machine_or_pieces),
         cmocka_unit_test(every_code_of_16_bits),
         cmocka_unit_test(range_of_a_block),
+        cmocka_unit_test(exponents_of_blocks),
         cmocka_unit_test(blocks_of_doubles),
         cmocka_unit_test(bytes_by_twos),
         cmocka_unit_test(bytes_by_blocks),

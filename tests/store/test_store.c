@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "fail_malloc.h"
 #include "store/store_posix.h"
 #include "temp_directory.h"
 
@@ -383,6 +384,39 @@ TEST(paths_open_as_directory_or_as_file_of_their_directory)
     assert_null(store);
 }
 
+TEST(a_target_is_begun_in_a_directory_that_is_there_and_inside)
+{
+    static const struct {
+        const char *name, *object;
+        reshard_status status;
+        int sys_errno;
+    } cases[] = {
+        { "d/out/new", "d/out", RESHARD_ERR_UNSUPPORTED, EXDEV }, { "parent/new", "parent", RESHARD_ERR_UNSUPPORTED, EXDEV },
+        { "absent/new", "absent", RESHARD_ERR_IO, ENOENT },       { "d/absent/new", "d/absent", RESHARD_ERR_IO, ENOENT },
+        { "file/new", "file", RESHARD_ERR_IO, ENOTDIR },
+    };
+    static const char *const good[][2] = { { "new", "root/.new.reshard-partial/new" },
+                                           { "d/new", "root/d/.new.reshard-partial/new" },
+                                           { "dir/new", "root/dir/.new.reshard-partial/new" } };
+    static const struct store_txn_options options = { 0 };
+    struct store *store = NULL;
+    struct store_txn *txn = NULL;
+    CHECK_OK(store_open_path(temp_path("root"), 0, &store, NULL, &err));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        CHECK_FAILS(store_txn_begin_in(store, cases[i].name, &options, &txn, &err), cases[i].status);
+        assert_null(txn);
+        assert_int_equal(err.sys_errno, cases[i].sys_errno);
+        assert_string_equal(err.object, cases[i].object);
+    }
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        CHECK_OK(store_txn_begin_in(store, good[i][0], &options, &txn, &err));
+        assert_string_equal(store_txn_path(txn), temp_path(good[i][1]));
+        store_txn_abort(txn, false);
+        txn = NULL;
+    }
+    store_free(store);
+}
+
 /* ---- memory and null ---- */
 
 TEST(a_memory_store_lists_directories_by_their_files)
@@ -463,6 +497,112 @@ TEST(a_null_store_swallows_what_is_written)
     store_free(store);
 }
 
+/* ---- a caller's memory ---- */
+
+static reshard_status read_dots(void *context, uint64_t offset, void *out, size_t size, reshard_error *error)
+{
+    (void)context, (void)error;
+    memset(out, '.', size);
+    return offset ? RESHARD_OK : RESHARD_ERR_IO;
+}
+
+static int give_digits(void *out, uint64_t offset, size_t size, void *context)
+{
+    for (size_t i = 0; i < size; i++)
+        ((char *)out)[i] = (char)('0' + offset + i);
+    return *(int *)context;
+}
+
+TEST(memory_of_a_caller_is_found_by_its_number_alone)
+{
+    static const char *const names[] = { "shard 4", "shard 18446744073709551616", "shard 4294967296", "shard 00", "shard  0", "shard +1",
+                                         "shard -1", "shard 1x", "shard 1 ", "shard ", "shard", "shard x", "Shard 1", "1" };
+    int failure = 0;
+    const struct store_region regions[] = { { .memory = "abc", .bytes = 3 },
+                                            { .bytes = 7, .read = read_dots },
+                                            { .bytes = 5, .give = give_digits, .context = &failure },
+                                            { .bytes = 2 } };
+    struct store *store = NULL;
+    struct store_object *object = NULL;
+    char text[8] = "", name[STORE_REGION_NAME_MAX];
+    bool is_directory;
+    uint64_t bytes;
+    CHECK_OK(store_new_over(regions, 4, &store, &err));
+    assert_int_equal(listed_in(store, ""), 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        store_region_name(i, name);
+        assert_true(store_exists(store, name, &is_directory, &bytes) && !is_directory);
+        assert_int_equal(bytes, regions[i].bytes);
+    }
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        assert_false(store_exists(store, names[i], &is_directory, &bytes));
+        CHECK_FAILS(store_open_object(store, names[i], &object, &err), RESHARD_ERR_IO);
+    }
+    CHECK_OK(store_open_object(store, "shard 0", &object, &err));
+    assert_ptr_equal(store_object_map(object), regions[0].memory);
+    store_object_close(object);
+    CHECK_OK(store_open_object(store, "shard 1", &object, &err));
+    CHECK_OK(store_read_at(object, 1, text, 6, &err));
+    assert_string_equal(text, "......");
+    CHECK_FAILS(store_read_at(object, 0, text, 1, &err), RESHARD_ERR_IO);
+    CHECK_FAILS(store_read_at(object, 2, text, 6, &err), RESHARD_ERR_FORMAT);
+    store_object_close(object);
+    CHECK_OK(store_open_object(store, "shard 2", &object, &err));
+    CHECK_OK(store_read_at(object, 2, text, 3, &err));
+    assert_memory_equal(text, "234", 3);
+    failure = 1;
+    CHECK_FAILS(store_read_at(object, 2, text, 3, &err), RESHARD_ERR_CANCELLED);
+    store_object_close(object);
+    CHECK_FAILS(store_open_object(store, "shard 3", &object, &err), RESHARD_ERR_UNSUPPORTED);
+    store_region_move(store, 3, &(struct store_region){ .memory = "xyz", .bytes = 3 });
+    store_region_move(store, 4, &regions[0]);
+    CHECK_OK(store_open_object(store, "shard 3", &object, &err));
+    assert_int_equal(store_object_size(object), 2); /* the same bytes, elsewhere */
+    CHECK_OK(store_read_at(object, 0, text, 2, &err));
+    assert_memory_equal(text, "xy", 2);
+    store_object_close(object);
+    store_free(store);
+}
+
+static reshard_status list_over(const struct store_region *regions, size_t count)
+{
+    struct store *store = NULL;
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    struct store_object *object = NULL;
+    size_t listed;
+    reshard_status status = store_new_over(regions, count, &store, &err);
+    if (!status)
+        status = store_list(store, "", &arena, &entries, &listed, &err);
+    for (size_t i = 0; i < count && !status; i++) {
+        char name[STORE_REGION_NAME_MAX];
+        store_region_name((uint32_t)i, name);
+        status = store_open_object(store, name, &object, &err);
+        if (!status)
+            store_object_close(object);
+    }
+    arena_release(&arena);
+    if (store)
+        store_free(store);
+    return status;
+}
+
+TEST(want_of_memory_for_a_store_over_memory_is_an_error)
+{
+    const struct store_region regions[] = { { .memory = "abc", .bytes = 3 }, { .bytes = 7, .read = read_dots } };
+    CHECK_OK(list_over(regions, 0));
+    unsigned failed = 0;
+    bool is_hit = true;
+    for (unsigned long nth = 1; is_hit; nth++) {
+        fail_malloc_at(nth);
+        reshard_status status = list_over(regions, 2);
+        is_hit = fail_malloc_was_hit();
+        assert_true(!status || (is_hit && status == RESHARD_ERR_MEMORY)); /* arenas make do with a smaller block */
+        failed += status != RESHARD_OK;
+    }
+    assert_int_equal(failed, 4); /* the store, its regions, and each object */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -478,9 +618,12 @@ int main(void)
         cmocka_unit_test(nothing_shows_of_what_links_out_of_the_directory_lead_to),
         cmocka_unit_test(listing_is_sorted_resolves_links_and_leaves_special_files_out),
         cmocka_unit_test(paths_open_as_directory_or_as_file_of_their_directory),
+        cmocka_unit_test(a_target_is_begun_in_a_directory_that_is_there_and_inside),
         cmocka_unit_test(a_memory_store_lists_directories_by_their_files),
         cmocka_unit_test(a_held_listing_is_read_once_and_read_again_when_it_is_released),
         cmocka_unit_test(a_null_store_swallows_what_is_written),
+        cmocka_unit_test(memory_of_a_caller_is_found_by_its_number_alone),
+        cmocka_unit_test(want_of_memory_for_a_store_over_memory_is_an_error),
     };
     return cmocka_run_group_tests_name("store", tests, temp_make, temp_remove);
 }
