@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fail_malloc.h"
 
+#include "base/arena.h"
+
 #include <errno.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <stdint.h>
+#include <stdlib.h>
 
-static atomic_long left; /* allocations until the failure; 0: off */
+static atomic_long left, left_in_arenas; /* allocations until the failure; 0: off */
 static atomic_bool was_hit;
 
 /* The linker gives the wrapped functions these names. */
@@ -37,21 +40,34 @@ void fail_malloc_at(unsigned long nth)
 {
     was_hit = false;
     left = (long)nth;
+    left_in_arenas = 0;
+}
+
+void fail_arena_at(unsigned long nth)
+{
+    was_hit = false;
+    left = 0;
+    left_in_arenas = (long)nth;
 }
 
 bool fail_malloc_was_hit(void)
 {
-    left = 0;
+    left = left_in_arenas = 0;
     return was_hit;
 }
 
-static bool is_the_one(void)
+static bool count_down(atomic_long *until)
 {
-    if (left <= 0 || --left != 0)
+    if (*until <= 0 || --*until != 0)
         return false;
     was_hit = true;
     errno = ENOMEM;
     return true;
+}
+
+static bool is_the_one(void)
+{
+    return count_down(&left);
 }
 
 /*
@@ -107,4 +123,52 @@ void *__wrap_reallocarray(void *memory, size_t count, size_t size)
     if (__builtin_mul_overflow(count, size, &bytes) || bytes == 0)
         return __real_reallocarray(memory, count, size);
     return guarded(__real_realloc(memory, guarded_size(bytes)), bytes);
+}
+
+/* ---- arenas ---- */
+
+void *__real_arena_alloc(struct arena *arena, size_t size);
+void *__real_arena_zalloc(struct arena *arena, size_t size);
+void *__real_arena_array(struct arena *arena, size_t count, size_t element_size);
+char *__real_arena_copy(struct arena *arena, const void *bytes, size_t size);
+bool __real_arena_str(struct arena *arena, struct str s, struct str *out);
+void *__wrap_arena_alloc(struct arena *arena, size_t size);
+void *__wrap_arena_zalloc(struct arena *arena, size_t size);
+void *__wrap_arena_array(struct arena *arena, size_t count, size_t element_size);
+char *__wrap_arena_copy(struct arena *arena, const void *bytes, size_t size);
+bool __wrap_arena_str(struct arena *arena, struct str s, struct str *out);
+char *__wrap_arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+void *__wrap_arena_alloc(struct arena *arena, size_t size)
+{
+    return count_down(&left_in_arenas) ? NULL : __real_arena_alloc(arena, size);
+}
+
+void *__wrap_arena_zalloc(struct arena *arena, size_t size)
+{
+    return count_down(&left_in_arenas) ? NULL : __real_arena_zalloc(arena, size);
+}
+
+void *__wrap_arena_array(struct arena *arena, size_t count, size_t element_size)
+{
+    return count_down(&left_in_arenas) ? NULL : __real_arena_array(arena, count, element_size);
+}
+
+char *__wrap_arena_copy(struct arena *arena, const void *bytes, size_t size)
+{
+    return count_down(&left_in_arenas) ? NULL : __real_arena_copy(arena, bytes, size);
+}
+
+bool __wrap_arena_str(struct arena *arena, struct str s, struct str *out)
+{
+    return !count_down(&left_in_arenas) && __real_arena_str(arena, s, out);
+}
+
+char *__wrap_arena_printf(struct arena *arena, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    char *text = count_down(&left_in_arenas) ? NULL : arena_vprintf(arena, format, arguments);
+    va_end(arguments);
+    return text;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fails one allocation of the code under test. Every test program is linked so that malloc, calloc, realloc and reallocarray of
- * its objects come through here; what libraries allocate does not. The usual loop:
+ * its objects come through here, and so do those of arenas; what libraries allocate does not. The usual loop:
  *
  *     unsigned long nth = 0;
  *     do {
@@ -16,6 +16,9 @@
 
 /* The nth allocation from now, counted from 1, fails; those after it succeed again. */
 void fail_malloc_at(unsigned long nth);
+
+/* The same for what is taken from arenas: everything counts there, whether memory for it is there already or not. */
+void fail_arena_at(unsigned long nth);
 
 /*
  * The number to try after nth, for loops that are long: where RESHARD_EVERY_FAULT is set, as `make faults` does, the next one; else one up

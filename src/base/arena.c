@@ -162,17 +162,23 @@ bool arena_str(struct arena *arena, struct str s, struct str *out)
     return true;
 }
 
+char *arena_vprintf(struct arena *arena, const char *format, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    int size = vsnprintf(NULL, 0, format, args);
+    char *text = size < 0 ? NULL : arena_take(arena, (size_t)size + 1, ALIGN_MIN);
+    if (text)
+        vsnprintf(text, (size_t)size + 1, format, again);
+    va_end(again);
+    return text;
+}
+
 char *arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    int size = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-    char *text = size < 0 ? NULL : arena_take(arena, (size_t)size + 1, ALIGN_MIN);
-    if (!text)
-        return NULL;
-    va_start(args, format);
-    vsnprintf(text, (size_t)size + 1, format, args);
+    char *text = arena_vprintf(arena, format, args);
     va_end(args);
     return text;
 }

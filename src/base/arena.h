@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "base/work.h"
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,6 +39,7 @@ char *arena_copy(struct arena *arena, const void *bytes, size_t size);
 /* As arena_copy; *out is written on success. */
 bool arena_str(struct arena *arena, struct str s, struct str *out);
 char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+char *arena_vprintf(struct arena *arena, const char *format, va_list args);
 
 /* Whether count more elements can be within bytes_max: asked before they are made one by one. False: the arena is full. */
 bool arena_fits(struct arena *arena, size_t count, size_t element_size);

@@ -434,6 +434,23 @@ def version_0_is_cut_anew(root):
     return test
 
 
+def names_that_no_file_has(root):
+    """A parameter without elements that no file names is told, and its run stays, whatever the number of ranks."""
+    def test(shell):
+        shutil.copytree(folder(root, "atorch-w3"), shell.work / "in")
+        for meta in (shell.work / "in").glob("flat_meta.*"):
+            change(meta, lambda v: v["param_meta"].pop("h.0.void", None))
+        told = str(json.loads(shell("ls", "--json", "in"))["warnings"])
+        assert "1 parameters without elements lie between two shards" in told, told
+        state = ["optim_param.00000-00003", "buffers"]                                                  # of no parameter: among others
+        shell("convert", "in", "same", "--to", "atorch", "--quiet")
+        must_be_same(shell.work / "in", shell.work / "same", without=state)
+        shell("convert", "in", "two", "--to", "atorch", "--layout", "ranks=2", "--quiet")
+        shell("convert", "two", "back", "--to", "atorch", "--layout", "ranks=3", "--quiet")
+        must_be_same(shell.work / "in", shell.work / "back", without=state)
+    return test
+
+
 def files_beside(root):
     """atorch takes flat_param.00000-00002.bak for a shard: here it is a file beside, carried along."""
     def test(shell):
@@ -494,6 +511,7 @@ def main():
         ("what is refused, and why", refused(root)),
         ("padding that is not 42 is told", padding_is_looked_at(root)), ("padding that is not zero is told", zeros_behind_units(root)),
         ("numbers that ranks have copies of", numbers_of_ranks_are_compared(root)), ("files beside", files_beside(root)),
+        ("names that no file has", names_that_no_file_has(root)),
         ("version 0 for other ranks", version_0_is_cut_anew(root)), ("a rank's files are lost", a_lost_rank(root)),
     ]
     return small_models.run(arguments.bin, tests)

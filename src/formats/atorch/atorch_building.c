@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "catalog/catalog.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -232,8 +233,10 @@ static bool building_new_parameter(struct atorch_model *model, struct str name, 
 {
     if (!ARRAY_ROOM(model->parameters, model->parameter_count, model->parameter_capacity))
         return false;
-    struct atorch_parameter *parameter = &model->parameters[model->parameter_count++];
-    *parameter = (struct atorch_parameter){ .name = name, .unit = unit, .rank = entry->rank, .numel = entry->numel };
+    struct atorch_parameter *parameter = &model->parameters[model->parameter_count];
+    *parameter = (struct atorch_parameter){
+        .name = name, .unit = unit, .rank = entry->rank, .numel = entry->numel, .tensor = model->parameter_count++
+    };
     parameter->shape = copy_axes(&model->arena, entry->rank, entry->shape);
     if (entry->strides)
         parameter->strides = copy_axes(&model->arena, entry->rank, entry->strides);
@@ -467,8 +470,6 @@ static int building_parameter_order(const void *a, const void *b)
 /* Parameters by unit and place. */
 static void building_sort(struct atorch_model *model)
 {
-    for (uint32_t i = 0; i < model->parameter_count; i++)
-        model->parameters[i].tensor = i;
     if (model->parameter_count)
         qsort(model->parameters, model->parameter_count, sizeof(*model->parameters), building_parameter_order);
     uint32_t next = 0;
@@ -507,7 +508,8 @@ static bool building_add_lost(struct atorch_model *model, uint32_t unit, int64_t
     static const int64_t none[1] = { 0 };
     if (!ARRAY_ROOM(model->parameters, model->parameter_count, model->parameter_capacity))
         return false;
-    model->parameters[model->parameter_count++] = (struct atorch_parameter){ .unit = unit, .rank = 1, .shape = none, .start = start };
+    model->parameters[model->parameter_count++] =
+        (struct atorch_parameter){ .unit = unit, .rank = 1, .shape = none, .start = start, .tensor = CATALOG_NONE };
     return true;
 }
 

@@ -395,7 +395,7 @@ static reshard_status enter_folder(struct source *source, reshard_error *err)
 {
     struct arena arena = { 0 };
     const char *other;
-    char *found = fsdp_folder_find(source->store, source->name, &arena, &other), *name = found ? strdup(found) : NULL;
+    char *found = fsdp_folder_find(source->store, source->name, &arena, &other, err), *name = found ? strdup(found) : NULL;
     arena_release(&arena);
     if (!name)
         return error_set_memory(err);

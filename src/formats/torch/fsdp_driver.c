@@ -37,10 +37,8 @@ static int fsdp_probe(struct store *store, const char *name, reshard_error *err)
     struct arena arena = { 0 };
     struct store_entry *entries;
     size_t count = 0;
-    const char *other, *folder = fsdp_folder_find(store, name, &arena, &other);
+    const char *other, *folder = fsdp_folder_find(store, name, &arena, &other, err);
     bool is_torch = false;
-    if (!folder)
-        error_set_memory(err);
     if (!folder || !store_is_directory(store, folder) || store_list(store, folder, &arena, &entries, &count, err))
         count = 0;
     size_t skip = folder && folder[0] ? strlen(folder) + 1 : 0;

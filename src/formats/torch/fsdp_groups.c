@@ -142,34 +142,40 @@ static reshard_status list_files(struct store *store, const char *directory, str
     return RESHARD_OK;
 }
 
-/* Whether files of ranks lie in the folder. What cannot be listed has none. */
-static bool has_rank_files(struct store *store, const char *directory, struct arena *arena)
+/* Whether files of ranks lie in the folder. What cannot be listed has none; without memory nobody knows. */
+static reshard_status look_for_rank_files(struct store *store, const char *directory, struct arena *arena, bool *out, reshard_error *err)
 {
     reshard_error seen = { 0 };
     struct fsdp_file *files;
     size_t count;
-    return !list_files(store, directory, arena, &files, &count, &seen) && count > 0;
+    reshard_status status = list_files(store, directory, arena, &files, &count, &seen);
+    *out = !status && count > 0;
+    return status == RESHARD_ERR_MEMORY ? error_set_memory(err) : RESHARD_OK;
 }
 
-char *fsdp_folder_find(struct store *store, const char *name, struct arena *arena, const char **other)
+char *fsdp_folder_find(struct store *store, const char *name, struct arena *arena, const char **other, reshard_error *err)
 {
     static const char *const roles[] = { "actor", "critic", "ref", "reward" };
     char *found = arena_printf(arena, "%s", name);
-    bool is_chosen = false;
+    bool is_chosen = name[0] && !store_is_directory(store, name), has_roles = false;
     *other = NULL;
-    if (!found || (name[0] && !store_is_directory(store, name)) || has_rank_files(store, name, arena))
-        return found;
-    for (size_t i = 0; i < sizeof(roles) / sizeof(*roles) && !*other; i++) {
+    reshard_status status = found ? RESHARD_OK : error_set_memory(err);
+    if (!status && !is_chosen)
+        status = look_for_rank_files(store, name, arena, &is_chosen, err);
+    for (size_t i = 0; i < sizeof(roles) / sizeof(*roles) && !status && !is_chosen && !*other; i++) {
         char *folder = arena_printf(arena, "%s%s%s", name, name[0] ? "/" : "", roles[i]);
+        bool is_one = false;
         if (!folder)
-            return NULL;
-        if (!store_is_directory(store, folder) || !has_rank_files(store, folder, arena))
+            status = error_set_memory(err);
+        else if (store_is_directory(store, folder))
+            status = look_for_rank_files(store, folder, arena, &is_one, err);
+        if (!is_one)
             continue;
-        *other = is_chosen ? roles[i] : NULL;
-        found = is_chosen ? found : folder;
-        is_chosen = true;
+        *other = has_roles ? roles[i] : NULL;
+        found = has_roles ? found : folder;
+        has_roles = true;
     }
-    return found;
+    return status ? NULL : found;
 }
 
 /* Directory part of a name, in the arena. */

@@ -38,7 +38,7 @@ enum fsdp_kind fsdp_file_kind(const struct fsdp_file *file);
 
 /* The folder with the files of ranks that a name means: itself, a file as it is, or in the folder of a verl step the one of its model
  * ("actor"; of others there, "critic", *other says one). In the arena; NULL without memory. */
-char *fsdp_folder_find(struct store *store, const char *name, struct arena *arena, const char **other);
+char *fsdp_folder_find(struct store *store, const char *name, struct arena *arena, const char **other, reshard_error *err);
 
 /* The groups of a directory; with a file name, only its group. *model_count is 0 if there is none: no error. Missing and surplus ranks, and
  * a left-over file of another world size, are errors. may_lack: files of ranks may be missing. */
