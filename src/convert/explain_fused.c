@@ -76,7 +76,7 @@ bool slices_fused_pair(const struct slice_order *order, struct buffer *out)
 
 bool slices_fused_qkv(const struct slice_order *order, struct buffer *out)
 {
-    for (int64_t group = 1; group <= GROUPS_MAX && group + 2 <= order->count; group++) {
+    for (int64_t group = 1; group <= GROUPS_MAX; group++) {
         int64_t units = order->count / (group + 2);
         const struct fusion fusion = { 3, { units * group, units, units } };
         if (order->count % (group + 2) == 0 && try_fusion(order, &fusion, units, out))
