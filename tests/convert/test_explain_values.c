@@ -250,10 +250,12 @@ TEST(fused_weights_of_another_number_of_ranks)
                 "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 1 in the first (64 of q for one of k "
                 "and v)");
     check_fused(3, (int64_t[]){ 130, 2, 2 }, 1, 2, "");
-    uint64_t one[] = { 5 };
-    const struct slice_order few = { .count = 1, .a = one, .b = one, .noun = "rows" };
+    uint64_t one[9] = { 5 }, dealt[9] = { 5 };
+    deal(2, (int64_t[]){ 4, 4 }, 1, one);
+    deal(2, (int64_t[]){ 4, 4 }, 4, dealt);
+    const struct slice_order few = { .count = 1, .a = one, .b = one, .noun = "rows" }, odd = { .count = 9, .a = one, .b = dealt, .noun = "rows" };
     struct buffer out = { 0 };
-    assert_false(slices_fused_pair(&few, &out) || slices_fused_qkv(&few, &out));
+    assert_false(slices_fused_pair(&few, &out) || slices_fused_qkv(&few, &out) || slices_fused_pair(&odd, &out));
     assert_int_equal(out.size, 0);
 }
 
