@@ -61,7 +61,7 @@ static bool try_fusion(const struct slice_order *order, const struct fusion *fus
                 continue;
             buffer_printf(out, "%s of %s are interleaved for %lld tensor-parallel ranks in the second, for %lld in the first", order->noun,
                           fusion->parts == 2 ? "two fused weights (gate and up)" : "fused q, k and v", (long long)b, (long long)a);
-            if (fusion->parts == 3 && fusion->size[0] != fusion->size[1])
+            if (fusion->size[0] != fusion->size[1])
                 buffer_printf(out, " (%lld of q for one of k and v)", (long long)(fusion->size[0] / fusion->size[1]));
             return true;
         }
@@ -76,7 +76,7 @@ bool slices_fused_pair(const struct slice_order *order, struct buffer *out)
 
 bool slices_fused_qkv(const struct slice_order *order, struct buffer *out)
 {
-    for (int64_t group = 1; group <= GROUPS_MAX && group + 2 <= order->count; group++) {
+    for (int64_t group = 1; group <= GROUPS_MAX; group++) {
         int64_t units = order->count / (group + 2);
         const struct fusion fusion = { 3, { units * group, units, units } };
         if (order->count % (group + 2) == 0 && try_fusion(order, &fusion, units, out))

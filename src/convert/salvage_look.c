@@ -67,7 +67,7 @@ static reshard_status resolve_each(struct looking *looking, uint32_t tensor, res
     reshard_status status = RESHARD_OK;
     for (uint32_t i = entry->first_chunk; i < entry->first_chunk + entry->chunk_count && !status && source->driver->resolve; i++) {
         reshard_error seen = { 0 };
-        if (bad->why[i] || !(looking->catalog->chunks[i].flags & CHUNK_UNRESOLVED))
+        if (!(looking->catalog->chunks[i].flags & CHUNK_UNRESOLVED))
             continue;
         reshard_status found = source->driver->resolve(source, &i, 1, &seen);
         if (found == RESHARD_ERR_MEMORY || found == RESHARD_ERR_CANCELLED)

@@ -22,8 +22,7 @@ static reshard_status side_find(const struct shard *region, const struct shard *
     if (region->rank != shard->rank)
         return error_set(err, RESHARD_ERR_USAGE, "%s: the region has %d axes, the shard of '%.*s' has %d", which, region->rank,
                          STR_ARG(shard->key), shard->rank);
-    if (box_is_empty(region->rank, region->extent) || box_is_empty(shard->rank, shard->extent) ||
-        !box_intersect(shard->rank, region->start, region->extent, shard->start, shard->extent, out->start, out->extent))
+    if (!box_intersect(shard->rank, region->start, region->extent, shard->start, shard->extent, out->start, out->extent))
         return error_set(err, RESHARD_ERR_USAGE, "%s: the region and the shard of '%.*s' do not meet", which, STR_ARG(shard->key));
     return RESHARD_OK;
 }

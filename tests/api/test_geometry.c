@@ -350,6 +350,29 @@ TEST(slices_of_flattened_shards)
     assert_memory_equal(run, whole + 13, sizeof(run));
 }
 
+static void check_refused(const reshard_shard *source, const reshard_shard *source_region, const reshard_shard *target,
+                          const reshard_shard *target_region, const char *why)
+{
+    const reshard_slice_copy copy = { sizeof(copy), source_region, source, target_region, target, NULL, 0, 0 };
+    uint64_t elements = 9;
+    CHECK_FAILS(reshard_assign_slice(&copy, &elements, &err), RESHARD_ERR_USAGE);
+    assert_string_equal(err.message, why);
+    assert_int_equal(elements, 0);
+}
+
+TEST(a_slice_of_other_axes_is_refused)
+{
+    float values[8] = { 0 };
+    const reshard_shard row = shard_of("r", 1, V(8), V(0), V(8), values), matrix = shard_of("m", 2, V(2, 4), V(0, 0), V(2, 4), values),
+                        none = shard_of("n", 2, V(2, 4), V(0, 0), V(2, 0), values);
+    check_refused(&matrix, &row, &matrix, &matrix, "source: the region has 1 axes, the shard of 'm' has 2");
+    check_refused(&row, &matrix, &matrix, &matrix, "source: the region has 2 axes, the shard of 'r' has 1");
+    check_refused(&matrix, &matrix, &row, &matrix, "target: the region has 2 axes, the shard of 'r' has 1");
+    check_refused(&row, &row, &matrix, &matrix, "the source's slice has 1 axes, the target's 2");
+    check_refused(&matrix, &none, &matrix, &matrix, "source: the region and the shard of 'm' do not meet");
+    check_refused(&none, &matrix, &matrix, &matrix, "source: the region and the shard of 'n' do not meet");
+}
+
 TEST(a_slice_without_axes)
 {
     float from = 3, to = 0;
@@ -616,6 +639,7 @@ int main(void)
         cmocka_unit_test(a_slice_goes_from_one_layout_to_another),
         cmocka_unit_test(a_slice_is_permuted_and_cast_in_the_order_given),
         cmocka_unit_test(slices_of_flattened_shards),
+        cmocka_unit_test(a_slice_of_other_axes_is_refused),
         cmocka_unit_test(a_slice_without_axes),
         cmocka_unit_test(lists_of_ranks_are_put_together_by_key),
         cmocka_unit_test(every_tiling_is_seen_as_what_it_is),

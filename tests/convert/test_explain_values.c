@@ -2,7 +2,7 @@
 /* What is told of two tensors that differ in their values: each usual mistake, and what looks like one and is none. */
 #include "check.h"
 
-#include "convert/explain.h"
+#include "convert/explain_slices.h"
 
 #include <math.h>
 
@@ -203,6 +203,62 @@ TEST(the_last_two_axes_in_each_others_place)
     check_text(held(small, DTYPE_U8, 4, two_in_front), held(small_turned, DTYPE_U8, 4, two_behind), ""); /* those before them must stay */
 }
 
+/* ---- fused weights ---- */
+
+/* Slices of parts as `degree` ranks have them, rank behind rank: of each its share of the first part, of the second, … */
+static void deal(int parts, const int64_t *sizes, int64_t degree, uint64_t *out)
+{
+    for (int64_t rank = 0; rank < degree; rank++)
+        for (int part = 0; part < parts; part++)
+            for (int64_t i = 0; i < sizes[part] / degree; i++)
+                *out++ = (uint64_t)(1000 * (part + 1) + rank * (sizes[part] / degree) + i);
+}
+
+static void check_fused(int parts, const int64_t *sizes, int64_t degree_a, int64_t degree_b, const char *expected)
+{
+    uint64_t a[512], b[512];
+    struct slice_order order = { .count = sizes[0] + sizes[1] + (parts == 3 ? sizes[2] : 0), .a = a, .b = b, .noun = "rows" };
+    deal(parts, sizes, degree_a, a);
+    deal(parts, sizes, degree_b, b);
+    for (int64_t wrong = -1; wrong < order.count; wrong += order.count - 1) { /* in the last one, none would be that is another's */
+        struct buffer out = { 0 };
+        if (wrong >= 0)
+            b[wrong] = 7;
+        bool is_told = parts == 3 ? slices_fused_qkv(&order, &out) : slices_fused_pair(&order, &out);
+        buffer_append_byte(&out, 0);
+        assert_string_equal((const char *)out.data, wrong < 0 ? expected : "");
+        assert_int_equal(is_told, *(const char *)out.data != 0);
+        buffer_release(&out);
+    }
+}
+
+TEST(fused_weights_of_another_number_of_ranks)
+{
+    check_fused(2, (int64_t[]){ 8, 8 }, 1, 4,
+                "rows of two fused weights (gate and up) are interleaved for 4 tensor-parallel ranks in the second, for 1 in the first");
+    check_fused(2, (int64_t[]){ 4, 4 }, 4, 1,
+                "rows of two fused weights (gate and up) are interleaved for 1 tensor-parallel ranks in the second, for 4 in the first");
+    check_fused(2, (int64_t[]){ 9, 9 }, 1, 3, ""); /* a number that nobody has */
+    check_fused(3, (int64_t[]){ 2, 2, 2 }, 1, 2,
+                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 1 in the first");
+    check_fused(3, (int64_t[]){ 6, 6, 6 }, 3, 2,
+                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 3 in the first");
+    check_fused(3, (int64_t[]){ 16, 4, 4 }, 4, 2,
+                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 4 in the first (4 of q for one of k "
+                "and v)");
+    check_fused(3, (int64_t[]){ 128, 2, 2 }, 1, 2,
+                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 1 in the first (64 of q for one of k "
+                "and v)");
+    check_fused(3, (int64_t[]){ 130, 2, 2 }, 1, 2, "");
+    uint64_t one[9] = { 5 }, dealt[9] = { 5 };
+    deal(2, (int64_t[]){ 4, 4 }, 1, one);
+    deal(2, (int64_t[]){ 4, 4 }, 4, dealt);
+    const struct slice_order few = { .count = 1, .a = one, .b = one, .noun = "rows" }, odd = { .count = 9, .a = one, .b = dealt, .noun = "rows" };
+    struct buffer out = { 0 };
+    assert_false(slices_fused_pair(&few, &out) || slices_fused_qkv(&few, &out) || slices_fused_pair(&odd, &out));
+    assert_int_equal(out.size, 0);
+}
+
 /* The shapes must be one, and there must be something to look at. */
 TEST(what_is_not_compared_is_not_explained)
 {
@@ -222,6 +278,7 @@ int main(void)
         cmocka_unit_test(what_is_no_number_on_one_side_alone),
         cmocka_unit_test(one_factor_for_all),
         cmocka_unit_test(the_last_two_axes_in_each_others_place),
+        cmocka_unit_test(fused_weights_of_another_number_of_ranks),
         cmocka_unit_test(what_is_not_compared_is_not_explained),
     };
     return cmocka_run_group_tests(tests, make_values, NULL);

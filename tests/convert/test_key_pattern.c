@@ -162,6 +162,37 @@ TEST(the_three_nearest_keys_are_told_the_nearest_first)
     key_filter_release(&filter);
 }
 
+static void check_nearest(const char *glob, const struct str *keys, size_t count, const char *expected)
+{
+    const char *const include[] = { glob, NULL };
+    struct key_filter filter;
+    reshard_error err = { 0 };
+    bool wanted;
+    CHECK_OK(key_filter_begin(&filter, include, NULL, &err));
+    for (size_t i = 0; i < count; i++)
+        CHECK_OK(key_filter_wants(&filter, keys[i], &wanted, &err));
+    CHECK_FAILS(key_filter_check(&filter, &err), RESHARD_ERR_USAGE);
+    assert_string_equal(err.hint, expected);
+    key_filter_release(&filter);
+}
+
+/* Two for each character at the beginning and the end, one for each pair between; of those with as many the first. */
+TEST(what_makes_a_key_near)
+{
+    const struct str head_or_tail[] = { STR("YYYYefghij"), STR("abcdefgXXX"), STR("abcdefgZZZ") };
+    check_nearest("abcdefghij", head_or_tail, 3, "the nearest keys are 'abcdefgXXX', 'abcdefgZZZ', 'YYYYefghij'");
+    const struct str pairs[] = { STR("ab.cd"), { "abXXcdef", 4 } }; /* what lies behind a key is none of it */
+    check_nearest("abcdef", pairs, 2, "the nearest keys are 'ab.cd', 'abXX'");
+    const struct str last_pair[] = { STR("abyy."), STR("abef.") };
+    check_nearest("abcdef", last_pair, 2, "the nearest keys are 'abef.', 'abyy.'");
+    const struct str overlap[] = { STR("aaa"), STR("aaaaX") }; /* no character counts twice */
+    check_nearest("aaaaa", overlap, 2, "the nearest keys are 'aaaaX', 'aaa'");
+    const struct str far_off[] = { STR("a.bc") };
+    check_nearest("abcd", far_off, 1, "no key is like it; the first is 'a.bc'");
+    const struct str few[] = { STR("axx"), STR("abx"), STR("abxx"), STR("abc") };
+    check_nearest("abcd", few, 4, "the nearest keys are 'abc', 'abx', 'abxx'");
+}
+
 TEST(where_no_key_is_near_the_first_one_is_told)
 {
     static const char *const include[] = { "zz*", NULL }, *const keys[] = { "model.embed", "lm_head", NULL };
@@ -300,6 +331,7 @@ int main(void)
         cmocka_unit_test(searches_end),
         cmocka_unit_test(a_filter_names_the_pattern_that_matches_nothing),
         cmocka_unit_test(the_three_nearest_keys_are_told_the_nearest_first),
+        cmocka_unit_test(what_makes_a_key_near),
         cmocka_unit_test(where_no_key_is_near_the_first_one_is_told),
         cmocka_unit_test(every_failed_allocation_is_told_as_such),
         cmocka_unit_test(the_last_type_that_is_asked_for_counts),
