@@ -477,7 +477,7 @@ TEST(the_folder_of_a_step_is_that_of_its_model)
         const char *other = "";
         for (size_t j = 0; j < 3 && cases[i].files[j]; j++)
             memory_put_text(store, cases[i].files[j], "x");
-        const char *found = fsdp_folder_find(store, cases[i].name, &arena, &other);
+        const char *found = fsdp_folder_find(store, cases[i].name, &arena, &other, NULL);
         if (strcmp(found, cases[i].found) != 0 || strcmp(other ? other : "none", cases[i].other ? cases[i].other : "none") != 0)
             fail_msg("case %zu: '%s', %s", i, found, other ? other : "no other");
         arena_release(&arena);
