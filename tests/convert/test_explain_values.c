@@ -247,8 +247,8 @@ TEST(fused_weights_of_another_number_of_ranks)
                 "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 4 in the first (4 of q for one of "
                 "k and v)");
     check_fused(3, (int64_t[]){ 128, 2, 2 }, 1, 2,
-                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 1 in the first (64 of q for one of "
-                "k and v)");
+                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 1 in the first (64 of q for one "
+                "of k and v)");
     check_fused(3, (int64_t[]){ 130, 2, 2 }, 1, 2, "");
     uint64_t one[9] = { 5 }, dealt[9] = { 5 };
     deal(2, (int64_t[]){ 4, 4 }, 1, one);
