@@ -19,6 +19,7 @@ import hashlib
 import json
 import pathlib
 import queue
+import re
 import sys
 import threading
 import time
@@ -275,7 +276,8 @@ class Kept:
         """Holds as long as the lines around stay as they are."""
         text = (ROOT / mutation["file"]).read_text()
         around = text[max(0, mutation["start"] - 200):mutation["end"] + 200]
-        return f"{mutation['file']}: {mutation['what']}: {hashlib.sha256((around + mutation['new']).encode()).hexdigest()[:16]}"
+        what = re.sub(r" at line \d+", "", mutation["what"])
+        return f"{mutation['file']}: {what}: {hashlib.sha256((around + mutation['new']).encode()).hexdigest()[:16]}"
 
     def result(self, mutation, specs):
         """What is known, if the same tests would be asked on the same tree."""

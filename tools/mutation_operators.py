@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """General mutations of C source: what a tired author types. Texts of messages, assertions, tables of declarations and comments are left
 out."""
-import random
+import collections
+import hashlib
 import re
 
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&"}
 # Calls that only make text for people, or only tell the kernel what will be needed: without them the program does the same.
 TEXT_CALLS = r"\b(?:error_(?:set\w*|prefix|object|hint)|\w*fail\w*|\w*report\w*|assert|static_assert|_Static_assert|progress\w*)\s*\("
-HINT_CALLS = re.compile(r"^(posix_fadvise|madvise|sync_file_range|free|close|.*_free|.*_release|.*_close|error_\w+|assert|progress\w*)$")
+HINT_CALLS = re.compile(r"^(pthread_\w+_destroy|posix_fadvise|madvise|sync_file_range|free|close|.*_free|.*_release|.*_close|error_\w+|assert|progress\w*)$")
 LITERAL = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.M)
 
@@ -110,7 +111,8 @@ def candidates(file, text):
                 what = f"{name} at line {line}: {old}"
             else:
                 what = f"{name} at line {line}: {old} -> {new}" if name != "removed call" else f"{name} at line {line}: {old}"
-            yield {"file": file, "what": what, "operator": name, "line": line, "start": start, "end": end, "new": new}
+            around = text[text.rfind("\n", 0, start) + 1:text.find("\n", end)].strip()
+            yield {"file": file, "what": what, "operator": name, "line": line, "start": start, "end": end, "new": new, "around": around}
 
 
 def all_candidates(root):
@@ -118,11 +120,13 @@ def all_candidates(root):
 
 
 def sample(found, count, seed):
-    """Every operator has an equal share, in an order that the seed decides; a larger sample begins with the smaller one."""
-    drawn = {}
-    for name in OPERATORS:
-        of_operator = [m for m in found if m["operator"] == name]
-        random.Random(f"{seed} {name}").shuffle(of_operator)
-        drawn[name] = of_operator
+    """Every operator has an equal share, in an order that the seed decides; a larger sample begins with the smaller one. A place has its
+    rank by its line's words, so that after a change to the source the same seed draws all others again."""
+    drawn, seen = {name: [] for name in OPERATORS}, collections.Counter()
+    for m in found:
+        words = (seed, m["file"], m["operator"], m["around"], m["new"])
+        seen[words] += 1
+        drawn[m["operator"]].append((hashlib.sha256(repr((words, seen[words])).encode()).digest(), m))
+    drawn = {name: [m for _, m in sorted(ranked, key=lambda pair: pair[0])] for name, ranked in drawn.items()}
     turns = [m for turn in range(max(map(len, drawn.values()), default=0)) for name in OPERATORS for m in drawn[name][turn:turn + 1]]
     return turns[:count]
