@@ -45,15 +45,16 @@ static bool take_conditions(struct str text, struct name_line *line)
     return true;
 }
 
-/* The pattern with its {a,b,c} replaced by alternative number `choice`; false if there is no such alternative. A pattern without braces has
- * one alternative for every choice. */
-static bool names_expand(struct str pattern, int choice, struct arena *arena, struct str *out, int *alternatives)
+/* The pattern with its {a,b,c} replaced by alternative number `choice`, which must be one. A pattern without braces has one alternative for
+ * every choice. */
+static reshard_status names_expand(struct str pattern, int choice, struct arena *arena, struct str *out, int *alternatives,
+                                   reshard_error *err)
 {
     const char *open = pattern.size ? memchr(pattern.data, '{', pattern.size) : NULL;
     const char *close = open ? memchr(open, '}', (size_t)(pattern.data + pattern.size - open)) : NULL;
     *alternatives = 0;
     if (!close)
-        return arena_str(arena, pattern, out);
+        return arena_str(arena, pattern, out) ? RESHARD_OK : error_set_memory(err);
     const char *begin = open + 1, *end = begin;
     for (int i = 0;; i++, begin = end + 1) {
         end = memchr(begin, ',', (size_t)(close - begin));
@@ -62,11 +63,13 @@ static bool names_expand(struct str pattern, int choice, struct arena *arena, st
         if (i == choice) {
             char *text = arena_printf(arena, "%.*s%.*s%.*s", (int)(open - pattern.data), pattern.data, (int)(end - begin), begin,
                                       (int)(pattern.data + pattern.size - close - 1), close + 1);
-            *out = text ? str_of(text) : (struct str){ NULL, 0 };
+            if (!text)
+                return error_set_memory(err);
+            *out = str_of(text);
         }
         *alternatives = i + 1;
         if (end == close)
-            return choice < *alternatives && out->data;
+            return choice <= i ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "the braces of the two names do not correspond");
     }
 }
 
@@ -134,8 +137,11 @@ static reshard_status take_line(struct parameter_names *names, struct str text, 
     for (int i = 0; i < alternatives; i++) {
         struct name_line made = line;
         int found;
-        if (!names_expand(name, i, arena, &made.name, &found) || !names_expand(key, i, arena, &made.key, &key_alternatives))
-            return error_set(err, RESHARD_ERR_FORMAT, "the braces of the two names do not correspond");
+        reshard_status status = names_expand(name, i, arena, &made.name, &found, err);
+        if (!status)
+            status = names_expand(key, i, arena, &made.key, &key_alternatives, err);
+        if (status)
+            return status;
         if (memchr(made.name.data, '{', made.name.size) || memchr(made.key.data, '{', made.key.size))
             return error_set(err, RESHARD_ERR_FORMAT, "a name has more than one pair of braces");
         alternatives = found ? found : 1;

@@ -624,8 +624,6 @@ reshard_status atorch_building_finish(struct atorch_building *building, struct a
     reshard_status status = building_find_starts(building, err);
     if (!status)
         status = building_set_aside(model, err);
-    if (status)
-        return status;
     building_sort(model);
     uint32_t known = model->parameter_count;
     for (uint32_t i = 0; i < model->unit_count && !status; i++) {

@@ -234,19 +234,24 @@ static reshard_status mcore_bucket_objects_add_group(struct adding *adding, cons
                                                     CATALOG_NONE, false, err);
 }
 
-/* {"param_state_sharding_type": LAYOUT}, or that for each of two optimizers. */
-static struct value *what_is_left(struct adding *adding)
+/* {"param_state_sharding_type": LAYOUT} */
+static struct value *layout_member(struct adding *adding)
 {
     const char *layout = mcore_optimizer_layout_name(adding->state->optimizer_layout);
-    struct value *all = new_list(adding->graph, VALUE_DICT, 4), *one;
+    struct value *one = new_list(adding->graph, VALUE_DICT, 2);
+    bool is_made = mcore_bucket_objects_append(one, value_new_str(adding->graph, STR("param_state_sharding_type"))) &&
+                   mcore_bucket_objects_append(one, value_new_str(adding->graph, str_of(layout)));
+    return is_made ? one : NULL;
+}
+
+/* That, or that for each of two optimizers. */
+static struct value *what_is_left(struct adding *adding)
+{
+    if (!adding->state->buckets->has_experts)
+        return layout_member(adding);
+    struct value *all = new_list(adding->graph, VALUE_DICT, 4);
     for (int i = 0; i < 2; i++) {
-        one = new_list(adding->graph, VALUE_DICT, 2);
-        if (!mcore_bucket_objects_append(one, value_new_str(adding->graph, STR("param_state_sharding_type"))) ||
-            !mcore_bucket_objects_append(one, value_new_str(adding->graph, str_of(layout))))
-            return NULL;
-        if (!adding->state->buckets->has_experts)
-            return one;
-        if (!mcore_bucket_objects_append(all, value_new_int(adding->graph, i)) || !mcore_bucket_objects_append(all, one))
+        if (!mcore_bucket_objects_append(all, value_new_int(adding->graph, i)) || !mcore_bucket_objects_append(all, layout_member(adding)))
             return NULL;
     }
     return all;
