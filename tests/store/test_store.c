@@ -564,6 +564,36 @@ TEST(memory_of_a_caller_is_found_by_its_number_alone)
     store_free(store);
 }
 
+/* A listing is whole or an error. */
+TEST(want_of_memory_for_a_listing_is_an_error)
+{
+    enum { FILES = 300 };
+    struct store *stores[2] = { store_new_memory(), NULL };
+    mkdir(temp_path("many"), 0777);
+    for (int i = 0; i < FILES; i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "many/a-name-that-takes-some-room-%d", i);
+        CHECK_OK(store_memory_put(stores[0], name, "x", 1, &err));
+        temp_write(name, "x");
+    }
+    stores[1] = open_store(0);
+    for (int s = 0; s < 2; s++) {
+        unsigned failed = 0;
+        reshard_status status = RESHARD_ERR_MEMORY;
+        for (size_t room = 512; status; room += 512) {
+            struct arena arena = { .bytes_max = room };
+            struct store_entry *entries;
+            size_t count = 0;
+            status = store_list(stores[s], "many", &arena, &entries, &count, &err);
+            assert_true(status ? status == RESHARD_ERR_MEMORY : count == FILES);
+            failed += status != RESHARD_OK;
+            arena_release(&arena);
+        }
+        assert_true(failed > 20);
+        store_free(stores[s]);
+    }
+}
+
 static reshard_status list_over(const struct store_region *regions, size_t count)
 {
     struct store *store = NULL;
@@ -623,6 +653,7 @@ int main(void)
         cmocka_unit_test(a_held_listing_is_read_once_and_read_again_when_it_is_released),
         cmocka_unit_test(a_null_store_swallows_what_is_written),
         cmocka_unit_test(memory_of_a_caller_is_found_by_its_number_alone),
+        cmocka_unit_test(want_of_memory_for_a_listing_is_an_error),
         cmocka_unit_test(want_of_memory_for_a_store_over_memory_is_an_error),
     };
     return cmocka_run_group_tests_name("store", tests, temp_make, temp_remove);
