@@ -5,7 +5,9 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/inotify.h>
+#include <sys/wait.h>
 
 static reshard_error err;
 
@@ -417,6 +419,34 @@ TEST(a_target_is_begun_in_a_directory_that_is_there_and_inside)
     store_free(store);
 }
 
+/* The parent of a file in the root is the root, in a child for which the directory is the root, where that is allowed; 2: it is not. */
+static int open_in_root(void)
+{
+    struct store *store = NULL;
+    char *name = NULL;
+    bool is_directory, is_good;
+    uint64_t bytes;
+    if (chroot(temp_directory) && (unshare(CLONE_NEWUSER) || chroot(temp_directory)))
+        return 2;
+    is_good = !store_open_path("/in-root", 0, &store, &name, &err) && strcmp(store_path(store), "/") == 0 && strcmp(name, "in-root") == 0 &&
+              store_exists(store, name, &is_directory, &bytes) && bytes == 4;
+    return is_good ? 0 : 1;
+}
+
+TEST(the_parent_of_a_file_in_the_root_is_the_root)
+{
+    int status;
+    temp_write("in-root", "root");
+    pid_t child = fork();
+    if (child == 0)
+        _exit(open_in_root());
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 2)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- memory and null ---- */
 
 TEST(a_memory_store_lists_directories_by_their_files)
@@ -649,6 +679,7 @@ int main(void)
         cmocka_unit_test(listing_is_sorted_resolves_links_and_leaves_special_files_out),
         cmocka_unit_test(paths_open_as_directory_or_as_file_of_their_directory),
         cmocka_unit_test(a_target_is_begun_in_a_directory_that_is_there_and_inside),
+        cmocka_unit_test(the_parent_of_a_file_in_the_root_is_the_root),
         cmocka_unit_test(a_memory_store_lists_directories_by_their_files),
         cmocka_unit_test(a_held_listing_is_read_once_and_read_again_when_it_is_released),
         cmocka_unit_test(a_null_store_swallows_what_is_written),
