@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings of a conversion, with allocations failing one by one: a status, nothing lost. Of config.json of the arguments of a run the source
- * has its own items again; tensors that the source lacks are made up, all of them, or there is an error. */
+/* Settings of a conversion, with allocations failing one by one: a status, nothing lost. Of config.json of the arguments of a run the
+ * source has its own items again; tensors that the source lacks are made up, all of them, or there is an error. */
 #include "check.h"
 #include "fail_malloc.h"
 

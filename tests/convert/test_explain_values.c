@@ -244,18 +244,20 @@ TEST(fused_weights_of_another_number_of_ranks)
     check_fused(3, (int64_t[]){ 6, 6, 6 }, 3, 2,
                 "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 3 in the first");
     check_fused(3, (int64_t[]){ 16, 4, 4 }, 4, 2,
-                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 4 in the first (4 of q for one of k "
-                "and v)");
+                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 4 in the first (4 of q for one of "
+                "k and v)");
     check_fused(3, (int64_t[]){ 128, 2, 2 }, 1, 2,
-                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 1 in the first (64 of q for one of k "
-                "and v)");
+                "rows of fused q, k and v are interleaved for 2 tensor-parallel ranks in the second, for 1 in the first (64 of q for one "
+                "of k and v)");
     check_fused(3, (int64_t[]){ 130, 2, 2 }, 1, 2, "");
     uint64_t one[9] = { 5 }, dealt[9] = { 5 };
     deal(2, (int64_t[]){ 4, 4 }, 1, one);
     deal(2, (int64_t[]){ 4, 4 }, 4, dealt);
-    const struct slice_order few = { .count = 1, .a = one, .b = one, .noun = "rows" }, odd = { .count = 9, .a = one, .b = dealt, .noun = "rows" };
+    const struct slice_order few = { .count = 1, .a = one, .b = one, .noun = "rows" };
+    const struct slice_order odd = { .count = 9, .a = one, .b = dealt, .noun = "rows" };
     struct buffer out = { 0 };
-    assert_false(slices_fused_pair(&few, &out) || slices_fused_qkv(&few, &out) || slices_fused_pair(&odd, &out));
+    assert_false(slices_fused_pair(&few, &out) || slices_fused_qkv(&few, &out));
+    assert_false(slices_fused_pair(&odd, &out));
     assert_int_equal(out.size, 0);
 }
 

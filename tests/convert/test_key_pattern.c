@@ -287,7 +287,8 @@ TEST(types_that_are_none_or_match_nothing_are_mistakes)
     assert_string_equal(err.message, "tensor 'c': no cast from C64 to F32");
     key_rules_release(&rules);
     CHECK_OK(key_rules_begin(&rules, NULL, NULL, endless, &err));
-    CHECK_FAILS(key_rules_dtype(&rules, STR("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaad"), DTYPE_F32, &out, &err), RESHARD_ERR_LIMIT);
+    const struct str long_key = STR("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaad");
+    CHECK_FAILS(key_rules_dtype(&rules, long_key, DTYPE_F32, &out, &err), RESHARD_ERR_LIMIT);
     key_rules_release(&rules);
 }
 
