@@ -2,6 +2,7 @@
 #include "tensor/box_join.h"
 
 #include "check.h"
+#include "fail_malloc.h"
 
 struct box_set {
     uint32_t count;
@@ -241,6 +242,62 @@ TEST(looking_within_a_set_is_near_linear_and_limited)
     set_release(&long_ones);
 }
 
+/* Both calls on cuts and on a grid, with what must come of them: all of it, or an error. */
+static void check_whole_or_error(struct box_joiner *joiner, const struct box_set *sets, reshard_status error, bool *is_error)
+{
+    reshard_error err;
+    uint64_t pairs = 0, expected = 0;
+    int64_t start[4], extent[4];
+    for (uint32_t s = 0; s < sets[0].count; s++)
+        for (uint32_t t = 0; t < sets[1].count; t++)
+            expected += box_intersect(sets[0].rank, sets[0].boxes[s].start, sets[0].boxes[s].extent, sets[1].boxes[t].start,
+                                      sets[1].boxes[t].extent, start, extent);
+    reshard_status status =
+        box_join(joiner, sets[0].rank, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, count_pair, &pairs, &err);
+    *is_error = status != RESHARD_OK;
+    assert_int_equal(status, *is_error ? error : RESHARD_OK);
+    if (!status)
+        assert_int_equal(pairs, expected);
+    for (int side = 0; side < 2; side++) {
+        uint32_t pair[2], a, b;
+        bool overlaps;
+        status = boxes_overlap(joiner, sets[side].rank, sets[side].boxes, sets[side].count, &overlaps, pair, &err);
+        *is_error |= status != RESHARD_OK;
+        assert_true(!status || status == error);
+        if (!status)
+            assert_int_equal(overlaps, any_pair(&sets[side], &a, &b));
+    }
+}
+
+TEST(without_memory_or_work_there_is_an_error)
+{
+    uint64_t seed = 11;
+    struct box_set sets[2];
+    bool is_error = true, is_hit = true;
+    for (int side = 0; side < 2; side++) {
+        set_make(&sets[side], 3, 400);
+        set_fill(&sets[side], &seed, side, 300);
+    }
+    set_add(&sets[1], (int64_t[]){ 58, 58, 58 }, (int64_t[]){ 2, 2, 2 }); /* over others */
+    for (unsigned long nth = 1; is_hit; nth++) {
+        struct box_joiner joiner = { .misses_max = UINT64_MAX };
+        fail_malloc_at(nth);
+        check_whole_or_error(&joiner, sets, RESHARD_ERR_MEMORY, &is_error);
+        is_hit = fail_malloc_was_hit();
+        assert_int_equal(is_error, is_hit);
+        box_joiner_release(&joiner);
+    }
+    is_error = true;
+    for (uint64_t most = 0; is_error; most += 1 + most / 8) {
+        struct box_joiner joiner = { .misses_max = most };
+        check_whole_or_error(&joiner, sets, RESHARD_ERR_LIMIT, &is_error);
+        assert_true(is_error || most > 100);
+        box_joiner_release(&joiner);
+    }
+    set_release(&sets[0]);
+    set_release(&sets[1]);
+}
+
 TEST(sorting_is_stable_and_complete)
 {
     for (uint64_t round = 0; round < 60; round++) {
@@ -273,6 +330,7 @@ int main(void)
         cmocka_unit_test(comparisons_have_a_limit),
         cmocka_unit_test(overlaps_within_a_set_are_found),
         cmocka_unit_test(looking_within_a_set_is_near_linear_and_limited),
+        cmocka_unit_test(without_memory_or_work_there_is_an_error),
         cmocka_unit_test(sorting_is_stable_and_complete),
     };
     return cmocka_run_group_tests_name("box_join", tests, NULL, NULL);
