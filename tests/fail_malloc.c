@@ -11,7 +11,8 @@
 #include <stdlib.h>
 
 static atomic_long left, left_in_arenas; /* allocations until the failure; 0: off */
-static atomic_bool was_hit;
+static atomic_bool was_hit, refuses_less; /* the next malloc after the failure fails as well */
+static atomic_size_t refused;             /* bytes */
 
 /* The linker gives the wrapped functions these names. */
 void *__real_malloc(size_t size);
@@ -36,23 +37,30 @@ unsigned long fail_next(unsigned long nth)
     return nth + 1 + (drawn >> 33) % 19;
 }
 
-void fail_malloc_at(unsigned long nth)
+void fail_malloc_once_at(unsigned long nth)
 {
-    was_hit = false;
+    was_hit = refuses_less = false;
+    refused = 0;
     left = (long)nth;
     left_in_arenas = 0;
 }
 
+void fail_malloc_at(unsigned long nth)
+{
+    fail_malloc_once_at(nth);
+    refuses_less = true;
+}
+
 void fail_arena_at(unsigned long nth)
 {
-    was_hit = false;
-    left = 0;
+    fail_malloc_once_at(0);
     left_in_arenas = (long)nth;
 }
 
 bool fail_malloc_was_hit(void)
 {
     left = left_in_arenas = 0;
+    refused = 0;
     return was_hit;
 }
 
@@ -95,7 +103,15 @@ static size_t guarded_size(size_t size)
 
 void *__wrap_malloc(size_t size)
 {
-    return is_the_one() ? NULL : guarded(__real_malloc(guarded_size(size)), size);
+    const size_t before = atomic_exchange(&refused, 0);
+    if (size < before) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    if (!is_the_one())
+        return guarded(__real_malloc(guarded_size(size)), size);
+    refused = refuses_less ? size : 0;
+    return NULL;
 }
 
 void *__wrap_calloc(size_t count, size_t size)

@@ -14,8 +14,10 @@
 
 #include <stdbool.h>
 
-/* The nth allocation from now, counted from 1, fails; those after it succeed again. */
+/* The nth allocation from now, counted from 1, fails, and so does a malloc right behind it that makes do with less, as arenas do; those
+ * after it succeed again. */
 void fail_malloc_at(unsigned long nth);
+void fail_malloc_once_at(unsigned long nth); /* that alone */
 
 /* The same for what is taken from arenas: everything counts there, whether memory for it is there already or not. */
 void fail_arena_at(unsigned long nth);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json of the arguments of a run, with allocations failing one by one: a status, nothing lost, and the source has its own items
- * again. */
+/* Settings of a conversion, with allocations failing one by one: a status, nothing lost. Of config.json of the arguments of a run the
+ * source has its own items again; tensors that the source lacks are made up, all of them, or there is an error. */
 #include "check.h"
 #include "fail_malloc.h"
 
@@ -50,8 +50,53 @@ TEST(every_allocation_may_fail)
     reshard_close(checkpoint);
 }
 
+static reshard_status make_up(reshard_checkpoint *source, const char *like, const char *missing, uint64_t *tensors, reshard_error *err)
+{
+    static const char *const dtypes[] = { "c=bf16", NULL };
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_report report = RESHARD_REPORT_INIT;
+    options.like = like;
+    options.missing = missing;
+    options.dtypes = dtypes;
+    reshard_status status = reshard_estimate(source, NULL, &options, NULL, &report, err);
+    *tensors = report.tensors;
+    reshard_report_release(&report);
+    return status;
+}
+
+#define VALUES(name, begin, end) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[" begin "," end "]}"
+
+TEST(what_is_made_up_is_all_there_or_an_error)
+{
+    char root[] = "/tmp/reshard-test-XXXXXX", one[64], two[64], command[128];
+    reshard_error err = { 0 };
+    reshard_checkpoint *source = NULL;
+    uint64_t tensors;
+    assert_non_null(mkdtemp(root));
+    snprintf(one, sizeof(one), "%s/one.safetensors", root);
+    snprintf(two, sizeof(two), "%s/two.safetensors", root);
+    test_write_safetensors(one, "{" VALUES("a", "0", "8") "}", 8);
+    test_write_safetensors(two, "{" VALUES("a", "0", "8") "," VALUES("b", "8", "16") "," VALUES("c", "16", "24") "}", 24);
+    CHECK_OK(reshard_open(one, NULL, &source, &err));
+    const char *const missing[] = { "zeros", "2.5", two };
+    for (int i = 0; i < 3; i++) {
+        bool was_hit = true;
+        for (unsigned long nth = 1; was_hit; nth++) {
+            fail_malloc_at(nth);
+            reshard_status status = make_up(source, two, missing[i], &tensors, &err);
+            was_hit = fail_malloc_was_hit();
+            if (status ? status != RESHARD_ERR_MEMORY || !was_hit : tensors != 3)
+                fail_msg("%s, allocation %lu: status %d: %s, %ju tensors", missing[i], nth, status, err.message, (uintmax_t)tensors);
+        }
+    }
+    reshard_close(source);
+    snprintf(command, sizeof(command), "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_allocation_may_fail) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(every_allocation_may_fail),
+                                        cmocka_unit_test(what_is_made_up_is_all_there_or_an_error) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

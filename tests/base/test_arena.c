@@ -122,7 +122,7 @@ TEST(sanitizers_see_what_was_not_given_out)
 TEST(an_arena_goes_on_after_a_failed_allocation)
 {
     struct arena arena = { 0 };
-    fail_malloc_at(1);
+    fail_malloc_once_at(1);
     assert_non_null(arena_alloc(&arena, 100)); /* tried again without room for others */
     assert_true(fail_malloc_was_hit());
     char *a = arena_copy(&arena, "abc", 3);

@@ -16,8 +16,9 @@ static void check_sorting(const int64_t *keys, size_t count)
     entries_sort(entries, spare, count);
     for (size_t i = 0; i < count; i++) {
         assert_true(entries[i].key == keys[entries[i].value]);
-        const struct sort_entry *below = i ? &entries[i - 1] : NULL;
-        if (below && !(below->key < entries[i].key || (below->key == entries[i].key && below->value < entries[i].value)))
+        if (i == 0 || entries[i - 1].key < entries[i].key)
+            continue;
+        if (entries[i - 1].key > entries[i].key || entries[i - 1].value > entries[i].value)
             fail_msg("%zu keys: %jd of number %u before %jd of number %u", count, (intmax_t)entries[i - 1].key, entries[i - 1].value,
                      (intmax_t)entries[i].key, entries[i].value);
     }

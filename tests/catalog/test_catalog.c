@@ -368,6 +368,8 @@ TEST(what_is_shown_beyond_what_is_stored_is_bounded_in_all)
     CHECK_OK(seal_expanded(whole, whole, 2, false, false));        /* one extent under two names: as much more than stored as may be */
     CHECK_OK(seal_expanded(whole, whole, 9, true, false));         /* ties are one */
     CHECK_OK(seal_expanded(whole / 9, whole / 9, 1, false, true)); /* a compressed blob, not opened yet */
+    CHECK_OK(seal_expanded(whole, 4, 2, false, false)); /* files that are large enough may be read anywhere */
+    CHECK_FAILS(seal_expanded(whole - 1, 4, 2, false, false), RESHARD_ERR_LIMIT);
     CHECK_FAILS(seal_expanded(whole, whole, 3, false, false), RESHARD_ERR_LIMIT);
     assert_non_null(strstr(err.message, "tensor_expansion"));
     CHECK_FAILS(seal_expanded(whole / 9, whole / 9, 3, false, true), RESHARD_ERR_LIMIT);

@@ -347,6 +347,8 @@ def option_missing(sh, verb):
     assert "nowhere" in sh(verb, "m.safetensors", *target, *like, "nowhere", status=3).stderr
     safetensors(sh.work / "fifth.safetensors", {"x": ("C64", [3], floats(6))})
     assert "no cast from C64 to BF16" in sh(verb, "m.safetensors", *target, *like, "fifth.safetensors", status=5).stderr
+    filled = ["--like", "fifth.safetensors", "--missing", "2.5"]
+    assert "'x': C64 cannot be filled with 2.5" in sh(verb, "m.safetensors", *target, *filled, status=5).stderr
 
 
 def names_agree(sh, *words):

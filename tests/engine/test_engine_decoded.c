@@ -152,6 +152,71 @@ TEST(what_there_is_room_for_is_decoded_once)
     stop();
 }
 
+TEST(of_what_is_spent_the_last_one_used_gives_way)
+{
+    start(5, 2 * BYTES, 1);
+    take_and_give(0, BYTES, true);
+    take_and_give(1, BYTES, false); /* where 0 was */
+    take_and_give(2, BYTES, false);
+    take_and_give(1, 0, true);
+    take_and_give(2, 0, true);
+    take_and_give(3, BYTES, false);
+    take_and_give(1, 0, false);
+    stop();
+    start(2, 2 * BYTES, 1);
+    const uint8_t *bytes = take(0, BYTES);
+    take(0, 0);
+    decoded_give(&decoded, 0, true); /* the other one still reads it */
+    take_and_give(1, BYTES, false);
+    check_bytes(0, bytes);
+    stop();
+}
+
+TEST(large_chunks_take_the_room_of_several)
+{
+    static const struct chain_step step = { .kind = CHAIN_SHUFFLE, .element_bytes = 2 };
+    static const struct chain wide = { &step, 1, 4 * BYTES, NULL };
+    const uint8_t *bytes;
+    uint64_t read;
+    start(8, 5 * BYTES, 1);
+    catalog->layouts[4].chain = &wide;
+    catalog->layouts[4].coded_bytes = 4 * BYTES;
+    for (uint32_t i = 0; i < 4; i++)
+        take_and_give(i, BYTES, false);
+    CHECK_OK(decoded_take(&decoded, 4, &bytes, &read, &err));
+    decoded_give(&decoded, 4, false);
+    assert_int_equal(read, 4 * BYTES);
+    assert_int_equal(decoded.bytes, 5 * BYTES);
+    take_and_give(3, 0, false);
+    take_and_give(0, BYTES, false); /* the large one goes */
+    assert_int_equal(decoded.bytes, 2 * BYTES);
+    take_and_give(3, 0, false);
+    stop();
+    start(1, BYTES / 2, 1); /* one is decoded whatever it takes */
+    take_and_give(0, BYTES, false);
+    stop();
+}
+
+/* Chunks whose numbers are alike. */
+TEST(each_is_found_again_when_another_has_gone)
+{
+    static const uint32_t alike[] = { 5, 5 + SLOTS, 5 + 2 * SLOTS };
+    for (int gone = 0; gone < 3; gone++) {
+        start(3 * SLOTS, 3 * BYTES, 1);
+        for (int i = 0; i < 3; i++)
+            take_and_give(alike[i], BYTES, false);
+        for (int i = 0; i < 3; i++)
+            if (i != gone)
+                take_and_give(alike[i], 0, false);
+        take_and_give(7, BYTES, false);
+        for (int i = 0; i < 3; i++)
+            if (i != gone)
+                take_and_give(alike[i], 0, false);
+        take_and_give(alike[gone], BYTES, false);
+        stop();
+    }
+}
+
 TEST(a_literal_chunk_takes_no_room)
 {
     const uint8_t *bytes;
@@ -428,6 +493,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_there_is_room_for_is_decoded_once),
+        cmocka_unit_test(of_what_is_spent_the_last_one_used_gives_way),
+        cmocka_unit_test(large_chunks_take_the_room_of_several),
+        cmocka_unit_test(each_is_found_again_when_another_has_gone),
         cmocka_unit_test(a_literal_chunk_takes_no_room),
         cmocka_unit_test(a_copy_takes_what_is_at_hand_and_keeps_nothing),
         cmocka_unit_test(what_is_held_leaves_room_for_the_largest_chunk),

@@ -2,6 +2,7 @@
 #include "tensor/box_join.h"
 
 #include "check.h"
+#include "fail_malloc.h"
 
 struct box_set {
     uint32_t count;
@@ -241,6 +242,90 @@ TEST(looking_within_a_set_is_near_linear_and_limited)
     set_release(&long_ones);
 }
 
+/* Joins two sets and looks within each, with a joiner of its own each time: all must come of it, or an error. */
+static void check_whole_or_error(uint64_t misses_max, const struct box_set *sets, reshard_status error, bool *is_error)
+{
+    reshard_error err;
+    uint64_t pairs = 0, expected = 0;
+    int64_t start[4], extent[4];
+    struct box_joiner joiner = { .misses_max = misses_max };
+    for (uint32_t s = 0; s < sets[0].count; s++)
+        for (uint32_t t = 0; t < sets[1].count; t++)
+            expected += box_intersect(sets[0].rank, sets[0].boxes[s].start, sets[0].boxes[s].extent, sets[1].boxes[t].start,
+                                      sets[1].boxes[t].extent, start, extent);
+    reshard_status status =
+        box_join(&joiner, sets[0].rank, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, count_pair, &pairs, &err);
+    *is_error = status != RESHARD_OK;
+    assert_true(status ? status == error : pairs == expected);
+    for (int side = 0; side < 2; side++) {
+        uint32_t pair[2], a, b;
+        bool overlaps;
+        box_joiner_release(&joiner);
+        status = boxes_overlap(&joiner, sets[side].rank, sets[side].boxes, sets[side].count, &overlaps, pair, &err);
+        *is_error |= status != RESHARD_OK;
+        assert_true(status ? status == error : overlaps == any_pair(&sets[side], &a, &b));
+    }
+    box_joiner_release(&joiner);
+}
+
+TEST(without_memory_or_work_there_is_an_error)
+{
+    uint64_t seed = 11;
+    struct box_set sets[2];
+    bool is_error = true, is_hit = true;
+    set_make(&sets[0], 3, 800);
+    set_make(&sets[1], 3, 400);
+    for (int64_t i = 0; i < 800; i++)
+        set_add(&sets[0], (int64_t[]){ i / 40 * 3, i % 40, 0 }, (int64_t[]){ 3, 1, 60 });
+    set_fill(&sets[1], &seed, 0, 300);
+    set_add(&sets[1], (int64_t[]){ 58, 58, 58 }, (int64_t[]){ 2, 2, 2 }); /* over others */
+    for (unsigned long nth = 1; is_hit; nth++) {
+        fail_malloc_at(nth);
+        check_whole_or_error(UINT64_MAX, sets, RESHARD_ERR_MEMORY, &is_error);
+        is_hit = fail_malloc_was_hit();
+        assert_int_equal(is_error, is_hit);
+    }
+    is_error = true;
+    for (uint64_t most = 0; is_error; most += 1 + most / 8) {
+        check_whole_or_error(most, sets, RESHARD_ERR_LIMIT, &is_error);
+        assert_true(is_error || most > 100);
+    }
+    set_release(&sets[0]);
+    set_release(&sets[1]);
+}
+
+static bool take_pairs(void *context, uint32_t source, uint32_t target, const int64_t *start, const int64_t *extent)
+{
+    uint64_t *left = context;
+    (void)source, (void)target, (void)start, (void)extent;
+    return (*left)-- > 0;
+}
+
+TEST(whoever_takes_pairs_may_end_it)
+{
+    reshard_error err;
+    struct box_joiner joiner = { .misses_max = UINT64_MAX };
+    struct box_set sets[2];
+    uint64_t seed = 11, pairs = 0;
+    for (int turn = 0; turn < 6; turn++) {
+        for (int side = 0; side < 2; side++) {
+            set_make(&sets[side], 2, 200);
+            set_fill(&sets[side], &seed, turn % 3, turn < 3 ? 100 : 10);
+        }
+        CHECK_OK(box_join(&joiner, 2, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, count_pair, &pairs, &err));
+        for (uint64_t most = 0; most < pairs; most += 1 + most / 16) {
+            uint64_t left = most;
+            CHECK_FAILS(box_join(&joiner, 2, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, take_pairs, &left, &err),
+                        RESHARD_ERR_MEMORY);
+            assert_true(left == UINT64_MAX); /* it was not asked again */
+        }
+        pairs = 0;
+        set_release(&sets[0]);
+        set_release(&sets[1]);
+    }
+    box_joiner_release(&joiner);
+}
+
 TEST(sorting_is_stable_and_complete)
 {
     for (uint64_t round = 0; round < 60; round++) {
@@ -273,6 +358,8 @@ int main(void)
         cmocka_unit_test(comparisons_have_a_limit),
         cmocka_unit_test(overlaps_within_a_set_are_found),
         cmocka_unit_test(looking_within_a_set_is_near_linear_and_limited),
+        cmocka_unit_test(without_memory_or_work_there_is_an_error),
+        cmocka_unit_test(whoever_takes_pairs_may_end_it),
         cmocka_unit_test(sorting_is_stable_and_complete),
     };
     return cmocka_run_group_tests_name("box_join", tests, NULL, NULL);
