@@ -19,6 +19,7 @@
 #define END_RECORD_BYTES 22
 #define LOCATOR_BYTES 20
 #define ZIP64_END_BYTES 56
+#define LONG1 0x8A
 #define GLOBAL_BYTES_MAX 64 /* of a module or a class, and the line feed */
 #define FLAG_DESCRIPTOR 8u
 #define FLAG_UTF8 0x800u
@@ -147,19 +148,16 @@ static bool torch_save_tensor_find_member(struct str below, enum blob_member *ou
 
 static bool split_name(struct blob_zip *zip, struct str name, struct str *below)
 {
-    size_t slash;
-    if (zip->top.size == 0) {
-        if (!str_find_char(name, '/', &slash) || slash == 0 || !str_is_utf8(name, false, &slash) || memchr(name.data, '\\', name.size) ||
-            memchr(name.data, '\0', name.size) || !str_find_char(name, '/', &slash))
-            return false;
-        zip->top = (struct str){ name.data, slash };
-        if (str_is(zip->top, ".") || str_is(zip->top, ".."))
-            return false;
-    }
-    if (name.size <= zip->top.size + 1 || memcmp(name.data, zip->top.data, zip->top.size) != 0 || name.data[zip->top.size] != '/')
+    size_t slash, bad;
+    if (!str_find_char(name, '/', &slash))
         return false;
-    *below = (struct str){ name.data + zip->top.size + 1, name.size - zip->top.size - 1 };
-    return true;
+    const struct str top = { name.data, slash };
+    *below = (struct str){ name.data + slash + 1, name.size - slash - 1 };
+    if (zip->top.size)
+        return str_equal(top, zip->top);
+    zip->top = top;
+    return top.size && str_is_utf8(top, false, &bad) && !memchr(top.data, '\\', top.size) && !memchr(top.data, '\0', top.size) &&
+           !str_is(top, ".") && !str_is(top, "..");
 }
 
 static bool torch_save_tensor_parse_entry(const struct blob_window *window, struct cursor *c, struct blob_zip *zip)
@@ -254,38 +252,20 @@ static bool take_str(struct cursor *c, const char *text)
     return true;
 }
 
+/* Of LONG1 up to 63 bits; no negative numbers. */
 static bool take_int(struct cursor *c, int64_t *out)
 {
-    uint8_t opcode, small;
-    uint16_t medium;
-    uint32_t large;
+    uint8_t opcode = 0, size = 0;
     struct str bytes;
-    if (!cursor_u8(c, &opcode))
+    cursor_u8(c, &opcode);
+    if (opcode == LONG1)
+        cursor_u8(c, &size);
+    else
+        size = opcode == 'K' ? 1 : opcode == 'M' ? 2 : opcode == 'J' ? 4 : 0;
+    if (size == 0 || size > sizeof(uint64_t) || !cursor_bytes(c, size, &bytes))
         return false;
-    switch (opcode) {
-    case 'K':
-        if (!cursor_u8(c, &small))
-            return false;
-        *out = small;
-        return true;
-    case 'M':
-        if (!cursor_u16le(c, &medium))
-            return false;
-        *out = medium;
-        return true;
-    case 'J':
-        if (!cursor_u32le(c, &large) || large > INT32_MAX)
-            return false;
-        *out = large;
-        return true;
-    case 0x8A: /* LONG1: non-negative ones of up to 63 bits */
-        if (!cursor_u8(c, &small) || small > 8 || small == 0 || !cursor_bytes(c, small, &bytes) || (uint8_t)bytes.data[small - 1] > 127)
-            return false;
-        *out = (int64_t)load_le((const uint8_t *)bytes.data, small);
-        return true;
-    default:
-        return false;
-    }
+    *out = (int64_t)load_le((const uint8_t *)bytes.data, size);
+    return opcode == 'K' || opcode == 'M' || !(bytes.data[size - 1] & 0x80);
 }
 
 static bool take_ints(struct cursor *c, int64_t *out, int *count)

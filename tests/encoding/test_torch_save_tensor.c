@@ -237,13 +237,13 @@ TEST(no_other_pickle_is_taken_for_a_tensor)
     buffer_release(&scratch);
 }
 
-/* A pickle of one byte whose offset is spelled otherwise. */
-static void pickle_with_offset(const struct str *spelled, struct buffer *out)
+/* A pickle of one byte, whose offset or whose stride, which does not count, is spelled otherwise. */
+static void pickle_with_number(const struct str *spelled, bool is_stride, struct buffer *out)
 {
-    static const uint8_t usual[] = { 'K', 77, 'K', 1, 0x85 };
+    const uint8_t usual[] = { 'K', is_stride ? 78 : 77 };
     struct buffer plain = { 0 };
     pickle_put_begin(&plain);
-    torch_save_put_tensor(&plain, DTYPE_U8, 1, (int64_t[]){ 1 }, (int64_t[]){ 1 }, 77, "0", 1, false);
+    torch_save_put_tensor(&plain, DTYPE_U8, 1, (int64_t[]){ 1 }, (int64_t[]){ 78 }, is_stride ? 0 : 77, "0", 1, false);
     pickle_put_end(&plain);
     uint8_t *place = memmem(plain.data, plain.size, usual, sizeof(usual));
     assert_non_null(place);
@@ -257,30 +257,35 @@ TEST(numbers_are_read_as_they_are_spelled)
 {
     static const struct {
         struct str spelled;
-        bool is_short; /* the number is 0, as torch could write it */
+        bool is_short; /* as torch could write it */
+        int64_t number;
     } cases[] = {
-        { STR("K\x00"), true },
-        { STR("M\x00\x00"), true },
-        { STR("J\x00\x00\x00\x00"), true },
-        { STR("J\xFF\xFF\xFF\x7F"), false },
-        { STR("J\x00\x00\x00\x80"), false },
-        { STR("J\xFF\xFF\xFF\xFF"), false },
-        { STR("\x8A\x00"), false },
-        { STR("\x8A\x01\x00"), true },
-        { STR("\x8A\x01\x01"), false },
-        { STR("\x8A\x01\x80"), false },
-        { STR("\x8A\x08\x00\x00\x00\x00\x00\x00\x00\x00"), true },
-        { STR("\x8A\x08\x00\x00\x00\x00\x00\x00\x00\x80"), false },
-        { STR("\x8A\x09\x00\x00\x00\x00\x00\x00\x00\x00\x00"), false },
-        { STR("\x8A\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01"), false },
+        { STR("K\x00"), true, 0 },
+        { STR("K\xFF"), true, 255 },
+        { STR("M\x00\x00"), true, 0 },
+        { STR("M\xFE\xFF"), true, 65534 },
+        { STR("J\x00\x00\x00\x00"), true, 0 },
+        { STR("J\xFF\xFF\xFF\x7F"), true, INT32_MAX },
+        { STR("J\x00\x00\x00\x80"), false, 0 },
+        { STR("J\xFF\xFF\xFF\xFF"), false, 0 },
+        { STR("\x8A\x00"), false, 0 },
+        { STR("\x8A\x01\x00"), true, 0 },
+        { STR("\x8A\x01\x7F"), true, 127 },
+        { STR("\x8A\x01\x80"), false, 0 },
+        { STR("\x8A\x08\x00\x00\x00\x00\x00\x00\x00\x00"), true, 0 },
+        { STR("\x8A\x08\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F"), true, INT64_MAX },
+        { STR("\x8A\x08\x00\x00\x00\x00\x00\x00\x00\x80"), false, 0 },
+        { STR("\x8A\x09\x00\x00\x00\x00\x00\x00\x00\x00\x00"), false, 0 },
+        { STR("\x8A\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01"), false, 0 },
     };
     struct buffer scratch = { 0 };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
         struct buffer pickle = { 0 }, blob = { 0 };
-        pickle_with_offset(&cases[i].spelled, &pickle);
+        const bool is_stride = i % 2;
+        pickle_with_number(&cases[i / 2].spelled, is_stride, &pickle);
         compare_pickle(pickle.data, pickle.size, 1, &scratch, i);
         blob_of_pickle("archive", pickle.data, pickle.size, 1, &blob);
-        if (cases[i].is_short)
+        if (cases[i / 2].is_short && (is_stride || cases[i / 2].number == 0))
             check_takes_no_memory(blob.data, blob.size);
         buffer_release(&pickle);
         buffer_release(&blob);
