@@ -19,6 +19,8 @@
 #define END_RECORD_BYTES 22
 #define LOCATOR_BYTES 20
 #define ZIP64_END_BYTES 56
+#define LONG1 0x8A
+#define GLOBAL_BYTES_MAX 64 /* of a module or a class, and the line feed */
 #define FLAG_DESCRIPTOR 8u
 #define FLAG_UTF8 0x800u
 
@@ -97,23 +99,22 @@ static bool expect_u64(struct cursor *c, uint64_t expected)
 /* The three records at the very end, which must agree. */
 static bool parse_end(const struct blob_window *window, uint64_t *count, uint64_t *directory_offset, uint64_t *directory_bytes)
 {
-    const uint64_t tail = ZIP64_END_BYTES + LOCATOR_BYTES + END_RECORD_BYTES;
+    const uint64_t tail = ZIP64_END_BYTES + LOCATOR_BYTES + END_RECORD_BYTES, zip64_end = window->size - tail;
     struct cursor c;
-    if (window->size < tail || !window_get(window, window->size - tail, tail, &c))
-        return false;
-    uint64_t zip64_end = window->size - tail;
-    bool good = expect_u32(&c, 0x06064B50) && expect_u64(&c, ZIP64_END_BYTES - 12) && cursor_skip(&c, 4) && expect_u32(&c, 0) &&
-                expect_u32(&c, 0) && cursor_u64le(&c, count) && expect_u64(&c, *count) && cursor_u64le(&c, directory_bytes) &&
-                cursor_u64le(&c, directory_offset);
+    bool good = window_get(window, zip64_end, tail, &c) && expect_u32(&c, 0x06064B50) && expect_u64(&c, ZIP64_END_BYTES - 12) &&
+                cursor_skip(&c, 4) && expect_u32(&c, 0) && expect_u32(&c, 0) && cursor_u64le(&c, count) && expect_u64(&c, *count) &&
+                cursor_u64le(&c, directory_bytes) && cursor_u64le(&c, directory_offset);
     good = good && expect_u32(&c, 0x07064B50) && expect_u32(&c, 0) && expect_u64(&c, zip64_end) && expect_u32(&c, 1);
-    good = good && *count >= 3 && *count <= MEMBERS_MAX && *directory_offset <= UINT32_MAX - 1 && *directory_bytes <= zip64_end &&
-           *directory_offset == zip64_end - *directory_bytes;
+    good = good && *count <= MEMBERS_MAX && *directory_offset < UINT32_MAX && *directory_offset == zip64_end - *directory_bytes;
     return good && expect_u32(&c, 0x06054B50) && expect_u32(&c, 0) && expect_u16(&c, (uint16_t)*count) &&
            expect_u16(&c, (uint16_t)*count) && expect_u32(&c, (uint32_t)*directory_bytes) && expect_u32(&c, (uint32_t)*directory_offset) &&
            expect_u16(&c, 0);
 }
 
-/* The local header must tell the same as the directory; sizes and CRC may be left to the descriptor. */
+/*
+ * The local header must tell the same as the directory; sizes and CRC may be left to the descriptor. What its extra field says does not
+ * count: both sizes fit their 32 bits.
+ */
 static bool parse_local(const struct blob_window *window, struct str name, struct blob_entry *entry)
 {
     struct cursor c;
@@ -126,11 +127,7 @@ static bool parse_local(const struct blob_window *window, struct str name, struc
                 cursor_skip(&c, 4) && cursor_u32le(&c, &crc32) && cursor_u32le(&c, &stored) && cursor_u32le(&c, &bytes) &&
                 expect_u16(&c, (uint16_t)name.size) && cursor_u16le(&c, &extra_bytes) && cursor_bytes(&c, name.size, &local_name) &&
                 str_equal(local_name, name);
-    if (!good || (extra_bytes > 0 && extra_bytes < 4))
-        return false;
-    /* Only torch's padding field may follow: a zip64 field means a size that the long way handles. */
-    if (extra_bytes >= 4 && (!window_get(window, entry->header_offset + 30 + name.size, 4, &c) || !expect_u16(&c, 0x4246) ||
-                             !expect_u16(&c, (uint16_t)(extra_bytes - 4))))
+    if (!good)
         return false;
     bool is_deferred = entry->flags & FLAG_DESCRIPTOR && crc32 == 0 && stored == 0 && bytes == 0;
     bool is_same = crc32 == entry->crc32 && stored == entry->bytes && bytes == entry->bytes;
@@ -151,19 +148,16 @@ static bool torch_save_tensor_find_member(struct str below, enum blob_member *ou
 
 static bool split_name(struct blob_zip *zip, struct str name, struct str *below)
 {
-    size_t slash;
-    if (zip->top.size == 0) {
-        if (!str_find_char(name, '/', &slash) || slash == 0 || !str_is_utf8(name, false, &slash) || memchr(name.data, '\\', name.size) ||
-            memchr(name.data, '\0', name.size) || !str_find_char(name, '/', &slash))
-            return false;
-        zip->top = (struct str){ name.data, slash };
-        if (str_is(zip->top, ".") || str_is(zip->top, ".."))
-            return false;
-    }
-    if (name.size <= zip->top.size + 1 || memcmp(name.data, zip->top.data, zip->top.size) != 0 || name.data[zip->top.size] != '/')
+    size_t slash, bad;
+    if (!str_find_char(name, '/', &slash))
         return false;
-    *below = (struct str){ name.data + zip->top.size + 1, name.size - zip->top.size - 1 };
-    return true;
+    const struct str top = { name.data, slash };
+    *below = (struct str){ name.data + slash + 1, name.size - slash - 1 };
+    if (zip->top.size)
+        return str_equal(top, zip->top);
+    zip->top = top;
+    return top.size && str_is_utf8(top, false, &bad) && !memchr(top.data, '\\', top.size) && !memchr(top.data, '\0', top.size) &&
+           !str_is(top, ".") && !str_is(top, "..");
 }
 
 static bool torch_save_tensor_parse_entry(const struct blob_window *window, struct cursor *c, struct blob_zip *zip)
@@ -228,17 +222,20 @@ static bool check_texts(const struct blob_window *window, const struct blob_zip 
 
 static bool torch_save_tensor_take(struct cursor *c, uint8_t opcode)
 {
-    if (c->pos >= c->size || c->data[c->pos] != opcode)
+    struct cursor ahead = *c;
+    uint8_t found;
+    if (!cursor_u8(&ahead, &found) || found != opcode)
         return false;
-    c->pos++;
+    *c = ahead;
     return true;
 }
 
 /* The pickler memoises nearly everything; a single tensor fetches nothing back. */
 static void skip_put(struct cursor *c)
 {
-    if (cursor_left(c) >= 2 && c->data[c->pos] == 'q')
-        c->pos += 2;
+    uint8_t index;
+    if (torch_save_tensor_take(c, 'q'))
+        cursor_u8(c, &index);
 }
 
 /* BINUNICODE of exactly this text. */
@@ -247,61 +244,41 @@ static bool take_str(struct cursor *c, const char *text)
     struct cursor ahead = *c;
     uint32_t size;
     struct str found;
-    if (!torch_save_tensor_take(&ahead, 'X') || !cursor_u32le(&ahead, &size) || size != strlen(text) ||
-        !cursor_bytes(&ahead, size, &found) || !str_is(found, text))
+    if (!torch_save_tensor_take(&ahead, 'X') || !cursor_u32le(&ahead, &size) || !cursor_bytes(&ahead, size, &found) ||
+        !str_is(found, text))
         return false;
     skip_put(&ahead);
     *c = ahead;
     return true;
 }
 
+/* Of LONG1 up to 63 bits; no negative numbers. */
 static bool take_int(struct cursor *c, int64_t *out)
 {
-    uint8_t opcode, small;
-    uint16_t medium;
-    uint32_t large;
+    uint8_t opcode = 0, size = 0;
     struct str bytes;
-    if (!cursor_u8(c, &opcode))
+    cursor_u8(c, &opcode);
+    if (opcode == LONG1)
+        cursor_u8(c, &size);
+    else
+        size = opcode == 'K' ? 1 : opcode == 'M' ? 2 : opcode == 'J' ? 4 : 0;
+    if (size == 0 || size > sizeof(uint64_t) || !cursor_bytes(c, size, &bytes))
         return false;
-    switch (opcode) {
-    case 'K':
-        if (!cursor_u8(c, &small))
-            return false;
-        *out = small;
-        return true;
-    case 'M':
-        if (!cursor_u16le(c, &medium))
-            return false;
-        *out = medium;
-        return true;
-    case 'J':
-        if (!cursor_u32le(c, &large) || large > INT32_MAX)
-            return false;
-        *out = large;
-        return true;
-    case 0x8A: /* LONG1: non-negative ones of up to 63 bits */
-        if (!cursor_u8(c, &small) || small > 8 || small == 0 || !cursor_bytes(c, small, &bytes) || (uint8_t)bytes.data[small - 1] > 127)
-            return false;
-        *out = (int64_t)load_le((const uint8_t *)bytes.data, small);
-        return true;
-    default:
-        return false;
-    }
+    *out = (int64_t)load_le((const uint8_t *)bytes.data, size);
+    return opcode == 'K' || opcode == 'M' || !(bytes.data[size - 1] & 0x80);
 }
 
 static bool take_ints(struct cursor *c, int64_t *out, int *count)
 {
     *count = 0;
-    if (torch_save_tensor_take(c, ')')) {
-        skip_put(c);
+    if (torch_save_tensor_take(c, ')'))
         return true;
-    }
     if (torch_save_tensor_take(c, '(')) {
         while (!torch_save_tensor_take(c, 't'))
             if (*count >= RANK_MAX || !take_int(c, &out[(*count)++]))
                 return false;
         skip_put(c);
-        return *count > 3;
+        return true;
     }
     for (int i = 0; i < 3; i++) {
         if (!take_int(c, &out[i]))
@@ -320,8 +297,8 @@ static bool take_global(struct cursor *c, const char *module, struct str *name)
 {
     struct cursor ahead = *c;
     struct str found;
-    if (!torch_save_tensor_take(&ahead, 'c') || !cursor_line(&ahead, 64, &found) || !str_is(found, module) ||
-        !cursor_line(&ahead, 64, name) || name->size == 0)
+    if (!torch_save_tensor_take(&ahead, 'c') || !cursor_line(&ahead, GLOBAL_BYTES_MAX, &found) ||
+        !str_is(found, module) || !cursor_line(&ahead, GLOBAL_BYTES_MAX, name))
         return false;
     skip_put(&ahead);
     *c = ahead;

@@ -48,7 +48,7 @@ static reshard_status find_descriptor(struct scan *scan, struct zip_member *memb
     static const uint8_t signature[] = { 'P', 'K', 7, 8 };
     uint64_t at = member->payload_offset, size = scan->reader->size;
     *found = false;
-    while (at < size && size - at >= DESCRIPTOR_BYTES) {
+    while (size - at >= DESCRIPTOR_BYTES) {
         size_t step = size - at < SCAN_BYTES ? (size_t)(size - at) : SCAN_BYTES;
         reshard_status status = work_spend_steps(scan->limits->budget, step / 64 + 1, err);
         if (!status)

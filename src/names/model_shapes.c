@@ -178,7 +178,7 @@ enum line_kind { LINE_TENSOR, LINE_OPTIONAL, LINE_IGNORE };
 /* Puts numbers in the place of what stands in braces, one after the other. */
 static reshard_status expand_line(struct shapes_reader *reader, struct str key, struct str rest, enum line_kind kind, reshard_error *err)
 {
-    size_t open = 0, close;
+    size_t open, close;
     reshard_status status = RESHARD_OK;
     if (!str_find_char(key, '{', &open) || !str_find_char(key, '}', &close))
         return kind == LINE_IGNORE ? add_ignored(reader->out, key, err) : add_expected(reader, key, rest, kind == LINE_OPTIONAL, err);

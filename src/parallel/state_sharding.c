@@ -112,15 +112,11 @@ static reshard_status assign_parts(uint32_t ranks, int64_t segment, struct shard
 {
     for (uint32_t i = 0; i < count; i++) {
         struct sharded_parameter *parameter = &parameters[i];
-        if (parameter->elements <= segment) {
-            parameter->owner = SHARDING_ALL;
-            parameter->part = 0;
+        if (parameter->elements <= segment)
             continue;
-        }
         if (!state_sharding_round_up(parameter->elements, aligned_elements(parameter->dtype), &parameter->padded) ||
             !state_sharding_round_up(parameter->padded, ranks, &parameter->padded))
             return error_set(err, RESHARD_ERR_LIMIT, "a parameter has more than 2^63 elements");
-        parameter->start = 0;
         parameter->part = parameter->padded / ranks;
     }
     return RESHARD_OK;

@@ -306,10 +306,15 @@ TEST(a_slice_is_permuted_and_cast_in_the_order_given)
     CHECK_OK(reshard_assign_slice(&copy, &elements, &err));
     static const uint16_t expected[] = { 0x3F80, 0x4080, 0x4000, 0x40A0, 0x4040, 0x40C0 }; /* 1 4, 2 5, 3 6 */
     assert_memory_equal(to, expected, sizeof(to));
-    const reshard_slice_operation twice[] = { { NULL, V(1, 1) } }, none[] = { { NULL, NULL } };
+    static const int64_t wrong[][2] = { { 1, 1 }, { 0, 0 }, { -1, 0 }, { 1, 2 } };
     copy.operation_count = 1;
-    copy.operations = twice;
-    CHECK_FAILS(reshard_assign_slice(&copy, &elements, &err), RESHARD_ERR_USAGE);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        const reshard_slice_operation permutation = { NULL, wrong[i] };
+        copy.operations = &permutation;
+        CHECK_FAILS(reshard_assign_slice(&copy, &elements, &err), RESHARD_ERR_USAGE);
+        assert_non_null(strstr(err.message, "of a permutation of 2 axes"));
+    }
+    const reshard_slice_operation none[] = { { NULL, NULL } };
     copy.operations = none;
     CHECK_FAILS(reshard_assign_slice(&copy, &elements, &err), RESHARD_ERR_USAGE);
 }
@@ -590,6 +595,8 @@ TEST(a_state_dict_holds_shards_or_tensors)
     assert_int_equal(kind, RESHARD_STATE_PLAIN);
     CHECK_FAILS(reshard_state_kinds_join(V(0, -1, 1), 3, &kind, &err), RESHARD_ERR_USAGE);
     assert_string_equal(err.message, "rank 2 holds shards, rank 1 plain tensors");
+    CHECK_FAILS(reshard_state_kinds_join(V(1, 1, -1), 3, &kind, &err), RESHARD_ERR_USAGE);
+    assert_string_equal(err.message, "rank 0 holds shards, rank 2 plain tensors");
     CHECK_FAILS(reshard_state_kinds_join(V(2), 1, &kind, &err), RESHARD_ERR_USAGE);
 }
 

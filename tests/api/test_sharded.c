@@ -521,6 +521,10 @@ TEST(objects_fill_their_grid)
         }
     }
     CHECK_OK(reshard_sharded_check(ranks, 1, &err));
+    for (int64_t outside = -1; outside <= 3; outside += 4) {
+        object.global_offset = &outside;
+        CHECK_FAILS(reshard_sharded_add_object(held, &object, &err), RESHARD_ERR_USAGE);
+    }
     const int64_t last = 2, other = 1;
     object.global_offset = &last;
     object.replica_ids = &other;

@@ -2,8 +2,11 @@
 /* Items as typed values, and one handle that many threads look at. Run with threads by `test_values threads`. */
 #include "check.h"
 
+#include "test_folder.h"
+
 #include "reshard/reshard.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -233,6 +236,40 @@ TEST(threads_share_a_handle)
     }
 }
 
+static int stats_sink(size_t tensor, const reshard_tensor_stats *stats, void *context)
+{
+    assert_int_equal(tensor, 0);
+    *(reshard_tensor_stats *)context = *stats;
+    return 0;
+}
+
+TEST(statistics_are_of_finite_numbers_and_by_sign)
+{
+    static const char header[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[9],\"data_offsets\":[0,36]}}";
+    const float values[] = { -3, -0.5f, 1, 2, 2.5f, 300, INFINITY, NAN, 0 };
+    const uint64_t size = sizeof(header) - 1;
+    char path[64];
+    reshard_checkpoint *checkpoint = NULL;
+    reshard_tensor_stats stats = { 0 };
+    snprintf(path, sizeof(path), "%s/w.safetensors", test_folder);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fwrite(&size, sizeof(size), 1, file);
+    fwrite(header, size, 1, file);
+    fwrite(values, sizeof(values), 1, file);
+    assert_int_equal(fclose(file), 0);
+    CHECK_OK(reshard_open(path, NULL, &checkpoint, &err));
+    CHECK_OK(reshard_stats(checkpoint, NULL, NULL, stats_sink, &stats, &err));
+    assert_true(stats.count == 9 && stats.nan_count == 1 && stats.inf_count == 1 && stats.zero_count == 1);
+    assert_true(stats.min == -3 && stats.max == 300 && fabs(stats.mean - 302.0 / 7) < 1e-9);
+    assert_true(fabs(stats.norm - sqrt(9 + 0.25 + 1 + 4 + 6.25 + 90000)) < 1e-9);
+    for (int bin = 0; bin < RESHARD_STATS_BINS; bin++) {
+        assert_int_equal(stats.negative[bin], bin == 126 || bin == 128);
+        assert_int_equal(stats.positive[bin], bin == 127 || bin == 135 ? 1 : bin == 128 ? 2 : 0);
+    }
+    reshard_close(checkpoint);
+}
+
 /* Also of one number. */
 TEST(statistics_of_parts_are_joined)
 {
@@ -254,6 +291,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_typed),
         cmocka_unit_test(all_kinds_of_values_are_met),
+        TEST_IN_FOLDER(statistics_are_of_finite_numbers_and_by_sign),
         cmocka_unit_test(statistics_of_parts_are_joined),
         cmocka_unit_test(what_is_returned_lives_as_long_as_the_handle),
     };

@@ -137,6 +137,9 @@ def refused(shell):
     for text, status, made in (
             ("device mesh of a DTensor in a form that is not known", 5, dtensor(tensor, none, shard(0))),
             ("device mesh of a DTensor in a form that is not known", 5, dtensor(tensor, line(0, _layout=layout((2, "x"))), shard(0))),
+            ("device mesh of a DTensor in a form that is not known", 5,
+             dtensor(tensor, thing("DeviceMesh", mesh=torch_stub.tensor("LongStorage", (1,) * 17, bytes(8))), shard(0))),
+            ("device mesh of a DTensor in a form that is not known", 5, dtensor(tensor, line(0, _layout=layout((1,) * 17)), shard(0))),
             ("device mesh with a dimension of 0", 4, dtensor(tensor, line(0, _layout=layout((0,))), shard(0))),
             ("device mesh with a dimension of 2147483648", 4, dtensor(tensor, line(0, _layout=layout((2**31,))), shard(0))),
             ("a file of rank 5, whose name says rank 0", 4, dtensor(tensor, line(0, _rank=5), shard(0))),
@@ -147,6 +150,10 @@ def refused(shell):
             ("Shard placement without a dimension of the tensor", 4, dtensor(tensor, good, shard(-1))),
             ("strided placement without a usable split factor", 4, dtensor(tensor, good, thing("_StridedShard", dim=0))),
             ("strided placement without a usable split factor", 4, dtensor(tensor, good, thing("_StridedShard", dim=0, split_factor=0))),
+            ("strided placement without a usable split factor", 4, dtensor(tensor, good, thing("_StridedShard", dim=0, split_factor=4097))),
+            ("mesh gives it 3", 4, dtensor(tensor, good, thing("_StridedShard", dim=0, split_factor=1))),
+            ("local part of a DTensor is no single box", 5, dtensor(local(4096), good, thing("_StridedShard", dim=0, split_factor=4096),
+                                                                    size=(8192,))),
             ("placements are not one for each dimension of its mesh", 4, dtensor(tensor, good, shard(0), shard(1))),
             ("has 5 elements along dimension 0, its mesh gives it 3", 4, dtensor(tensor, good, shard(0))),
             ("has 2 elements along dimension 1, its mesh gives it 1", 4, dtensor(tensor, good, shard(1))),
@@ -159,7 +166,11 @@ def refused(shell):
             ("_rebuild_wrapper_subclass without a type and a size", 4, dtensor(tensor, good, shard(0), dtype="float3")),
             ("shard of a ShardedTensor lies outside of it on axis 0", 4, sharded((local(3, 2), [3, 0], [3, 2]))),
             ("shard of a ShardedTensor has another type or size than its metadata says", 4, sharded((local(3, 2), [0, 0], [2, 2]))),
+            ("shard of a ShardedTensor has another type or size than its metadata says", 4, sharded((local(3, 2, 1), [0, 0], [3, 2]))),
+            ("shard of a ShardedTensor has another type or size than its metadata says", 4,
+             sharded((local(3, 2, kind="DoubleStorage"), [0, 0], [3, 2]))),
             ("shard of a ShardedTensor without tensor, offsets and sizes", 4, sharded((local(3, 2), [0], [3, 2]))),
+            ("shard of a ShardedTensor without tensor, offsets and sizes", 4, sharded((local(3, 2), [0, 0], [3]))),
             ("shard of a ShardedTensor without tensor, offsets and sizes", 4, sharded((None, [0, 0], [3, 2]))),
             ("ShardedTensor without a list of shards", 4, whole("ShardedTensor", (None, None)))):
         done = shell.any("hash", put(shell, made))

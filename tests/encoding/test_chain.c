@@ -163,6 +163,35 @@ TEST(a_blosc_header_with_too_many_bytes_is_refused_with_both_sizes)
     }
 }
 
+TEST(a_blosc_header_that_cannot_be_is_refused)
+{
+    static const struct { const char *header, *message; reshard_status status; } cases[] = {
+        { "02013304 18000000 18000000 28000000", "", RESHARD_OK },
+        { "00013304 18000000 18000000 28000000", "blosc version 0", RESHARD_ERR_UNSUPPORTED },
+        { "03013304 18000000 18000000 28000000", "blosc version 3", RESHARD_ERR_UNSUPPORTED },
+        { "0201b304 18000000 18000000 28000000", "blosc codec number 5 is unknown", RESHARD_ERR_FORMAT },
+        { "02014004 18000000 18000000 28000000", "blosc with snappy", RESHARD_ERR_UNSUPPORTED },
+        { "02013304 18000000 18000000 27000000", "says 39 stored bytes, there are 40", RESHARD_ERR_FORMAT },
+        { "02013304 18000000 18000000 29000000", "says 41 stored bytes, there are 40", RESHARD_ERR_FORMAT },
+        { "02013300 18000000 18000000 28000000", "blosc item size 0", RESHARD_ERR_FORMAT },
+        { "02013304 18000000 00000000 28000000", "blosc block size 0", RESHARD_ERR_FORMAT },
+        { "02010104 18000000 18000000 28000000", "invalid blosc data, 24 decoded bytes expected", RESHARD_ERR_FORMAT },
+    };
+    const char *library;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases) && chain_kind_is_built_in(CHAIN_BLOSC, &library); i++) {
+        struct chain_step step = { .kind = CHAIN_BLOSC };
+        struct chain chain = { .steps = &step, .step_count = 1, .decoded_bytes = 24 };
+        struct buffer bytes = bytes_of(cases[i].header);
+        uint8_t out[24];
+        buffer_append_fill(&bytes, 0xFF, 24);
+        memset(&err, 0, sizeof(err));
+        reshard_status status = decode(&chain, bytes.data, bytes.size, out);
+        if (status != cases[i].status || !strstr(err.message, cases[i].message))
+            fail_msg("%s: status %d: %s", cases[i].header, status, err.message);
+        buffer_release(&bytes);
+    }
+}
+
 TEST(cut_and_damaged_data_never_passes_for_more_than_it_is)
 {
     uint64_t seed = 11;
@@ -423,6 +452,7 @@ int main(void)
         cmocka_unit_test(what_is_packed_decodes_to_itself),
         cmocka_unit_test(data_for_another_size_is_refused),
         cmocka_unit_test(a_blosc_header_with_too_many_bytes_is_refused_with_both_sizes),
+        cmocka_unit_test(a_blosc_header_that_cannot_be_is_refused),
         cmocka_unit_test(cut_and_damaged_data_never_passes_for_more_than_it_is),
         cmocka_unit_test(several_steps_are_undone_one_after_the_other),
         cmocka_unit_test(packed_bits_may_be_compressed),

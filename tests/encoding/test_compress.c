@@ -82,6 +82,9 @@ TEST(cut_and_damaged_streams_are_refused_and_leave_the_output_alone)
         coded.data[0] ^= 0x07;
         buffer_append_text(&coded, "behind");
         CHECK_FAILS(decode(codecs[c], &coded, &out), RESHARD_ERR_FORMAT);
+        coded.size = whole;
+        CHECK_OK(encode_all(codecs[c], 3, plain.data, plain.size, &coded, &err));
+        assert_int_equal(decode(codecs[c], &coded, &out), codecs[c] == CODEC_ZSTD ? RESHARD_OK : RESHARD_ERR_FORMAT);
         buffer_release(&plain);
         buffer_release(&coded);
         buffer_release(&out);

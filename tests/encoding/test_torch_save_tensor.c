@@ -129,13 +129,69 @@ static void check_takes_no_memory(const void *bytes, size_t size)
     buffer_release(&scratch);
 }
 
+/* Appends opcodes of a pickle, and what torch's pickler keeps of them in its memo. */
+static void memoised(const struct buffer *plain, struct buffer *out)
+{
+    uint8_t kept = 0;
+    for (size_t i = 0, size; i < plain->size; i += size) {
+        const uint8_t *at = plain->data + i;
+        switch (*at) {
+        case 'c':
+            size = 1;
+            for (int lines = 0; lines < 2; size++)
+                lines += at[size] == '\n';
+            break;
+        case 'X':
+            size = 5 + at[1];
+            break;
+        case 0x8A:
+            size = 2 + at[1];
+            break;
+        default:
+            size = *at == 'J' ? 5 : *at == 'M' ? 3 : *at == 'K' || *at == 0x80 ? 2 : 1;
+        }
+        assert_true(buffer_append(out, at, size));
+        if (strchr("cXtR\x85\x86\x87", *at))
+            assert_true(buffer_append(out, (uint8_t[]){ 'q', kept++ }, 2));
+    }
+}
+
+/* The pickle of a dense tensor, in two spellings. */
+static void pickle_tensor(enum dtype dtype, int rank, const int64_t *shape, bool is_memoised, struct buffer *out, uint64_t *size)
+{
+    struct buffer plain = { 0 };
+    assert_true(dtype_bytes(dtype, (uint64_t)box_volume(rank, shape), size));
+    pickle_put_begin(&plain);
+    torch_save_put_tensor(&plain, dtype, rank, shape, NULL, 0, "0", *size, rank == 2);
+    pickle_put_end(&plain);
+    if (is_memoised)
+        memoised(&plain, out);
+    else
+        buffer_append(out, plain.data, plain.size);
+    buffer_release(&plain);
+}
+
+/* The archive of a pickle and of one storage of zeros. */
+static void blob_of_pickle(const char *top, const void *bytes, size_t size, uint64_t storage_bytes, struct buffer *out)
+{
+    struct buffer pickle = { 0 };
+    uint8_t *zeros = calloc(1, storage_bytes + 1);
+    assert_true(buffer_append(&pickle, bytes, size));
+    blob_make(top, &pickle, &(struct blob_storage){ zeros, storage_bytes }, 1, 64, out);
+    free(zeros);
+}
+
 TEST(a_tensor_as_torch_writes_it_takes_no_memory)
 {
     static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_U16, DTYPE_F8_E5M2, DTYPE_BOOL };
-    for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
-        struct buffer blob = { 0 };
-        blob_tensor(dtypes[i], 4, (int64_t[]){ 2, 1, 300, 1 }, &blob);
+    static const int64_t shape[] = { 2, 70000, 1, 3, 1, 0, 1 };
+    for (int i = 0; i < 4 * 8 * 2; i++) {
+        struct buffer blob = { 0 }, pickle = { 0 };
+        uint64_t bytes;
+        pickle_tensor(dtypes[i / 16], i / 2 % 8, shape, i % 2, &pickle, &bytes);
+        blob_of_pickle("archive", pickle.data, pickle.size, bytes, &blob);
         check_takes_no_memory(blob.data, blob.size);
+        buffer_release(&pickle);
         buffer_release(&blob);
     }
     char name[4096];
@@ -146,6 +202,178 @@ TEST(a_tensor_as_torch_writes_it_takes_no_memory)
     size_t size = fread(bytes, 1, sizeof(bytes), file);
     fclose(file);
     check_takes_no_memory(bytes, size);
+}
+
+static void compare_pickle(const void *bytes, size_t size, uint64_t storage_bytes, struct buffer *scratch, size_t at)
+{
+    struct buffer blob = { 0 };
+    blob_of_pickle("archive", bytes, size, storage_bytes, &blob);
+    compare_ways(blob.data, blob.size, scratch, at);
+    buffer_release(&blob);
+}
+
+TEST(no_other_pickle_is_taken_for_a_tensor)
+{
+    static const int64_t shape[] = { 2, 300, 1, 2 };
+    struct buffer scratch = { 0 };
+    for (int i = 0; i < 2 * 5 * 2; i++) {
+        struct buffer pickle = { 0 };
+        uint64_t bytes;
+        pickle_tensor(i < 10 ? DTYPE_U8 : DTYPE_F8_E5M2, i / 2 % 5, shape, i % 2, &pickle, &bytes);
+        for (size_t at = 0; at < pickle.size; at++) {
+            static const char others[] = "Kcq(t)R.\n\x88\x89\x85\x8A";
+            uint8_t old = pickle.data[at];
+            compare_pickle(pickle.data, at, bytes, &scratch, at);
+            for (size_t c = 0; c <= sizeof(others); c++) {
+                pickle.data[at] = c < sizeof(others) ? (uint8_t)others[c] : old ^ 1;
+                compare_pickle(pickle.data, pickle.size, bytes, &scratch, at);
+            }
+            pickle.data[at] = old;
+        }
+        assert_true(buffer_append(&pickle, "", 1));
+        compare_pickle(pickle.data, pickle.size, bytes, &scratch, pickle.size);
+        buffer_release(&pickle);
+    }
+    buffer_release(&scratch);
+}
+
+/* A pickle of one byte, whose offset or whose stride, which does not count, is spelled otherwise. */
+static void pickle_with_number(const struct str *spelled, bool is_stride, struct buffer *out)
+{
+    const uint8_t usual[] = { 'K', is_stride ? 78 : 77 };
+    struct buffer plain = { 0 };
+    pickle_put_begin(&plain);
+    torch_save_put_tensor(&plain, DTYPE_U8, 1, (int64_t[]){ 1 }, (int64_t[]){ 78 }, is_stride ? 0 : 77, "0", 1, false);
+    pickle_put_end(&plain);
+    uint8_t *place = memmem(plain.data, plain.size, usual, sizeof(usual));
+    assert_non_null(place);
+    buffer_append(out, plain.data, (size_t)(place - plain.data));
+    buffer_append(out, spelled->data, spelled->size);
+    assert_true(buffer_append(out, place + 2, plain.size - (size_t)(place + 2 - plain.data)));
+    buffer_release(&plain);
+}
+
+TEST(numbers_are_read_as_they_are_spelled)
+{
+    static const struct {
+        struct str spelled;
+        bool is_short; /* as torch could write it */
+        int64_t number;
+    } cases[] = {
+        { STR("K\x00"), true, 0 },
+        { STR("K\xFF"), true, 255 },
+        { STR("M\x00\x00"), true, 0 },
+        { STR("M\xFE\xFF"), true, 65534 },
+        { STR("J\x00\x00\x00\x00"), true, 0 },
+        { STR("J\xFF\xFF\xFF\x7F"), true, INT32_MAX },
+        { STR("J\x00\x00\x00\x80"), false, 0 },
+        { STR("J\xFF\xFF\xFF\xFF"), false, 0 },
+        { STR("\x8A\x00"), false, 0 },
+        { STR("\x8A\x01\x00"), true, 0 },
+        { STR("\x8A\x01\x7F"), true, 127 },
+        { STR("\x8A\x01\x80"), false, 0 },
+        { STR("\x8A\x08\x00\x00\x00\x00\x00\x00\x00\x00"), true, 0 },
+        { STR("\x8A\x08\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F"), true, INT64_MAX },
+        { STR("\x8A\x08\x00\x00\x00\x00\x00\x00\x00\x80"), false, 0 },
+        { STR("\x8A\x09\x00\x00\x00\x00\x00\x00\x00\x00\x00"), false, 0 },
+        { STR("\x8A\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01"), false, 0 },
+    };
+    struct buffer scratch = { 0 };
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer pickle = { 0 }, blob = { 0 };
+        const bool is_stride = i % 2;
+        pickle_with_number(&cases[i / 2].spelled, is_stride, &pickle);
+        compare_pickle(pickle.data, pickle.size, 1, &scratch, i);
+        blob_of_pickle("archive", pickle.data, pickle.size, 1, &blob);
+        if (cases[i / 2].is_short && (is_stride || cases[i / 2].number == 0))
+            check_takes_no_memory(blob.data, blob.size);
+        buffer_release(&pickle);
+        buffer_release(&blob);
+    }
+    buffer_release(&scratch);
+}
+
+TEST(more_dimensions_than_a_tensor_has_are_refused)
+{
+    for (int rank = RANK_MAX - 1; rank <= RANK_MAX + 1; rank++) {
+        struct buffer pickle = { 0 }, scratch = { 0 };
+        pickle_put_begin(&pickle);
+        pickle_put_global(&pickle, "torch._utils", "_rebuild_tensor_v2");
+        pickle_put_opcode(&pickle, '(');
+        torch_save_put_storage(&pickle, "torch", "ByteStorage", "0", 1);
+        pickle_put_int(&pickle, 0);
+        for (int tuple = 0; tuple < 2; tuple++) {
+            pickle_put_opcode(&pickle, '(');
+            for (int i = 0; i < rank; i++)
+                pickle_put_int(&pickle, 1);
+            pickle_put_opcode(&pickle, 't');
+        }
+        pickle_put_bool(&pickle, false);
+        pickle_put_global(&pickle, "collections", "OrderedDict");
+        assert_true(buffer_append(&pickle, ")RtR.", 5));
+        compare_pickle(pickle.data, pickle.size, 1, &scratch, (size_t)rank);
+        buffer_release(&pickle);
+        buffer_release(&scratch);
+    }
+}
+
+/* Puts another byte into every place where the archive has this name. */
+static void change_names(struct buffer *blob, const char *name, size_t at, char byte)
+{
+    size_t size = strlen(name);
+    uint8_t *place = blob->data;
+    while ((place = memmem(place, (size_t)(blob->data + blob->size - place), name, size)) != NULL) {
+        place[at] = (uint8_t)byte;
+        place += size;
+    }
+}
+
+TEST(members_with_other_names_are_not_the_tensors)
+{
+    static const char *const names[] = { "top/", "top/data.pkl", "top/byteorder", "top/data/0", "top/version" };
+    static const char bytes[] = { 'x', '/', '\\', '.', '\x80', '\0' };
+    struct buffer pickle = { 0 }, scratch = { 0 };
+    uint64_t size;
+    pickle_tensor(DTYPE_U8, 1, (int64_t[]){ 4 }, true, &pickle, &size);
+    for (size_t n = 0; n < sizeof(names) / sizeof(names[0]); n++) {
+        for (size_t at = 0; at < strlen(names[n]); at++) {
+            for (size_t b = 0; b < sizeof(bytes); b++) {
+                struct buffer blob = { 0 };
+                blob_of_pickle("top", pickle.data, pickle.size, size, &blob);
+                change_names(&blob, names[n], at, bytes[b]);
+                compare_ways(blob.data, blob.size, &scratch, at);
+                buffer_release(&blob);
+            }
+        }
+    }
+    static const char *const tops[] = { ".", "..", "...", "a", "", "/a", "a/b" };
+    for (size_t i = 0; i < sizeof(tops) / sizeof(tops[0]); i++) {
+        struct buffer blob = { 0 };
+        blob_of_pickle(tops[i], pickle.data, pickle.size, size, &blob);
+        compare_ways(blob.data, blob.size, &scratch, i);
+        buffer_release(&blob);
+    }
+    buffer_release(&pickle);
+    buffer_release(&scratch);
+}
+
+TEST(a_storage_over_the_next_member_is_seen)
+{
+    struct buffer scratch = { 0 };
+    for (uint8_t size = 8; size < 100; size++) {
+        struct buffer pickle = { 0 }, blob = { 0 };
+        uint64_t bytes;
+        pickle_tensor(DTYPE_U8, 1, (int64_t[]){ size }, true, &pickle, &bytes);
+        blob_of_pickle("top", pickle.data, pickle.size, 8, &blob);
+        uint8_t *name = memmem(blob.data, blob.size, "top/data/0", 10);
+        name = memmem(name + 10, (size_t)(blob.data + blob.size - name - 10), "top/data/0", 10);
+        assert_non_null(name);
+        name[-26] = name[-22] = size; /* of the directory */
+        compare_ways(blob.data, blob.size, &scratch, size);
+        buffer_release(&pickle);
+        buffer_release(&blob);
+    }
+    buffer_release(&scratch);
 }
 
 TEST(a_blob_that_is_no_tensor_is_an_item)
@@ -205,6 +433,11 @@ int main(void)
         cmocka_unit_test(no_cut_blob_is_taken_for_good),
         cmocka_unit_test(large_blobs_are_read_at_both_ends_only),
         cmocka_unit_test(a_tensor_as_torch_writes_it_takes_no_memory),
+        cmocka_unit_test(no_other_pickle_is_taken_for_a_tensor),
+        cmocka_unit_test(numbers_are_read_as_they_are_spelled),
+        cmocka_unit_test(more_dimensions_than_a_tensor_has_are_refused),
+        cmocka_unit_test(members_with_other_names_are_not_the_tensors),
+        cmocka_unit_test(a_storage_over_the_next_member_is_seen),
         cmocka_unit_test(a_blob_that_is_no_tensor_is_an_item),
         cmocka_unit_test(views_are_checked_against_their_storage),
     };

@@ -31,6 +31,15 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
         { "a name that nearly exists", "model.embed.weigth -> embed",
           "t:1:1: error: 'model.embed.weigth' is neither a weight of the source nor assigned before\n"
           "    1 | model.embed.weigth -> embed\n      | ^^^^^^^^^^^^^^^^^^\nhint: did you mean 'model.embed.weight'?\n" },
+        { "a letter too many", "layer.0.wx -> c",
+          "t:1:1: error: 'layer.0.wx' is neither a weight of the source nor assigned before\n"
+          "    1 | layer.0.wx -> c\n      | ^^^^^^^^^^\nhint: did you mean 'layer.0.w'?\n" },
+        { "letters that lack", "modelembed.weigh -> c",
+          "t:1:1: error: 'modelembed.weigh' is neither a weight of the source nor assigned before\n"
+          "    1 | modelembed.weigh -> c\n      | ^^^^^^^^^^^^^^^^\nhint: did you mean 'model.embed.weight'?\n" },
+        { "nothing that is near", "model.other_weighing -> c",
+          "t:1:1: error: 'model.other_weighing' is neither a weight of the source nor assigned before\n"
+          "    1 | model.other_weighing -> c\n      | ^^^^^^^^^^^^^^^^^^^^\n" },
         { "several errors in one run", "a ->\nb => c\na, b -> c, axis",
           "t:1:5: error: expected a name, found the end of the line\n    1 | a ->\n      |     ^\n"
           "t:2:4: error: unexpected character '>'\n    2 | b => c\n      |    ^\n"
@@ -66,6 +75,56 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
     };
     MAP_CASES_CHECK(cases, FORWARDS, make_source, print_diagnoses);
     MAP_CASES_CHECK(strict, STRICT, make_source, print_diagnoses);
+}
+
+static unsigned slow_distance(const char *a, const char *b)
+{
+    if (!*a || !*b)
+        return (unsigned)(strlen(a) + strlen(b));
+    if (*a == *b)
+        return slow_distance(a + 1, b + 1);
+    unsigned less = slow_distance(a + 1, b), more = slow_distance(a, b + 1), other = slow_distance(a + 1, b + 1);
+    less = less < more ? less : more;
+    return (less < other ? less : other) + 1;
+}
+
+static void random_name(uint64_t *seed, size_t least, char *out)
+{
+    size_t size = least + test_random(seed) % 4;
+    for (size_t i = 0; i < size; i++)
+        out[i] = "ab"[test_random(seed) % 2];
+    out[size] = '\0';
+}
+
+/* The first of the nearest names, of which a third of the letters may differ. */
+TEST(the_nearest_name_is_found)
+{
+    uint64_t seed = 5;
+    for (int round = 0; round < 300; round++) {
+        struct map_space space = { 0 };
+        char names[4][10], asked[10];
+        unsigned least = 100;
+        random_name(&seed, 4, asked);
+        for (int i = 0; i < 4; i++) {
+            do
+                random_name(&seed, 3, names[i]);
+            while (strcmp(names[i], asked) == 0 || map_space_find(&space, str_of(names[i])) != MAP_NONE);
+            add(&space, names[i], 1, 2, 0);
+            unsigned distance = slow_distance(asked, names[i]);
+            least = distance < least ? distance : least;
+        }
+        reshard_error err = { 0 };
+        CHECK_OK(map_space_seal(&space, &err));
+        struct str found = map_space_nearest(&space, str_of(asked));
+        unsigned distance = 100;
+        for (int i = 3; i >= 0; i--)
+            if (str_is(found, names[i]))
+                distance = slow_distance(asked, names[i]);
+        bool is_near = least <= strlen(asked) / 3;
+        if (is_near ? distance != least : found.size != 0)
+            fail_msg("round %d: '%.*s' for '%s', least distance %u", round, STR_ARG(found), asked, least);
+        map_space_release(&space);
+    }
 }
 
 /* What we take and Paddle's own engine does not: an error for who asks for the latter, a warning for others. */
@@ -173,6 +232,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_diagnosis_shows_place_line_caret_and_hint),
         cmocka_unit_test(what_paddles_engine_would_not_take_is_told),
+        cmocka_unit_test(the_nearest_name_is_found),
         cmocka_unit_test(many_diagnoses_are_counted),
         cmocka_unit_test(growth_is_limited),
     };

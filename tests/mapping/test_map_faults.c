@@ -67,8 +67,27 @@ TEST(every_allocation_may_fail)
     }
 }
 
+/* 70000 is beyond float16: no JSON has a number for what it becomes. */
+TEST(values_that_are_no_numbers_are_text)
+{
+    static const char space[] = "{\"tensors\":{\"a\":{\"dtype\":\"float32\",\"shape\":[2],\"data\":[7,70000]}}}";
+    reshard_error err = { 0 };
+    reshard_map_space *source = NULL;
+    reshard_map_output output = RESHARD_MAP_OUTPUT_INIT;
+    reshard_map_input input = RESHARD_MAP_INPUT_INIT;
+    CHECK_OK(reshard_map_space_describe(space, strlen(space), &source, &err));
+    input.text = "a -> b, dtype='float16'\n";
+    input.size = strlen(input.text);
+    input.source = source;
+    CHECK_OK(reshard_map_eval(&input, &output, &err));
+    if (!strstr(output.json, "[7.0,\"inf\"]"))
+        fail_msg("%s", output.json);
+    reshard_map_output_release(&output);
+    reshard_map_space_free(source);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_allocation_may_fail) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(values_that_are_no_numbers_are_text) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

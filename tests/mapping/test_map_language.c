@@ -3,6 +3,8 @@
 #include "check.h"
 #include "map_run.h"
 
+#include "mapping/map_pattern.h"
+
 static void add(struct map_space *space, const char *key, int rank, int64_t first, int64_t second)
 {
     int64_t shape[2] = { first, second };
@@ -156,6 +158,38 @@ TEST(several_placeholders_match_with_what_is_between_them)
     buffer_append_byte(&out, '\0');
     assert_non_null(strstr((char *)out.data, "l.3.experts.12.w -> m.12.of.3\n"));
     assert_null(strstr((char *)out.data, "expertx.12.w -> m"));
+    buffer_release(&out);
+    map_run_release(&run);
+    map_space_release(&source);
+}
+
+TEST(numbers_are_in_the_order_of_their_values)
+{
+    static const char *const ordered[] = { "0", "00", "01", "1", "7", "08", "9", "0009", "10", "010", "18446744073709551616" };
+    const int count = (int)(sizeof(ordered) / sizeof(*ordered));
+    for (int i = 0; i < count * count; i++) {
+        struct str a = str_of(ordered[i / count]), b = str_of(ordered[i % count]);
+        int order = map_digits_compare(a, b), back = map_digits_compare(b, a);
+        assert_true((order == 0) == (i / count == i % count) && (order < 0) == (back > 0));
+        if (strtold(ordered[i / count], NULL) < strtold(ordered[i % count], NULL))
+            assert_true(order < 0);
+    }
+}
+
+TEST(one_placeholder_twice_is_one_number)
+{
+    static const char *const keys[] = { "l.0.x.0", "l.0.x.1", "l.12.x.1", "l.12.x.12", "l.1.x.12" };
+    struct map_space source = { 0 };
+    struct map_run run;
+    struct buffer out = { 0 };
+    reshard_error err = { 0 };
+    for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+        add(&source, keys[i], 1, 2, 0);
+    CHECK_OK(map_space_seal(&source, &err));
+    CHECK_OK(map_run(&run, "l.$LAYER_ID.x.$LAYER_ID -> m.$LAYER_ID", &source, NULL, false, &err));
+    print_run(&run, NULL, FORWARDS, &out);
+    buffer_append_byte(&out, '\0');
+    assert_string_equal((char *)out.data, "l.0.x.0 -> m.0\nl.12.x.12 -> m.12\n");
     buffer_release(&out);
     map_run_release(&run);
     map_space_release(&source);
@@ -324,6 +358,8 @@ int main(void)
         cmocka_unit_test(braces_put_numbers_inside_names),
         cmocka_unit_test(placeholders_match_numbers_of_any_digits),
         cmocka_unit_test(several_placeholders_match_with_what_is_between_them),
+        cmocka_unit_test(numbers_are_in_the_order_of_their_values),
+        cmocka_unit_test(one_placeholder_twice_is_one_number),
         cmocka_unit_test(conditions_keep_or_drop_a_statement),
         cmocka_unit_test(conditions_read_backwards_ask_for_what_keys_come_from),
         cmocka_unit_test(optional_statements_need_their_first_name),

@@ -67,6 +67,21 @@ TEST(what_is_packed_comes_back)
     }
 }
 
+TEST(what_does_not_fit_its_numbers_is_not_packed)
+{
+    const struct mapping_text long_text = { "long", { "", UINT32_MAX }, false };
+    struct mapping_options all[] = { everything, everything, everything, everything };
+    struct buffer bytes = { 0 };
+    all[0].constant_count = UINT32_MAX;
+    all[1].config = long_text.text;
+    all[2].texts = &long_text;
+    all[2].text_count = 1;
+    all[3].rules_text = &long_text;
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        assert_false(mapping_pack(&all[i], &bytes));
+    assert_int_equal(bytes.size, 0);
+}
+
 /* Each prefix, copied so that what lies behind it is nobody's, and one byte too many. */
 TEST(bytes_of_another_length_are_malformed)
 {
@@ -138,6 +153,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_packed_comes_back),
+        cmocka_unit_test(what_does_not_fit_its_numbers_is_not_packed),
         cmocka_unit_test(bytes_of_another_length_are_malformed),
         cmocka_unit_test(what_no_mapping_says_is_malformed),
         cmocka_unit_test(names_with_a_zero_byte_are_malformed),

@@ -101,21 +101,51 @@ TEST(a_buffer_ends_behind_the_parameter_that_fills_it)
     assert_int_equal(moved[2].part, 128);
 }
 
+/* A full buffer, one of another type behind it, and more of the first type. */
+TEST(a_buffer_goes_on_behind_other_types)
+{
+    struct sharded_parameter parameters[] = { { .elements = SHARDING_BUFFER_BYTES, .dtype = DTYPE_F32 },
+                                              { .elements = 64, .dtype = DTYPE_BF16 },
+                                              { .elements = 64, .dtype = DTYPE_BF16 },
+                                              { .elements = 64, .dtype = DTYPE_F32 },
+                                              { .elements = 64, .dtype = DTYPE_F32 } };
+    static const int64_t starts[] = { 0, 0, 128, 0, 64 };
+    CHECK_OK(sharding_assign(SHARDING_1_V2, 1, SHARDING_SEGMENT, parameters, 5, &err));
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(parameters[i].start, starts[i]);
+}
+
+TEST(sizes_beyond_63_bits_are_refused)
+{
+    static const int64_t wide[] = { INT64_MAX, INT64_MAX - 1000, INT64_MAX / 2 };
+    for (enum sharding_stage stage = SHARDING_1_V2; stage <= SHARDING_3; stage++) {
+        for (int i = 0; i < 3; i++) {
+            struct sharded_parameter parameters[2];
+            bool fits = stage == SHARDING_2 || (stage == SHARDING_3 && i == 2);
+            fill(parameters, wide + i, 1, DTYPE_F32);
+            parameters[1] = parameters[0];
+            assert_int_equal(sharding_assign(stage, 1024, SHARDING_SEGMENT, parameters, 2, &err), fits ? RESHARD_OK : RESHARD_ERR_LIMIT);
+        }
+    }
+}
+
 TEST(stage_3_cuts_only_large_parameters)
 {
-    static const int64_t elements[2] = { SHARDING_SEGMENT, SHARDING_SEGMENT + 1 };
-    struct sharded_parameter parameters[2];
+    static const int64_t elements[3] = { SHARDING_SEGMENT + 1, SHARDING_SEGMENT, SHARDING_SEGMENT + 1 };
+    struct sharded_parameter parameters[3];
     int64_t begin, end;
-    fill(parameters, elements, 2, DTYPE_BF16);
-    CHECK_OK(sharding_assign(SHARDING_3, 3, SHARDING_SEGMENT, parameters, 2, &err));
+    fill(parameters, elements, 3, DTYPE_BF16);
+    CHECK_OK(sharding_assign(SHARDING_3, 3, SHARDING_SEGMENT, parameters, 3, &err));
     for (uint32_t rank = 0; rank < 3; rank++) {
-        sharding_range(&parameters[0], rank, &begin, &end);
-        assert_true(begin == 0 && end == elements[0]);
+        sharding_range(&parameters[1], rank, &begin, &end);
+        assert_true(begin == 0 && end == elements[1]);
     }
     /* 2^20 + 1 padded to 128 elements, then to a multiple of 3: 1048704 = 3 x 349568 */
-    assert_int_equal(parameters[1].part, 349568);
-    sharding_range(&parameters[1], 2, &begin, &end);
-    assert_true(begin == 699136 && end == elements[1]);
+    for (uint32_t i = 0; i < 3; i += 2) {
+        assert_int_equal(parameters[i].part, 349568);
+        sharding_range(&parameters[i], 2, &begin, &end);
+        assert_true(begin == 699136 && end == elements[i]);
+    }
 }
 
 int main(void)
@@ -123,6 +153,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_goes_to_the_rank_with_least), cmocka_unit_test(stage_2_takes_parameters_as_they_come),
         cmocka_unit_test(buffers_are_cut_evenly),                  cmocka_unit_test(a_buffer_ends_behind_the_parameter_that_fills_it),
+        cmocka_unit_test(a_buffer_goes_on_behind_other_types),     cmocka_unit_test(sizes_beyond_63_bits_are_refused),
         cmocka_unit_test(stage_3_cuts_only_large_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
