@@ -153,7 +153,8 @@ static void fail_each_allocation(const char *pickle, size_t size)
 
 TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
 {
-    static const char many[] = "}(U\1a]" T "aU\1b](K\1](K\2" T "eeU\1a" T "u.", chain[] = "}(U\1b](K\1](K\2" T "eeu.";
+    static const char many[] = "}(U\1a]" T "aU\1b](K\1](K\2" T "eeU\1a" T "u.";
+    static const char chain[] = "}(U\1b](](](](](](](](](](](](](](](](](](](](" T "eeeeeeeeeeeeeeeeeeeeu.";
     fail_each_allocation(many, sizeof(many) - 1);
     fail_each_allocation(chain, sizeof(chain) - 1);
 }
