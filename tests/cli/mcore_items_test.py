@@ -181,6 +181,8 @@ def arguments_follow_the_layout(shell, fixtures):
     found = {name: args.get(name) for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size",
                                                "expert_tensor_parallel_size", "world_size", "data_parallel_size")}
     assert list(found.values()) == [2, 2, 2, 1, 8, 2], found
+    shell("convert", source, "files", "--to", "megatron", "--quiet")
+    assert (args["ckpt_format"], item(shell, "files", "args")["ckpt_format"]) == ("torch_dist", "torch")
 
 
 def a_reference_says_of_what_modules_the_model_is(shell, _):

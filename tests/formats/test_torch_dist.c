@@ -540,6 +540,22 @@ static int probe(const struct format_driver *driver, struct store *store)
 }
 
 /* metadata.json makes a torch_dist checkpoint; of the plain ones, the keys tell whose it is. */
+TEST(an_iteration_is_known_by_the_name_of_its_folder)
+{
+    static const struct {
+        const char *name;
+        bool is_one;
+    } cases[] = {
+        { "iter_0000010", true }, { "run/iter_7", true }, { "run/iter_7//", true }, { "release", true }, { "run/release/", true },
+        { "iter_", false }, { "iter_x7", false }, { "iter_7x", false }, { "iter_7/run", false }, { "iter7", false }, { "releases", false },
+    };
+    struct store *store = store_new_memory();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        if (mcore_is_iteration(store, cases[i].name) != cases[i].is_one)
+            fail_msg("'%s' is taken for %s", cases[i].name, cases[i].is_one ? "none" : "one");
+    store_free(store);
+}
+
 TEST(the_flavour_is_told_by_files_and_keys)
 {
     static const struct {
@@ -652,6 +668,7 @@ int main(void)
         cmocka_unit_test(classes_that_megatron_refuses_in_the_common_state_are_reported),
         cmocka_unit_test(what_no_torch_dist_checkpoint_may_be_is_refused),
         cmocka_unit_test(an_object_of_which_cells_are_missing_does_not_verify),
+        cmocka_unit_test(an_iteration_is_known_by_the_name_of_its_folder),
         cmocka_unit_test(the_flavour_is_told_by_files_and_keys),
         cmocka_unit_test(writing_survives_every_failed_allocation),
         cmocka_unit_test(a_failed_write_is_reported_and_leaves_no_target),

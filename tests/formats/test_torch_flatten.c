@@ -127,25 +127,36 @@ TEST(depth_needs_no_stack)
     buffer_release(&out);
 }
 
-TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
+static void fail_each_allocation(const char *pickle, size_t size)
 {
-    static const char pickle[] = "}(U\1a]" T "aU\1b](K\1](K\2" T "eeU\1a" T "u.";
     struct value_graph graph = { 0 };
     struct pickle_report report;
     unsigned long nth = 0;
     bool was_hit;
-    CHECK_OK(pickle_parse(pickle, sizeof(pickle) - 1, 0, &limits_default, &graph, &report, &err));
+    CHECK_OK(pickle_parse(pickle, size, 0, &limits_default, &graph, &report, &err));
     assert_true(value_walk(graph.root, graph.count, NULL, mark_tensors, NULL, NULL));
+    struct buffer all = { 0 };
+    CHECK_OK(torch_flatten(&graph, &limits_default, write_leaf, &all, &err));
     do {
         struct buffer out = { 0 };
         fail_malloc_at(++nth);
         reshard_status status = torch_flatten(&graph, &limits_default, write_leaf, &out, &err);
         was_hit = fail_malloc_was_hit();
         assert_true(status == RESHARD_OK || (was_hit && status == RESHARD_ERR_MEMORY)); /* an arena may do with less */
+        assert_true(status || out.failed || str_equal(buffer_str(&out), buffer_str(&all)));
         buffer_release(&out);
     } while (was_hit);
     assert_true(nth > 10);
+    buffer_release(&all);
     value_graph_release(&graph);
+}
+
+TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
+{
+    static const char many[] = "}(U\1a]" T "aU\1b](K\1](K\2" T "eeU\1a" T "u.";
+    static const char chain[] = "}(U\1b](](](](](](](](](](](](](](](](](](](](" T "eeeeeeeeeeeeeeeeeeeeu.";
+    fail_each_allocation(many, sizeof(many) - 1);
+    fail_each_allocation(chain, sizeof(chain) - 1);
 }
 
 int main(void)
