@@ -88,6 +88,9 @@ TEST(values_that_are_no_numbers_are_text)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(values_that_are_no_numbers_are_text) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(values_that_are_no_numbers_are_text),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
