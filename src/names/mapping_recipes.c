@@ -327,18 +327,19 @@ static bool boxes_of(const struct composer *composer, uint32_t middle, bool is_r
     const struct recipe_chain *chain = composer->chain;
     uint32_t begin = is_read ? composer->first_read[middle] : chain->before->first[middle];
     uint32_t end = is_read ? composer->first_read[middle + 1] : chain->before->first[middle + 1];
-    size_t rank = (size_t)chain->middle[middle].rank;
-    *boxes = array_new((size_t)(end - begin), sizeof(**boxes));
-    *vectors = array_new((size_t)(end - begin) * rank, sizeof(**vectors));
+    const size_t rank = (size_t)chain->middle[middle].rank, count = end - begin;
+    *boxes = array_new(count, sizeof(**boxes));
+    *vectors = array_new(count * rank, sizeof(**vectors));
     if (!*boxes || !*vectors)
         return false;
-    for (uint32_t i = begin; i < end; i++) {
-        const struct recipe *recipe = is_read ? &chain->after->recipes[composer->reads[i]] : &chain->before->recipes[i];
-        int64_t *extent = *vectors + (size_t)(i - begin) * rank;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t number = begin + i;
+        const struct recipe *recipe = is_read ? &chain->after->recipes[composer->reads[number]] : &chain->before->recipes[number];
+        int64_t *extent = *vectors + i * rank;
         if (is_read)
             recipe_source_extent(recipe, (int)rank, extent);
-        (*boxes)[i - begin] =
-            (struct join_box){ is_read ? recipe->source_start : recipe->target_start, is_read ? extent : recipe->extent, i };
+        (*boxes)[i] =
+            (struct join_box){ is_read ? recipe->source_start : recipe->target_start, is_read ? extent : recipe->extent, number };
     }
     return true;
 }

@@ -164,6 +164,25 @@ static reshard_status diff_mapped(reshard_error *err)
     return status;
 }
 
+static int stats_told(size_t tensor, const reshard_tensor_stats *stats, void *context)
+{
+    (void)tensor;
+    *(uint64_t *)context += stats->count;
+    return 0;
+}
+
+static reshard_status stats_once(reshard_error *err)
+{
+    reshard_checkpoint *checkpoint = NULL;
+    uint64_t count = 0;
+    reshard_status status = reshard_open(source_path, NULL, &checkpoint, err);
+    if (!status)
+        status = reshard_stats(checkpoint, NULL, NULL, stats_told, &count, err);
+    assert_true(status || count > 0);
+    reshard_close(checkpoint);
+    return status;
+}
+
 /*
  * A run that succeeded leaves the whole target, one that failed none: or, if only the last sync failed, after the rename, the whole.
  */
@@ -191,6 +210,7 @@ static const struct {
     { "convert to torch-dcp", convert_dcp, target_path },
     { "convert through mappings", convert_mapped, target_path },
     { "plan with rules", plan_related, NULL }, { "diff through a mapping", diff_mapped, NULL },
+    { "statistics", stats_once, NULL },
 };
 
 static unsigned expected_sum(void)

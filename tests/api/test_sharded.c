@@ -525,6 +525,16 @@ TEST(objects_fill_their_grid)
         object.global_offset = &outside;
         CHECK_FAILS(reshard_sharded_add_object(held, &object, &err), RESHARD_ERR_USAGE);
     }
+    static const int64_t grids[][2] = { { -1, 3 }, { 3, -1 }, { INT64_C(1) << 40, INT64_C(1) << 40 } };
+    object.rank = 2;
+    for (size_t i = 0; i < sizeof(grids) / sizeof(grids[0]); i++) {
+        object.global_shape = grids[i];
+        object.global_offset = (const int64_t[]){ 0, 0 };
+        CHECK_FAILS(reshard_sharded_add_object(held, &object, &err), RESHARD_ERR_USAGE);
+        assert_non_null(strstr(err.message, "its grid has a negative extent or too many cells"));
+    }
+    object.rank = 1;
+    object.global_shape = shape;
     const int64_t last = 2, other = 1;
     object.global_offset = &last;
     object.replica_ids = &other;

@@ -67,6 +67,8 @@ static const struct sample scalars[] = {
     { P("T\x02\x00\x00\x00hi."), "'hi'" },
     { P("U\x02hi."), "'hi'" },
     { P("Vh\\u00e9\\U0001f600\\\\u\n."), "'h\xc3\xa9\xf0\x9f\x98\x80\\\\\\\\u'" },
+    { P("Vxu0041\n."), "'xu0041'" },
+    { P("V\\U0010ffff\n."), "'\xf4\x8f\xbf\xbf'" },
     { P("X\x02\x00\x00\x00\xc3\xa9."), "'\xc3\xa9'" },
     { P("\x8c\x01x."), "'x'" },
     { P("\x8d\x01\x00\x00\x00\x00\x00\x00\x00x."), "'x'" },
@@ -388,6 +390,7 @@ TEST(every_limit_is_named)
         { "pickle_string_bytes", 2, { P("C\x03" "abc."), "" } },
         { "bigint_bytes", 8, { P("\x8a\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01."), "" } },
         { "bigint_bytes", 8, { P("L10000000000000000000000000000000\n."), "" } },
+        { "bigint_bytes", 1, { P("L128\n."), "" } },
         { "memo_gap", 10, { P("Nq\x20."), "" } },
         { "memo_gap", 1000000, { P("Nr\xff\xff\xff\xff."), "" } },
     };
@@ -400,6 +403,12 @@ TEST(every_limit_is_named)
         assert_non_null(strstr(err.message, cases[i].name));
         value_graph_release(&graph);
     }
+    struct limits one_byte = limits_default;
+    struct value_graph graph = { 0 };
+    reshard_error err = { 0 };
+    one_byte.bigint_bytes = 1;
+    CHECK_OK(parse(P("L127\n."), &one_byte, &graph, NULL, &err));
+    value_graph_release(&graph);
 }
 
 /* Naming a class is cheap to write: the memory that it costs must not be many times the file's. */

@@ -56,6 +56,24 @@ TEST(layers_are_where_megatron_puts_them)
     }
 }
 
+/* Not known, or nonsense: all layers are in one stage. Without memory that is said. */
+TEST(stages_that_are_not_known_are_one)
+{
+    static const int64_t numbers[] = { U, 0, -3, 1 };
+    for (int i = 0; i < 16; i++) {
+        struct arena arena = { 0 }, full = { .bytes_max = 1 };
+        struct training_args args;
+        struct pipeline_split pipeline;
+        reshard_error err = { 0 };
+        training_args_read(NULL, &args);
+        args.num_layers = 6, args.pp = numbers[i / 4], args.vp = numbers[i % 4];
+        CHECK_FAILS(pipeline_split_make(&args, &full, &pipeline, &err), RESHARD_ERR_MEMORY);
+        CHECK_OK(pipeline_split_make(&args, &arena, &pipeline, &err));
+        assert_true(pipeline.pp == 1 && pipeline.vp == 1 && pipeline.counts[0] == 6);
+        arena_release(&arena);
+    }
+}
+
 TEST(what_cannot_be_placed_says_what_would_work)
 {
     static const struct {
@@ -74,7 +92,19 @@ TEST(what_cannot_be_placed_says_what_would_work)
         { 4, 2, 1, U, "E(t*9999999|)*99999999999tL", RESHARD_ERR_FORMAT, "cannot be read", "" },
         { 4, 2, 1, U, "Et*1000000000|tL", RESHARD_ERR_FORMAT, "cannot be read", "" },
         { U, 2, 1, U, "", RESHARD_ERR_UNSUPPORTED, "number of layers is not known", "" },
+        { -2, 2, 1, U, "", RESHARD_ERR_UNSUPPORTED, "number of layers is not known", "" },
+        { INT64_C(1) << 31, 2, 1, U, "", RESHARD_ERR_UNSUPPORTED, "number of layers is not known", "" },
+        { INT32_MAX, 1, 1, U, "", RESHARD_OK, "", "" },
         { 4, 65536, 2, U, "", RESHARD_ERR_LIMIT, "pipeline stages", "" },
+        { 4, 65537, 1, U, "", RESHARD_ERR_LIMIT, "pipeline stages", "" },
+        { 4, 1, 65537, U, "", RESHARD_ERR_LIMIT, "pipeline stages", "" },
+        { 4, INT64_C(1) << 62, 4, U, "", RESHARD_ERR_LIMIT, "pipeline stages", "" },
+        { 4, 4, INT64_C(1) << 62, U, "", RESHARD_ERR_LIMIT, "pipeline stages", "" },
+        { 0, 1, 1, U, "", RESHARD_OK, "", "" },
+        { 4, INT64_C(1) << 32, INT64_C(1) << 32, U, "", RESHARD_ERR_LIMIT, "pipeline stages", "" },
+        { 65536, 256, 256, U, "", RESHARD_OK, "", "" },
+        { 65536, 65536, 1, U, "", RESHARD_OK, "", "" },
+        { 65536, 1, 65536, U, "", RESHARD_OK, "", "" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct arena arena = { 0 };
@@ -181,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_where_megatron_puts_them),
+        cmocka_unit_test(stages_that_are_not_known_are_one),
         cmocka_unit_test(what_cannot_be_placed_says_what_would_work),
         cmocka_unit_test(rank_folders_have_two_and_three_digits),
         cmocka_unit_test(every_rank_of_the_least_world_has_a_folder),
