@@ -9,13 +9,6 @@
 
 #include <unistd.h>
 
-/* Those are all tried, and behind them some. */
-#ifdef __SANITIZE_ADDRESS__
-#define EACH_MAX 200
-#else
-#define EACH_MAX 2400
-#endif
-
 static const struct {
     const char *source, *to, *layout, *option;
 } cases[] = {
@@ -61,7 +54,7 @@ static unsigned long fail_step(size_t number, const char *source, reshard_checkp
     do {
         reshard_error err = { 0 };
         reshard_checkpoint *opened = NULL;
-        fail_at(nth = nth < EACH_MAX ? nth + 1 : fail_next(nth));
+        fail_at(nth = fail_next(nth));
         reshard_status status = checkpoint ? plan(checkpoint, number, &err) : reshard_open(source, NULL, &opened, &err);
         was_hit = fail_malloc_was_hit();
         bool is_told = status == RESHARD_ERR_MEMORY || (!status && may_do_with_less);
