@@ -15,6 +15,6 @@ for test in json.load(sys.stdin):
     if "--outcomes" in command and (len(sys.argv) < 2 or test["name"].split()[-1] in sys.argv[1:]):
         print(shlex.join(["--record" if word == "--outcomes" else word for word in command]))' "$@" |
     while read -r command; do
-        eval "$command" | grep '^not ok' && exit 1
+        if eval "$command" | grep '^not ok'; then exit 1; fi
     done
 git diff --stat -- fuzz/outcomes
