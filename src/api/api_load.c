@@ -82,15 +82,16 @@ static void load_release(struct load_call *call)
     free(call->missing);
 }
 
-/* The key of an item that is an object's cell: without the cell. */
-static bool object_item_key(struct str name, struct str *key)
+/* Whether an item is an object's cell, and its key without the cell. */
+static reshard_status object_item_key(struct str name, bool *is_object, struct str *key, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct sharded_object object;
-    bool is_object = !sharded_object_of_key(name, &arena, &object, NULL);
+    reshard_status status = sharded_object_of_key(name, &arena, &object, NULL);
+    *is_object = !status;
     *key = object.key;
     arena_release(&arena);
-    return is_object;
+    return status == RESHARD_ERR_MEMORY ? error_set_memory(err) : RESHARD_OK;
 }
 
 static struct str item_key(const reshard_checkpoint *checkpoint, size_t index)
@@ -123,12 +124,13 @@ static bool mapped_collect(struct load_call *call)
 
 static reshard_status stored_collect(struct load_call *call, reshard_error *err)
 {
-    bool is_good = !call->named || mapped_collect(call);
+    bool is_good = !call->named || mapped_collect(call), is_object;
     struct str key;
     for (size_t i = 0; is_good && !call->named && i < reshard_tensor_count(call->checkpoint); i++)
         is_good = name_map_intern(&call->stored, tensor_key(call->checkpoint, i), NULL) != NAME_NONE;
     for (size_t i = 0; is_good && i < reshard_item_count(call->checkpoint); i++) {
-        if (object_item_key(item_key(call->checkpoint, i), &key))
+        is_good = !object_item_key(item_key(call->checkpoint, i), &is_object, &key, err);
+        if (is_good && is_object)
             is_good = name_map_intern(&call->stored, key, NULL) != NAME_NONE;
     }
     return is_good ? RESHARD_OK : error_set_memory(err);
@@ -554,9 +556,12 @@ static reshard_status common_result(const reshard_checkpoint *checkpoint, reshar
         struct str key;
         char *json;
         size_t size;
-        if (object_item_key(value.key, &key))
+        bool is_object;
+        status = object_item_key(value.key, &is_object, &key, err);
+        if (!status && is_object)
             continue;
-        status = reshard_item_json(checkpoint, i, &json, &size, err);
+        if (!status)
+            status = reshard_item_json(checkpoint, i, &json, &size, err);
         if (status)
             break;
         value.json = (struct str){ json, size };
@@ -690,8 +695,11 @@ API_EXPORT reshard_status reshard_sharded_metadata(const reshard_checkpoint *che
         status = tensor_metadata(checkpoint, i, made, err);
     for (size_t i = 0; i < reshard_item_count(checkpoint) && !status; i++) {
         struct sharded_object object;
-        if (!sharded_object_of_key(item_key(checkpoint, i), &made->dict.arena, &object, NULL))
+        reshard_status found = sharded_object_of_key(item_key(checkpoint, i), &made->dict.arena, &object, NULL);
+        if (!found)
             status = sharded_add_object(&made->dict, &object, err);
+        else if (found == RESHARD_ERR_MEMORY)
+            status = error_set_memory(err);
     }
     if (!status)
         status = common_result(checkpoint, made, err);

@@ -307,18 +307,17 @@ bool sharded_object_key(const struct sharded_object *object, struct buffer *out)
     return !out->failed;
 }
 
-static bool take_numbers(struct str text, struct arena *arena, int *rank, const int64_t **out)
+/* How many numbers there are, RANK_MAX at most; -1: it is no list of them. */
+static int read_numbers(struct str text, int64_t numbers[RANK_MAX])
 {
-    int64_t numbers[RANK_MAX];
-    *rank = 0;
+    int count = 0;
     while (text.size) {
         uint64_t number;
-        if (*rank == RANK_MAX || !str_to_u64(str_take(&text, '.'), &number) || number > INT64_MAX)
-            return false;
-        numbers[(*rank)++] = (int64_t)number;
+        if (count == RANK_MAX || !str_to_u64(str_take(&text, '.'), &number) || number > INT64_MAX)
+            return -1;
+        numbers[count++] = (int64_t)number;
     }
-    *out = numbers;
-    return sharded_keep(arena, (size_t)*rank, out);
+    return count;
 }
 
 reshard_status sharded_object_of_key(struct str text, struct arena *arena, struct sharded_object *out, reshard_error *err)
@@ -327,15 +326,17 @@ reshard_status sharded_object_of_key(struct str text, struct arena *arena, struc
     while (slash > 0 && text.data[slash - 1] != '/')
         slash--;
     struct str rest = { text.data + slash, text.size - slash }, head = str_take(&rest, '_'), offset = str_take(&rest, '_');
-    int rank;
-    *out = (struct sharded_object){ .key = { text.data, slash ? slash - 1 : 0 } };
-    bool is_good = slash > 1 && str_is(head, "shard") && take_numbers(offset, arena, &rank, &out->offset) &&
-                   take_numbers(rest, arena, &out->rank, &out->shape) && out->rank == rank;
+    int64_t place[RANK_MAX], shape[RANK_MAX];
+    const int rank = slash > 1 && str_is(head, "shard") ? read_numbers(offset, place) : -1;
+    bool is_good = rank >= 0 && read_numbers(rest, shape) == rank;
     for (int i = 0; is_good && i < rank; i++)
-        is_good = out->offset[i] < out->shape[i];
-    return is_good ? RESHARD_OK
-                   : error_set(err, RESHARD_ERR_USAGE, "'%.*s' is no key of an object: KEY/shard_OFFSET_SHAPE, as in 'rng/shard_0.1_2.2'",
-                               STR_ARG(text));
+        is_good = place[i] < shape[i];
+    *out = (struct sharded_object){ .key = { text.data, slash ? slash - 1 : 0 }, .rank = rank, .offset = place, .shape = shape };
+    if (!is_good)
+        return error_set(err, RESHARD_ERR_USAGE, "'%.*s' is no key of an object: KEY/shard_OFFSET_SHAPE, as in 'rng/shard_0.1_2.2'",
+                         STR_ARG(text));
+    bool is_kept = sharded_keep(arena, (size_t)rank, &out->offset) && sharded_keep(arena, (size_t)rank, &out->shape);
+    return is_kept ? RESHARD_OK : error_set_memory(err);
 }
 
 /* Gives every key of a tensor or object to change, which returns the key's new prefix in *prefix, and in *cut how much of it goes. */
