@@ -9,17 +9,25 @@
 
 static uint64_t outcome = FNV_START;
 
-void outcome_bytes(const void *bytes, size_t size)
+uint64_t outcome_hash(uint64_t hash, const void *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++)
-        outcome = (outcome ^ ((const uint8_t *)bytes)[i]) * FNV_FACTOR;
+        hash = (hash ^ ((const uint8_t *)bytes)[i]) * FNV_FACTOR;
+    return hash;
+}
+
+void outcome_bytes(const void *bytes, size_t size)
+{
+    outcome = outcome_hash(outcome, bytes, size);
     outcome_number(size);
 }
 
 void outcome_number(uint64_t number)
 {
-    for (int i = 0; i < 64; i += 8)
-        outcome = (outcome ^ (number >> i & 255)) * FNV_FACTOR;
+    uint8_t bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (uint8_t)(number >> 8 * i);
+    outcome = outcome_hash(outcome, bytes, sizeof(bytes));
 }
 
 void outcome_text(struct str text)

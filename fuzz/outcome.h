@@ -11,6 +11,9 @@
 #include "catalog/catalog.h"
 #include "reshard/error.h"
 
+/* A hash with more bytes behind those that it is of. */
+uint64_t outcome_hash(uint64_t hash, const void *bytes, size_t size);
+
 /* Adds to the outcome of the input that is being run. err as the call left it that gave the status, which is returned. */
 reshard_status outcome_status(reshard_status status, const reshard_error *err);
 void outcome_number(uint64_t number);

@@ -8,6 +8,8 @@
  */
 #include "outcome.h"
 
+#include "base/cursor.h"
+
 #include <errno.h>
 #include <fts.h>
 #include <stdint.h>
@@ -35,19 +37,36 @@ struct replay_state {
 static char *recorded;
 static FILE *recording;
 
-static char *read_text(const char *path)
+/* NULL: it cannot be read, or is_large. Exactly as much memory as bytes, so that a read past the end is seen. */
+static uint8_t *read_file(const char *path, size_t size_max, size_t *size, int *is_large)
 {
     FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = file ? open_memstream(&text, &size) : NULL;
-    if (!out)
-        return NULL;
-    fputc('\n', out);
-    for (int c; (c = fgetc(file)) != EOF;)
-        fputc(c, out);
-    fclose(file);
-    return fclose(out) ? NULL : text;
+    long end = file && !fseek(file, 0, SEEK_END) ? ftell(file) : -1;
+    *is_large = end > (long)size_max;
+    uint8_t *bytes = end < 0 || *is_large || fseek(file, 0, SEEK_SET) ? NULL : malloc(end ? (size_t)end : 1);
+    *size = (size_t)end;
+    if (bytes && fread(bytes, 1, *size, file) != *size) {
+        free(bytes);
+        bytes = NULL;
+    }
+    if (file)
+        fclose(file);
+    return bytes;
+}
+
+static char *read_text(const char *path)
+{
+    size_t size;
+    int is_large;
+    uint8_t *bytes = read_file(path, PACK_BYTES_MAX, &size, &is_large);
+    char *text = bytes ? malloc(size + 2) : NULL;
+    if (text) {
+        text[0] = '\n';
+        memcpy(text + 1, bytes, size);
+        text[size + 1] = '\0';
+    }
+    free(bytes);
+    return text;
 }
 
 /* The last two parts of the path given, which tell a corpus from another, and what is below it. */
@@ -84,23 +103,6 @@ static void replay_input(const uint8_t *bytes, size_t size, const char *root, co
     state->files++;
 }
 
-/* NULL: it cannot be read, or is_large. Exactly as much memory as bytes, so that a read past the end is seen. */
-static uint8_t *read_file(const char *path, size_t size_max, size_t *size, int *is_large)
-{
-    FILE *file = fopen(path, "rb");
-    long end = file && !fseek(file, 0, SEEK_END) ? ftell(file) : -1;
-    *is_large = end > (long)size_max;
-    uint8_t *bytes = end < 0 || *is_large || fseek(file, 0, SEEK_SET) ? NULL : malloc(end ? (size_t)end : 1);
-    *size = (size_t)end;
-    if (bytes && fread(bytes, 1, *size, file) != *size) {
-        free(bytes);
-        bytes = NULL;
-    }
-    if (file)
-        fclose(file);
-    return bytes;
-}
-
 static int replay_file(const char *root, const char *path, struct replay_state *state)
 {
     size_t size;
@@ -116,27 +118,26 @@ static int replay_file(const char *root, const char *path, struct replay_state *
 /* Its inputs are called PATH#0, PATH#1, ... */
 static int replay_pack(const char *path, struct replay_state *state)
 {
-    size_t size, at = 0;
+    size_t size;
     int is_large, number = 0;
     uint8_t *packed = read_file(path, PACK_BYTES_MAX, &size, &is_large), *bytes = malloc(PACK_BYTES_MAX);
-    size_t end = packed && bytes ? ZSTD_decompress(bytes, PACK_BYTES_MAX, packed, size) : 0;
+    const size_t end = packed && bytes ? ZSTD_decompress(bytes, PACK_BYTES_MAX, packed, size) : 0;
+    struct cursor pack = cursor_over(bytes, ZSTD_isError(end) ? 0 : end);
+    struct str content;
+    uint32_t length;
     free(packed);
-    if (ZSTD_isError(end))
-        end = 0;
-    while (end - at >= 4) {
-        size = bytes[at] | (size_t)bytes[at + 1] << 8 | (size_t)bytes[at + 2] << 16 | (size_t)bytes[at + 3] << 24;
-        uint8_t *input = size <= end - at - 4 ? malloc(size ? size : 1) : NULL;
+    while (cursor_u32le(&pack, &length) && cursor_bytes(&pack, length, &content)) {
+        uint8_t *input = malloc(length ? length : 1);
         char name[PATH_BYTES];
         if (!input)
-            break;
+            abort();
         snprintf(name, sizeof(name), "%s#%d", path, number++);
-        memcpy(input, bytes + at + 4, size);
-        replay_input(input, size, path, name, state);
+        memcpy(input, content.data, length);
+        replay_input(input, length, path, name, state);
         free(input);
-        at += 4 + size;
     }
     free(bytes);
-    return end == 0 || at != end;
+    return number == 0 || cursor_left(&pack) != 0;
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b)

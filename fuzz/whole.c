@@ -114,8 +114,7 @@ static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset,
 {
     (void)tensor, (void)offset, (void)is_last, (void)err;
     uint64_t *hash = context;
-    for (size_t i = 0; i < size; i++)
-        *hash = (*hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001B3);
+    *hash = outcome_hash(*hash, bytes, size);
     return RESHARD_OK;
 }
 

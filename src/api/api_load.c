@@ -82,18 +82,6 @@ static void load_release(struct load_call *call)
     free(call->missing);
 }
 
-/* Whether an item is an object's cell, and its key without the cell. */
-static reshard_status object_item_key(struct str name, bool *is_object, struct str *key, reshard_error *err)
-{
-    struct arena arena = { 0 };
-    struct sharded_object object;
-    reshard_status status = sharded_object_of_key(name, &arena, &object, NULL);
-    *is_object = !status;
-    *key = object.key;
-    arena_release(&arena);
-    return status == RESHARD_ERR_MEMORY ? error_set_memory(err) : RESHARD_OK;
-}
-
 static struct str item_key(const reshard_checkpoint *checkpoint, size_t index)
 {
     reshard_item item = RESHARD_ITEM_INIT;
@@ -124,13 +112,12 @@ static bool mapped_collect(struct load_call *call)
 
 static reshard_status stored_collect(struct load_call *call, reshard_error *err)
 {
-    bool is_good = !call->named || mapped_collect(call), is_object;
+    bool is_good = !call->named || mapped_collect(call);
     struct str key;
     for (size_t i = 0; is_good && !call->named && i < reshard_tensor_count(call->checkpoint); i++)
         is_good = name_map_intern(&call->stored, tensor_key(call->checkpoint, i), NULL) != NAME_NONE;
     for (size_t i = 0; is_good && i < reshard_item_count(call->checkpoint); i++) {
-        is_good = !object_item_key(item_key(call->checkpoint, i), &is_object, &key, err);
-        if (is_good && is_object)
+        if (sharded_key_is_object(item_key(call->checkpoint, i), &key))
             is_good = name_map_intern(&call->stored, key, NULL) != NAME_NONE;
     }
     return is_good ? RESHARD_OK : error_set_memory(err);
@@ -556,12 +543,9 @@ static reshard_status common_result(const reshard_checkpoint *checkpoint, reshar
         struct str key;
         char *json;
         size_t size;
-        bool is_object;
-        status = object_item_key(value.key, &is_object, &key, err);
-        if (!status && is_object)
+        if (sharded_key_is_object(value.key, &key))
             continue;
-        if (!status)
-            status = reshard_item_json(checkpoint, i, &json, &size, err);
+        status = reshard_item_json(checkpoint, i, &json, &size, err);
         if (status)
             break;
         value.json = (struct str){ json, size };
@@ -694,12 +678,14 @@ API_EXPORT reshard_status reshard_sharded_metadata(const reshard_checkpoint *che
     for (size_t i = 0; i < reshard_tensor_count(checkpoint) && !status; i++)
         status = tensor_metadata(checkpoint, i, made, err);
     for (size_t i = 0; i < reshard_item_count(checkpoint) && !status; i++) {
+        const struct str name = item_key(checkpoint, i);
         struct sharded_object object;
-        reshard_status found = sharded_object_of_key(item_key(checkpoint, i), &made->dict.arena, &object, NULL);
-        if (!found)
+        struct str key;
+        if (!sharded_key_is_object(name, &key))
+            continue;
+        status = sharded_object_of_key(name, &made->dict.arena, &object, err);
+        if (!status)
             status = sharded_add_object(&made->dict, &object, err);
-        else if (found == RESHARD_ERR_MEMORY)
-            status = error_set_memory(err);
     }
     if (!status)
         status = common_result(checkpoint, made, err);

@@ -320,19 +320,34 @@ static int read_numbers(struct str text, int64_t numbers[RANK_MAX])
     return count;
 }
 
-reshard_status sharded_object_of_key(struct str text, struct arena *arena, struct sharded_object *out, reshard_error *err)
+/* The object's rank; -1: it is no such key. */
+static int object_key_read(struct str text, struct str *key, int64_t offset[RANK_MAX], int64_t shape[RANK_MAX])
 {
     size_t slash = text.size;
     while (slash > 0 && text.data[slash - 1] != '/')
         slash--;
-    struct str rest = { text.data + slash, text.size - slash }, head = str_take(&rest, '_'), offset = str_take(&rest, '_');
-    int64_t place[RANK_MAX], shape[RANK_MAX];
-    const int rank = slash > 1 && str_is(head, "shard") ? read_numbers(offset, place) : -1;
+    struct str rest = { text.data + slash, text.size - slash }, head = str_take(&rest, '_'), place = str_take(&rest, '_');
+    const int rank = slash > 1 && str_is(head, "shard") ? read_numbers(place, offset) : -1;
     bool is_good = rank >= 0 && read_numbers(rest, shape) == rank;
     for (int i = 0; is_good && i < rank; i++)
-        is_good = place[i] < shape[i];
-    *out = (struct sharded_object){ .key = { text.data, slash ? slash - 1 : 0 }, .rank = rank, .offset = place, .shape = shape };
-    if (!is_good)
+        is_good = offset[i] < shape[i];
+    *key = (struct str){ text.data, slash ? slash - 1 : 0 };
+    return is_good ? rank : -1;
+}
+
+bool sharded_key_is_object(struct str text, struct str *key)
+{
+    int64_t offset[RANK_MAX], shape[RANK_MAX];
+    return object_key_read(text, key, offset, shape) >= 0;
+}
+
+reshard_status sharded_object_of_key(struct str text, struct arena *arena, struct sharded_object *out, reshard_error *err)
+{
+    int64_t offset[RANK_MAX], shape[RANK_MAX];
+    struct str key;
+    const int rank = object_key_read(text, &key, offset, shape);
+    *out = (struct sharded_object){ .key = key, .rank = rank, .offset = offset, .shape = shape };
+    if (rank < 0)
         return error_set(err, RESHARD_ERR_USAGE, "'%.*s' is no key of an object: KEY/shard_OFFSET_SHAPE, as in 'rng/shard_0.1_2.2'",
                          STR_ARG(text));
     bool is_kept = sharded_keep(arena, (size_t)rank, &out->offset) && sharded_keep(arena, (size_t)rank, &out->shape);

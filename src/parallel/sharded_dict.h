@@ -89,6 +89,7 @@ reshard_status sharded_largest_chunk(const struct sharded_tensor *tensor, int64_
 
 /* KEY/shard_OFFSET_SHAPE, and back: the vectors lie in the arena. */
 bool sharded_object_key(const struct sharded_object *object, struct buffer *out);
+bool sharded_key_is_object(struct str text, struct str *key); /* *key: that of the object */
 reshard_status sharded_object_of_key(struct str text, struct arena *arena, struct sharded_object *out, reshard_error *err);
 
 /* Puts the prefix before each key of a tensor or object; takes `old`, with which each must begin, for another. */

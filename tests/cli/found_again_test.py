@@ -4,9 +4,7 @@
 
 usage: found_again_test.py --bin PATH --fixtures DIR
 """
-import argparse
 import json
-import pathlib
 import pickle
 import zipfile
 
@@ -65,14 +63,10 @@ def arrays_need_a_name_beside_others(shell, fixtures):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True)
-    parser.add_argument("--fixtures", required=True)
-    args = parser.parse_args()
-    fixtures = pathlib.Path(args.fixtures).resolve()
+    args = small_models.arguments()
     tests = (layers_are_compared_with_their_stack, members_without_a_name_are_left_out, scalars_are_on_every_rank, experts_need_version_1,
              arrays_need_a_name_beside_others)
-    return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, fixtures)) for test in tests])
+    return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 
 if __name__ == "__main__":

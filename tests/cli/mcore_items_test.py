@@ -4,9 +4,7 @@
 
 usage: mcore_items_test.py --bin PATH --fixtures DIR
 """
-import argparse
 import json
-import pathlib
 import random
 import shutil
 import struct
@@ -228,16 +226,12 @@ def flattened_matrices_are_refused(shell, fixtures):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True)
-    parser.add_argument("--fixtures", required=True)
-    args = parser.parse_args()
-    fixtures = pathlib.Path(args.fixtures).resolve()
+    args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
              arguments_follow_the_layout, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
              rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
-    return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, fixtures)) for test in tests])
+    return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 
 if __name__ == "__main__":

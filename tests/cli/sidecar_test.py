@@ -5,11 +5,9 @@ Prints TAP.
 
 usage: sidecar_test.py --bin PATH --fixtures DIR
 """
-import argparse
 import functools
 import hashlib
 import json
-import pathlib
 import struct
 
 import small_models
@@ -247,15 +245,12 @@ def ambiguous_names(work):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True)
-    parser.add_argument("--fixtures", required=True)
-    args = parser.parse_args()
-    fixtures = pathlib.Path(args.fixtures).resolve()
+    args = small_models.arguments()
     tests = [(f"{name}: wrong digests are found", functools.partial(wrong_digests, name=name)) for name in WRITTEN]
     tests += [(test.__doc__.splitlines()[0], test) for test in
               (lists, values_are_covered, paths_to_it, old_ones, stale_ones, without_files, in_the_way, odd_names, ambiguous_names)]
-    raise SystemExit(small_models.run(args.bin, [(name, lambda shell, test=test: test(Work(shell, fixtures))) for name, test in tests]))
+    over = [(name, lambda shell, test=test: test(Work(shell, args.fixtures))) for name, test in tests]
+    raise SystemExit(small_models.run(args.bin, over))
 
 
 main()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of the command share: a command in a folder, small models of different bytes, and TAP."""
+import argparse
 import json
 import os
 import pathlib
@@ -46,6 +47,14 @@ def write(path, shapes):
 
 def keys_must_be(found, expected):
     assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
+
+
+def arguments():
+    """`bin`, and `fixtures` as a path, which tests over both are called with."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--fixtures", required=True, type=lambda path: pathlib.Path(path).resolve())
+    return parser.parse_args()
 
 
 def run(binary, tests):
