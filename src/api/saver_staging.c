@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,10 +13,13 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "engine/engine.h"
 #include "kernels/copy.h"
 
 #define VALUE_ALIGNMENT 64
 #define SIZE_UNIT (UINT64_C(1) << 16)
+#define PAGES_PART (UINT64_C(32) << 20) /* that a thread asks for at once */
+#define PAGES_THREADS_MAX 8
 
 /* ---- memory ---- */
 
@@ -30,25 +35,76 @@ static reshard_status staging_make(struct saver_staging *staging, reshard_error 
     return RESHARD_OK;
 }
 
-/* Pages are there before they are written: without memory this fails, not the copying. */
+struct pages_work {
+    uint8_t *memory;
+    uint64_t size;
+    _Atomic uint64_t next;
+    _Atomic int failure; /* errno of one that failed */
+};
+
+static void *pages_take(void *context)
+{
+    struct pages_work *work = context;
+    for (uint64_t at; !work->failure && (at = atomic_fetch_add(&work->next, PAGES_PART)) < work->size;)
+        if (madvise(work->memory + at, work->size - at < PAGES_PART ? work->size - at : PAGES_PART, MADV_POPULATE_WRITE) < 0)
+            work->failure = errno;
+    return NULL;
+}
+
+/* Has the kernel make all pages, which zeroes them: as many threads do it as copy a checkpoint. */
+static int pages_make(uint8_t *memory, uint64_t size)
+{
+    const struct engine_options any_number = { 0 };
+    const uint64_t parts = (size + PAGES_PART - 1) / PAGES_PART;
+    const unsigned wanted = engine_threads(&any_number);
+    struct pages_work work = { .memory = memory, .size = size };
+    pthread_t threads[PAGES_THREADS_MAX];
+    unsigned started = 0;
+    while (started + 1 < wanted && started + 1 < parts && started < PAGES_THREADS_MAX &&
+           !pthread_create(&threads[started], NULL, pages_take, &work))
+        started++;
+    pages_take(&work);
+    for (unsigned i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    return work.failure;
+}
+
+/*
+ * Of a file that is that long already: pages that are there before they are written, for without memory this has to fail, not the copying.
+ * NULL: errno says why.
+ */
+static uint8_t *staging_map(int fd, uint64_t size)
+{
+    uint8_t *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    madvise(memory, size, MADV_HUGEPAGE);
+    int failure = pages_make(memory, size);
+    if (failure == EINVAL) /* Linux before 5.14 */
+        failure = fallocate(fd, 0, 0, (off_t)size) < 0 ? errno : 0;
+    if (!failure)
+        return memory;
+    munmap(memory, size);
+    errno = failure;
+    return NULL;
+}
+
+/* What is there stays as it is where more cannot be had. */
 static reshard_status staging_grow(struct saver_staging *staging, uint64_t size, reshard_error *err)
 {
     reshard_status status = staging_make(staging, err);
     if (status || size <= staging->size)
         return status;
     size = (size + SIZE_UNIT - 1) / SIZE_UNIT * SIZE_UNIT;
-    if (size > INT64_MAX / 2 || fallocate(staging->fd, 0, 0, (off_t)size) < 0) {
+    uint8_t *memory = size <= INT64_MAX / 2 && ftruncate(staging->fd, (off_t)size) == 0 ? staging_map(staging->fd, size) : NULL;
+    if (!memory) {
         error_set_errno(err, "%" PRIu64 " bytes of memory for copies", size);
+        fallocate(staging->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)staging->size, INT64_MAX - (off_t)staging->size);
         return RESHARD_ERR_IO;
     }
     if (staging->memory)
         munmap(staging->memory, staging->size);
-    staging->size = 0;
-    staging->memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, staging->fd, 0);
-    if (staging->memory == MAP_FAILED) {
-        staging->memory = NULL;
-        return error_set_errno(err, "%" PRIu64 " bytes of memory for copies", size);
-    }
+    staging->memory = memory;
     staging->size = size;
     return RESHARD_OK;
 }

@@ -8,10 +8,12 @@
 #include "test_folder.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -520,6 +522,69 @@ static void check_large(const char *path, float value)
     reshard_close(saved);
 }
 
+/* ---- memory for copies ---- */
+
+/* What the kernel answers who asks for pages: an errno, or 0 as it would. */
+static _Atomic int pages_answer;
+static _Atomic unsigned pages_asked;
+int __real_madvise(void *memory, size_t size, int advice);
+int __wrap_madvise(void *memory, size_t size, int advice);
+int __wrap_madvise(void *memory, size_t size, int advice)
+{
+    if (advice != MADV_POPULATE_WRITE)
+        return __real_madvise(memory, size, advice);
+    pages_asked++;
+    if (!pages_answer)
+        return __real_madvise(memory, size, advice);
+    errno = pages_answer;
+    return -1;
+}
+
+TEST(copies_that_get_no_memory_fail_before_anything_is_copied)
+{
+    struct large large;
+    struct model small;
+    struct save save;
+    reshard_saver *saver = saver_of(RESHARD_SAVER_THREAD, 0);
+    large_make(&large, 5);
+    model_make(&small, 2);
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &small, path_of("room")), NULL, &err));
+    CHECK_OK(reshard_saver_wait(saver, -1, &err));
+    pages_answer = ENOMEM;
+    CHECK_FAILS(reshard_saver_save(saver, save_of(&save, &large.model, path_of("no-room")), NULL, &err), RESHARD_ERR_IO);
+    assert_int_equal(err.sys_errno, ENOMEM);
+    assert_non_null(strstr(err.message, "bytes of memory for copies"));
+    assert_false(is_there(path_of("no-room")));
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &small, path_of("room-again")), NULL, &err)); /* what there was is enough */
+    CHECK_OK(reshard_saver_wait(saver, -1, &err));
+    check_saved(path_of("room-again"), 2);
+    pages_answer = EINVAL; /* a kernel that has no such advice */
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &large.model, path_of("old-kernel")), NULL, &err));
+    pages_answer = 0;
+    CHECK_OK(reshard_saver_close(saver, &err));
+    check_large(path_of("old-kernel"), 5);
+    large_release(&large);
+    reshard_shards_free(small.shards);
+}
+
+/* 64 MiB and the request behind them, by parts of 32 MiB. */
+TEST(pages_of_copies_are_asked_for_once)
+{
+    struct large large;
+    struct save save;
+    reshard_saver *saver = saver_of(RESHARD_SAVER_THREAD, 0);
+    large_make(&large, 6);
+    pages_asked = 0;
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(reshard_saver_save(saver, save_of(&save, &large.model, path_of("once")), NULL, &err));
+        CHECK_OK(reshard_saver_wait(saver, -1, &err));
+        assert_int_equal(pages_asked, 3);
+    }
+    CHECK_OK(reshard_saver_close(saver, &err));
+    check_large(path_of("once"), 6);
+    large_release(&large);
+}
+
 /* Files in the folder beside what is saved: a save is under way. */
 static bool is_being_written(void)
 {
@@ -712,6 +777,8 @@ int main(void)
         cmocka_unit_test(errors_come_out_of_the_next_call),
         cmocka_unit_test(requests_are_checked_at_once),
         cmocka_unit_test(the_program_must_be_there),
+        cmocka_unit_test(copies_that_get_no_memory_fail_before_anything_is_copied),
+        cmocka_unit_test(pages_of_copies_are_asked_for_once),
         cmocka_unit_test(a_killed_program_leaves_what_was_there),
         cmocka_unit_test(a_program_killed_between_saves_is_replaced),
         cmocka_unit_test(a_killed_job_has_its_save),
