@@ -47,8 +47,10 @@ reshard_status reader_append(const struct reader *reader, uint64_t offset, uint6
 {
     if (!range_fits(offset, size, reader->size))
         return ends_inside(reader, offset, size, err);
-    if (out->limit && (out->size > out->limit || size > out->limit - out->size))
-        return limit_error_bytes(err, (struct named_limit){ out->limit_name, out->limit, NULL }, "content", size);
+    if (out->limit && (out->size > out->limit || size > out->limit - out->size)) {
+        uint64_t wanted = size < UINT64_MAX - out->size ? out->size + size : UINT64_MAX;
+        return limit_error_bytes(err, (struct named_limit){ out->limit_name, out->limit, NULL }, "content", wanted);
+    }
     uint8_t *room = size > SIZE_MAX ? NULL : buffer_extend(out, (size_t)size);
     if (!room)
         return error_set_memory(err);

@@ -48,6 +48,12 @@ TEST(reader_append_checks_size_limit_and_memory)
     CHECK_OK(reader_append(&reader, 3, 4, &out, &err));
     assert_memory_equal(out.data, "123456", 6);
     CHECK_FAILS(reader_append(&reader, 0, 1, &out, &err), RESHARD_ERR_LIMIT);
+    assert_string_equal(err.message, "content: 7 bytes, at most 6 bytes are possible");
+    out.limit_name = "some-bytes";
+    CHECK_FAILS(reader_append(&reader, 0, 1, &out, &err), RESHARD_ERR_LIMIT);
+    assert_string_equal(err.message, "content: 7 bytes, the limit some-bytes is 6");
+    assert_string_equal(err.hint, "raise it with reshard_open_options.limits some-bytes=7");
+    out.limit_name = NULL;
     CHECK_FAILS(reader_append(&reader, 8, 3, &out, &err), RESHARD_ERR_FORMAT);
     assert_int_equal(out.size, 6);
     buffer_release(&out);

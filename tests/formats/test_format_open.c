@@ -82,6 +82,8 @@ TEST(a_forced_format_gets_the_last_word)
     CHECK_FAILS(format_open(store, "other", &options, &source, &err), RESHARD_ERR_FORMAT);
     options.format = "no-such-format";
     CHECK_FAILS(format_open(store, "file", &options, &source, &err), RESHARD_ERR_USAGE);
+    assert_string_equal(err.message, "unknown format 'no-such-format'");
+    assert_non_null(strstr(err.hint, "safetensors"));
     store_free(store);
 }
 

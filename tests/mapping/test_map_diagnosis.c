@@ -2,6 +2,7 @@
 /* What users are told: one row per text, with everything that is printed. */
 #include "check.h"
 #include "map_run.h"
+#include "mapping/map_permute.h"
 
 static void add(struct map_space *space, const char *key, int rank, int64_t first, int64_t second)
 {
@@ -66,6 +67,9 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
         { "an unquoted value", "a -> c, dtype=float32",
           "t:1:15: error: expected a number or a string, found 'float32'\n    1 | a -> c, dtype=float32\n      |               "
           "^^^^^^^\nhint: put the value in quotes\n" },
+        { "attributes beside a hole", "_ -> c, axis=1\n_ -> _, axis=0",
+          "t:1:9: warning: attributes mean nothing beside '_'\n    1 | _ -> c, axis=1\n      |         ^^^^\n"
+          "t:2:9: warning: attributes mean nothing beside '_'\n    2 | _ -> _, axis=0\n      |         ^^^^\n" },
         { "nothing is wrong", "a -> c # note\n`b` -> `x/y`\n", "" },
     };
     static const struct map_case strict[] = {
@@ -124,6 +128,27 @@ TEST(the_nearest_name_is_found)
         if (is_near ? distance != least : found.size != 0)
             fail_msg("round %d: '%.*s' for '%s', least distance %u", round, STR_ARG(found), asked, least);
         map_space_release(&space);
+    }
+}
+
+/* None, too many, one twice, one out of range. */
+TEST(a_permutation_has_every_axis_once)
+{
+    const struct {
+        int64_t values[4];
+        int count, rank;
+        bool is_one;
+        uint8_t axes[3];
+    } cases[] = {
+        { { 0 }, 0, 3, true, { 2, 1, 0 } },  { { 0 }, 0, 0, true, { 0 } },          { { 2, 0, 1 }, 3, 3, true, { 2, 0, 1 } },
+        { { 1, 0, 2 }, 3, 2, false, { 0 } }, { { 1, 0, 2 }, 2, 3, false, { 0 } },   { { 1, 1, 0 }, 3, 3, false, { 0 } },
+        { { 0, 1, 3 }, 3, 3, false, { 0 } }, { { 0, 1, -1 }, 3, 3, false, { 0 } },  { { 0 }, 1, 1, true, { 0 } },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint8_t axes[RANK_MAX];
+        assert_int_equal(map_permutation_of(cases[i].values, cases[i].count, cases[i].rank, axes), cases[i].is_one);
+        for (int k = 0; k < cases[i].rank && cases[i].is_one; k++)
+            assert_int_equal(axes[k], cases[i].axes[k]);
     }
 }
 
@@ -233,6 +258,7 @@ int main(void)
         cmocka_unit_test(a_diagnosis_shows_place_line_caret_and_hint),
         cmocka_unit_test(what_paddles_engine_would_not_take_is_told),
         cmocka_unit_test(the_nearest_name_is_found),
+        cmocka_unit_test(a_permutation_has_every_axis_once),
         cmocka_unit_test(many_diagnoses_are_counted),
         cmocka_unit_test(growth_is_limited),
     };

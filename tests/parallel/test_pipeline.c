@@ -28,6 +28,7 @@ TEST(layers_are_where_megatron_puts_them)
         { "layout text", 6, 4, 1, U, U, U, U, "Et|(tt|)*2tL", { 1, 2, 2, 1 } },
         { "layout text with an empty stage, virtual", 4, 2, 2, U, U, U, U, "Et|tt||tL", { 1, 2, 0, 1 } },
         { "layout text with counts and commas", 5, 2, 1, U, U, U, U, "E,t*3|t*2,L", { 3, 2 } },
+        { "a layout text with the highest digit", 19, 2, 1, U, U, U, U, "Et*9|t*9tL", { 9, 10 } },
         { "the last parts of a layout text may be another kind of layer", 3, 2, 1, U, U, U, U, "Ett|tmL", { 2, 1 } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
