@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shards of layers and of optimizer state: numbers of the documents, and the boxes of checkpoints that real frameworks wrote. */
 #include "check.h"
+#include "fail_malloc.h"
 
 #include "reshard/layers.h"
 
@@ -358,6 +359,37 @@ TEST(ranges_are_those_of_the_pieces)
     reshard_shards_free(model.shards);
 }
 
+/* Whichever allocation fails: told as that, nothing is added, and the next call does it. */
+TEST(shards_of_state_take_memory_or_fail_whole)
+{
+    struct gated_model model;
+    double average[4 * 2], norm[3];
+    reshard_optimizer optimizer = RESHARD_OPTIMIZER_INIT;
+    reshard_shards *list = list_new();
+    const reshard_optimizer_tensor tensors[] = {
+        { 1, { NULL, 0 }, NAME("exp_avg"), "float64", 2, V(4, 2), average, 0, 0, 0 },
+        { 2, { NULL, 0 }, NAME("exp_avg"), "float64", 1, V(3), norm, 0, 0, 0 },
+    };
+    unsigned long nth = 0;
+    bool is_hit;
+    gated_model_make(&model);
+    optimizer.model = model.shards;
+    optimizer.parameters = model.parameters;
+    optimizer.parameter_count = 3;
+    optimizer.tensors = tensors;
+    optimizer.tensor_count = 2;
+    do {
+        fail_malloc_at(++nth);
+        const reshard_status status = reshard_optimizer_shards(&optimizer, list, &err);
+        is_hit = fail_malloc_was_hit();
+        assert_int_equal(status, is_hit ? RESHARD_ERR_MEMORY : RESHARD_OK);
+        assert_int_equal(reshard_shards_count(list), is_hit ? 0 : 3);
+    } while (is_hit);
+    assert_true(nth > 10);
+    reshard_shards_free(list);
+    reshard_shards_free(model.shards);
+}
+
 /* w, l1.w, l1.b, as bfloat16 over 4 ranks. */
 TEST(sharding_v2_owns_ranges)
 {
@@ -670,6 +702,7 @@ int main(void)
         cmocka_unit_test(ids_are_first_places),
         cmocka_unit_test(state_has_the_boxes_of_its_parameter),
         cmocka_unit_test(ranges_are_those_of_the_pieces),
+        cmocka_unit_test(shards_of_state_take_memory_or_fail_whole),
         cmocka_unit_test(sharding_v2_owns_ranges),
         cmocka_unit_test(flat_units_give_intervals),
         cmocka_unit_test(paddles_layers_and_optimizers_cut_so),
