@@ -5,6 +5,7 @@
  * names.
  */
 #include "check.h"
+#include "fail_malloc.h"
 
 #include "reshard/plan.h"
 #include "reshard/sharded.h"
@@ -119,7 +120,8 @@ static int open_as(const char *path, int flags, void **object, struct stat *info
     if (flags & O_CREAT)
         make_parents(full);
     struct object *made = malloc(sizeof(*made));
-    assert_non_null(made);
+    if (!made)
+        return ENOMEM;
     made->fd = open(full, flags, 0666);
     if (made->fd < 0 || fstat(made->fd, info)) {
         number = errno;
@@ -552,8 +554,7 @@ static reshard_status read_all(const char *path)
         reshard_tensor tensor = RESHARD_TENSOR_INIT;
         CHECK_OK(reshard_tensor_at(opened, i, &tensor));
         void *values = malloc(tensor.bytes + 1);
-        assert_non_null(values);
-        status = reshard_read_into(opened, i, NULL, NULL, NULL, values, tensor.bytes, &err);
+        status = values ? reshard_read_into(opened, i, NULL, NULL, NULL, values, tensor.bytes, &err) : RESHARD_ERR_MEMORY;
         free(values);
     }
     reshard_close(opened);
@@ -575,6 +576,25 @@ TEST(reading_fails_where_a_call_does)
         assert_true(status == RESHARD_ERR_IO || !status);
     }
     assert_true(failed > calls / 2);
+    reshard_close(sample);
+}
+
+/* The store's own allocations too, which it tells as ENOMEM. */
+TEST(reading_takes_memory_or_fails)
+{
+    reshard_checkpoint *sample = open_sample();
+    unsigned long failed = 0;
+    bool is_hit = true;
+    CHECK_OK(put_sample(sample, "torch-dcp", NULL, "target"));
+    behave();
+    for (unsigned long nth = 1; is_hit; nth = fail_next(nth)) {
+        fail_malloc_at(nth);
+        reshard_status status = read_all("target");
+        is_hit = fail_malloc_was_hit();
+        assert_true(!status || (is_hit && (status == RESHARD_ERR_MEMORY || (status == RESHARD_ERR_IO && err.sys_errno == ENOMEM))));
+        failed += status != RESHARD_OK;
+    }
+    assert_true(failed > 10);
     reshard_close(sample);
 }
 
@@ -668,6 +688,7 @@ int main(void)
         IN_WORK(what_is_no_checkpoint_is_not_replaced),
         IN_WORK(a_target_is_whole_or_not_there_whichever_call_fails),
         IN_WORK(reading_fails_where_a_call_does),
+        IN_WORK(reading_takes_memory_or_fails),
         IN_WORK(lies_are_found),
         IN_WORK(what_cannot_be_is_refused),
     };
