@@ -61,6 +61,14 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
           "t:1:53: error: axis 1 is out of range: the tensor has 1 axes\n    1 | layer.$LAYER_ID.w -> c.$LAYER_ID, d.$LAYER_ID, axis=1\n"
           "      |                                                     ^\nhint: a bias needs axis=0; in the expansion: layer.0.w -> c.0, "
           "d.0, axis=1\n" },
+        { "two of them, each with its own statement",
+          "layer.$LAYER_ID.w -> c.$LAYER_ID, d.$LAYER_ID, axis=1\nlayer.$LAYER_ID.w -> e.$LAYER_ID, f.$LAYER_ID, axis=2",
+          "t:1:53: error: axis 1 is out of range: the tensor has 1 axes\n    1 | layer.$LAYER_ID.w -> c.$LAYER_ID, d.$LAYER_ID, axis=1\n"
+          "      |                                                     ^\nhint: a bias needs axis=0; in the expansion: layer.0.w -> c.0, "
+          "d.0, axis=1\n"
+          "t:2:53: error: axis 2 is out of range: the tensor has 1 axes\n    2 | layer.$LAYER_ID.w -> e.$LAYER_ID, f.$LAYER_ID, axis=2\n"
+          "      |                                                     ^\nhint: a bias needs axis=0; in the expansion: layer.0.w -> e.0, "
+          "f.0, axis=2\n" },
         { "an expression is shown whole", "n = 4\na -> x, y, axis=n - 1 # note",
           "t:2:17: error: axis 3 is out of range: the tensor has 2 axes\n    2 | a -> x, y, axis=n - 1 # note\n"
           "      |                 ^^^^^\n" },
