@@ -60,6 +60,23 @@ static void check_skim(const uint8_t *bytes, size_t size, const struct limits *l
     pickle_skim_release(&skim);
 }
 
+/* What a value may hold that is listed as no tensor: arrays in it are read, and paddle.load is asked for all of it as a writer asks. */
+static void check_values(struct paddle_archive *archive, const struct reader *reader, const struct limits *limits)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    for (uint32_t i = 0; i < archive->entry_count; i++) {
+        const struct value *value = archive->entries[i].value;
+        bool fits = false;
+        if (archive->entries[i].tensor || !value || value->kind < VALUE_LIST)
+            continue;
+        if (outcome_status(paddle_save_load_value(archive, reader, limits, &archive->graph, value, &err), &err))
+            return;
+        outcome_value(value);
+        if (!outcome_status(paddle_save_check_load(value, archive->graph.count, limits->budget, &fits, &err), &err))
+            outcome_number(fits);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct limits limits = fuzz_limits();
@@ -84,6 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         if (entry->tensor > archive.tensor_count || (is_text && paddle_save_find(&archive, entry->key) != i))
             abort();
     }
+    check_values(&archive, &reader, &limits);
     paddle_save_release(&archive);
     return 0;
 }
