@@ -214,7 +214,41 @@ def convert_options(name, variant):
     return bytes([flags, number_of(name) + variant & 255, chosen >> 8 & 255] + [some[i] | some[i + 1] << 4 for i in range(0, 10, 2)])
 
 
+def small_safetensors(*keys):
+    header = json.dumps({key: {"dtype": "F32", "shape": [2], "data_offsets": [8 * i, 8 * i + 8]} for i, key in enumerate(keys)}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(range(8 * len(keys)))
+
+
+def hf_folders():
+    """What no fixture is: numbered files without an index, some of them lacking or damaged, and indexes that say more than they need to."""
+    def folder(**files):
+        return [(name.replace("__", "-").replace("_json", ".json") + ("" if "json" in name else ".safetensors"), 0, content)
+                for name, content in files.items()]
+    one, two, three = (small_safetensors(*keys) for keys in (("a", "b"), ("c",), ("d",)))
+    index = {"metadata": {"total_size": 24, "flag": True, "of": "words", "list": [1]}, "weight_map": {"a": "model-00001-of-00002.safetensors",
+             "b": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}, "format": "pt", "count": 3, "is": True,
+             "not": False, "deep": {"x": [1]}, "half": 0.5}
+    text = json.dumps(index).encode()
+    yield "numbered", folder(model__00001__of__00002=one, model__00002__of__00002=two)
+    yield "numbered-gap", folder(model__00001__of__00003=one, model__00003__of__00003=three)
+    yield "numbered-two-runs", folder(model__00001__of__00002=one, model__00002__of__00002=two, model__00001__of__00003=three)
+    yield "numbered-damaged", folder(model__00001__of__00002=one[:-4], model__00002__of__00002=two)
+    yield "numbered-beside-whole", folder(model__00001__of__00002=one, model=two)
+    yield "index-says-more", folder(model__00001__of__00002=one, model__00002__of__00002=two) + [("model.safetensors.index.json", 0, text)]
+    yield "index-damaged-file", folder(model__00001__of__00002=one[:40], model__00002__of__00002=two) + [
+        ("model.safetensors.index.json", 0, text)]
+    yield "index-missing-file", folder(model__00002__of__00002=two) + [("model.safetensors.index.json", 0, text)]
+    yield "index-without-map", folder(model__00002__of__00002=two) + [("model.safetensors.index.json", 0, b'{"metadata": {"total_size": 8}}')]
+    yield "two-indexes", folder(model__00001__of__00002=one, model__00002__of__00002=two) + [
+        ("model.safetensors.index.json", 0, text), ("other.safetensors.index.json", 0, text)]
+    yield "same-key-twice", folder(model__00001__of__00002=one, model__00002__of__00002=one)
+    yield "words-beside", folder(model=one, adapter=two, optimizer=three)
+
+
 def packed_candidates(target):
+    for name, files in hf_folders() if target == "hf" else ():
+        yield name, pack(files, b"\0")
+        yield name + "-lenient", pack(files, b"\1")
     for name, path in cases(PACKED[target]):
         files = packed_files(path, target == "zarr_group")
         if target == "convert":
