@@ -56,6 +56,7 @@ PACKED = {  # target: families whose cases it opens
     "torch_dist": ["megatron"],
     "zarr_group": ["zarr", "megatron"],
 }
+FLEX_ROLES = [("master_weight",), ("model_state", "master_weight"), ("model_state", "optimizer_state", "master_weight")]
 VALUES_MAX, VALUES_BYTES_MAX = 600, 256 << 10
 LARGE = {"tar", "torch_save", "zip"}  # seeds that are larger, and more of them
 CONVERT_VARIANTS = 2  # of a case
@@ -257,6 +258,10 @@ def packed_candidates(target):
         else:
             yield name, pack(files, b"\0")
             yield name + "-lenient", pack(files, b"\1")
+        if target == "paddle_flex" and any(file.endswith(".metadata") and "/" not in file for file, _, _ in files):
+            for roles in FLEX_ROLES:  # as a trainer's folders: master_weight/ alone, in which weights are looked for, and beside others
+                parts = [(f"{role}/{file}", repairs, content) for role in roles for file, repairs, content in files]
+                yield f"{name}-{'-'.join(roles)}", pack(parts, b"\0")
         if target in ("zarr_group", "convert"):
             for variant, (array, some) in enumerate(array_files(path)):
                 if target == "convert" and number_of(name + array) % CONVERT_ARRAYS:
