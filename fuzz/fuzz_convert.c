@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 #define OPTION_BYTES 64
 #define FILE_BYTES_MAX (64 << 20)
 
-enum convert_flags { CASTS = 1, SMALL_SHARDS = 2, LENIENT = 4, DROPS_ITEMS = 8 };
+enum convert_flags { CASTS = 1, SMALL_SHARDS = 2, LENIENT = 4, DROPS_ITEMS = 8, MAPS = 16 }; /* above: which mapping */
 
 /* What is being asked for, in the command's words. */
 static char asked[512];
@@ -289,6 +289,19 @@ static void check_target(const struct conversion *conversion, struct store *stor
     checkpoint_close(written);
 }
 
+/* A mapping of the first two tensors that are listed; false: there are none. */
+static bool pick_mapping(const struct checkpoint *checkpoint, unsigned number, struct buffer *text)
+{
+    static const char *const behind[] = { " -> x\n", " -> ab, axis=0\n", "^T -> t\n", " -> h, dtype='float16'\n",
+                                          " -> p, q, axis=0\n", " -> _\n", " -> s, stack=0\n", " -> y, permute='[]'\n_ -> nothing\n" };
+    const struct catalog *catalog = checkpoint->source->catalog;
+    const uint32_t names = number == 1 || number == 6 ? 2 : 1;
+    for (uint32_t i = 0; i < names && i < checkpoint->listed_count; i++)
+        buffer_printf(text, "%s`%.*s`", i ? ", " : "", STR_ARG(catalog->tensors[checkpoint->listed[i]].key));
+    buffer_append_text(text, behind[number]);
+    return names <= checkpoint->listed_count && !text->failed;
+}
+
 static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
 {
     static const char *const half[] = { "f16", NULL };
@@ -298,6 +311,9 @@ static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
     struct conversion_options options = { 0 };
     struct engine_options run = whole_run();
     struct conversion conversion;
+    struct buffer text = { 0 };
+    struct mapping_text mapping = { .name = "fuzz" };
+    struct mapping_options map = { .texts = &mapping, .text_count = 1 };
     pick_options(driver, chosen + OPTIONS_AT, texts, format_options);
     options.to = driver->name;
     options.selection.dtypes = chosen[0] & CASTS ? half : NULL;
@@ -307,9 +323,15 @@ static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
     options.format_options = format_options;
     note_asked(driver->name, options.layout, chosen[0] & CASTS, chosen[0] & SMALL_SHARDS, format_options);
     run.memory_bytes = 64 << 10;
+    if (chosen[0] & MAPS && pick_mapping(checkpoint, chosen[0] >> 5, &text)) {
+        mapping.text = buffer_str(&text);
+        options.map = &map;
+    }
     reshard_error err = RESHARD_ERROR_INIT;
-    if (outcome_status(conversion_prepare(checkpoint, "out", &options, &run, CONVERSION_TO_RUN, &conversion, &err), &err))
+    if (outcome_status(conversion_prepare(checkpoint, "out", &options, &run, CONVERSION_TO_RUN, &conversion, &err), &err)) {
+        buffer_release(&text);
         return;
+    }
     reshard_report report = RESHARD_REPORT_INIT;
     if (!outcome_status(report_give(&conversion, &report, &err), &err))
         reshard_report_release(&report);
@@ -321,6 +343,7 @@ static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
     }
     store_free(store);
     conversion_release(&conversion);
+    buffer_release(&text);
 }
 
 #ifdef EVERY_FORMAT
@@ -336,6 +359,7 @@ static void convert_all(struct checkpoint *checkpoint, const uint8_t *bytes, siz
             seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
             chosen[i] = (uint8_t)(seed >> 56);
         }
+        chosen[0] &= MAPS - 1;
         chosen[1] = number;
         convert(checkpoint, chosen);
     }

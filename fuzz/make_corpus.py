@@ -60,6 +60,7 @@ FLEX_ROLES = [("master_weight",), ("model_state", "master_weight"), ("model_stat
 VALUES_MAX, VALUES_BYTES_MAX = 600, 256 << 10
 LARGE = {"tar", "torch_save", "zip"}  # seeds that are larger, and more of them
 CONVERT_VARIANTS = 2  # of a case
+CONVERT_MAPS = 16  # fuzz_convert.c: MAPS
 CONVERT_ARRAYS = 4  # one of so many arrays of zarr cases
 SEEDS_MAX = {"convert": 250, "zarr_group": 250}
 SEEDS_MAX_OTHERS = 150
@@ -255,6 +256,8 @@ def packed_candidates(target):
         if target == "convert":
             for variant in range(CONVERT_VARIANTS):
                 yield f"{name}-{variant}", pack(files, convert_options(name, number_of(name) % 2 + variant))
+            mapping = number_of(name) % 8
+            yield f"{name}-mapped-{mapping}", pack(files, bytes([CONVERT_MAPS | mapping << 5]) + convert_options(name, 0)[1:])
         else:
             yield name, pack(files, b"\0")
             yield name + "-lenient", pack(files, b"\1")
