@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plans of transfers as they are read back: what is taken comes out the same, and its transfers stay within the shards. A plan that is not
- * the one of its descriptions is refused by its last byte; so that what lies behind that is reached, the plan of the descriptions is written
- * down then, and has to be taken.
+ * the one of its descriptions is refused by its last byte; so that what lies behind that is reached, the plan of the descriptions is
+ * written down then, and has to be taken.
  */
 #include "convert/kept_transfers.h"
 #include "outcome.h"

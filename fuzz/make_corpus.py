@@ -227,9 +227,9 @@ def hf_folders():
         return [(name.replace("__", "-").replace("_json", ".json") + ("" if "json" in name else ".safetensors"), 0, content)
                 for name, content in files.items()]
     one, two, three = (small_safetensors(*keys) for keys in (("a", "b"), ("c",), ("d",)))
-    index = {"metadata": {"total_size": 24, "flag": True, "of": "words", "list": [1]}, "weight_map": {"a": "model-00001-of-00002.safetensors",
-             "b": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}, "format": "pt", "count": 3, "is": True,
-             "not": False, "deep": {"x": [1]}, "half": 0.5}
+    places = {key: f"model-0000{number}-of-00002.safetensors" for key, number in (("a", 1), ("b", 1), ("c", 2))}
+    index = {"metadata": {"total_size": 24, "flag": True, "of": "words", "list": [1]}, "weight_map": places, "format": "pt", "count": 3,
+             "is": True, "not": False, "deep": {"x": [1]}, "half": 0.5}
     text = json.dumps(index).encode()
     yield "numbered", folder(model__00001__of__00002=one, model__00002__of__00002=two)
     yield "numbered-gap", folder(model__00001__of__00003=one, model__00003__of__00003=three)
@@ -240,7 +240,8 @@ def hf_folders():
     yield "index-damaged-file", folder(model__00001__of__00002=one[:40], model__00002__of__00002=two) + [
         ("model.safetensors.index.json", 0, text)]
     yield "index-missing-file", folder(model__00002__of__00002=two) + [("model.safetensors.index.json", 0, text)]
-    yield "index-without-map", folder(model__00002__of__00002=two) + [("model.safetensors.index.json", 0, b'{"metadata": {"total_size": 8}}')]
+    yield "index-without-map", folder(model__00002__of__00002=two) + [
+        ("model.safetensors.index.json", 0, b'{"metadata": {"total_size": 8}}')]
     yield "two-indexes", folder(model__00001__of__00002=one, model__00002__of__00002=two) + [
         ("model.safetensors.index.json", 0, text), ("other.safetensors.index.json", 0, text)]
     yield "same-key-twice", folder(model__00001__of__00002=one, model__00002__of__00002=one)
