@@ -65,7 +65,7 @@ static inline void text_of_storage(struct buffer *out, const struct dcp_metadata
         buffer_printf(out, "%" PRId64 " %" PRIu64 " %" PRIu64, index->index, range->offset, range->length);
         if (range->transforms != DCP_NONE) {
             const struct dcp_transforms *list = &m->transform_lists[range->transforms];
-            text_of_texts(out, m, m->transform_texts + list->first, list->count);
+            text_of_texts(out, m, list->count ? m->transform_texts + list->first : NULL, list->count);
         }
         buffer_append_byte(out, '\n');
     }
