@@ -107,12 +107,12 @@ class TestRun:
 
 
 class Tree:
-    def __init__(self, origin, folder, options):
+    def __init__(self, origin, folder, options, env=None):
         self.origin, self.source, self.build = origin, folder / "source", folder / "source" / "build"
         self.scratch = folder / "tmp"
         self.changed = self.original = None  # the file that is mutated, and its text without
         self.objects = {}  # digests of object files as they are without a mutation
-        self.options = options
+        self.options, self.env = options, env or {}
 
     def prepare(self):
         """Brings the copy up to date and builds what tests introspection needs; leftovers of an earlier run go."""
@@ -178,7 +178,7 @@ class Tree:
             command[0] = sys.executable
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
-        env = {"MALLOC_PERTURB_": "0", "RESHARD_TEST_WHOLE": "1", **os.environ, **test["env"], "TMPDIR": str(self.scratch),
+        env = {"MALLOC_PERTURB_": "0", "RESHARD_TEST_WHOLE": "1", **os.environ, **self.env, **test["env"], "TMPDIR": str(self.scratch),
                "PYTHONDONTWRITEBYTECODE": "1"}
         reserves_much |= any(suite.split(":")[-1] == "live" for suite in test["suite"])  # browsers and sanitizers reserve terabytes
         outcome = TestRun(command, self.build, env, seconds, resource.RLIM_INFINITY if reserves_much else ADDRESS_SPACE).outcome()

@@ -183,7 +183,7 @@ def colliding_metadata(folder, count):
 
 # ---- Megatron ----
 
-def megatron(folder, rank="mp_rank_00", **changes):
+def megatron(folder, rank_folder="mp_rank_00", **changes):
     """A legacy checkpoint of one rank and one layer, whose arguments are changed."""
     hidden, inner, heads, vocabulary = 16, 32, 4, 64
     args = dict(num_layers=1, hidden_size=hidden, ffn_hidden_size=inner, num_attention_heads=heads, num_query_groups=heads,
@@ -204,7 +204,7 @@ def megatron(folder, rank="mp_rank_00", **changes):
                    prefix + "mlp.linear_fc1.weight": (2 * inner, hidden), prefix + "mlp.linear_fc2.weight": (hidden, inner)})
     state = {key: torch_stub.tensor("FloatStorage", shape, random.Random(key).randbytes(4 * math.prod(shape))) for key,
              shape in shapes.items()}
-    place = folder / "iter_0000010" / rank
+    place = folder / "iter_0000010" / rank_folder
     place.mkdir(parents=True)
     torch_stub.write_zip(place / "model_optim_rng.pt",
                          {"args": argparse.Namespace(**args), "checkpoint_version": 3.0, "iteration": 10, "model": state})

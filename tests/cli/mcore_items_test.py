@@ -12,6 +12,7 @@ import zipfile
 
 import blowup_inputs
 import moe_layouts_test
+import python_reads_test
 import small_models
 
 DENSE, EXPERT = False, True
@@ -183,6 +184,38 @@ def arguments_follow_the_layout(shell, fixtures):
     assert (args["ckpt_format"], item(shell, "files", "args")["ckpt_format"]) == ("torch_dist", "torch")
 
 
+def every_argument_of_the_layout_follows(shell, fixtures):
+    """Names that some releases have, where the source has them: each rank's file says its own rank and the target's sizes."""
+    sizes = dict(model_parallel_size=7, transformer_pipeline_model_parallel_size=7, num_virtual_stages_per_pipeline_rank=7,
+                 num_layers_per_virtual_pipeline_stage=7, inprocess_active_world_size=7, rank=7, local_rank=7, use_dist_ckpt=True)
+    wanted = dict(model_parallel_size=2, transformer_pipeline_model_parallel_size=1, num_virtual_stages_per_pipeline_rank=None,
+                  num_layers_per_virtual_pipeline_stage=None, inprocess_active_world_size=2, use_dist_ckpt=False,
+                  tensor_model_parallel_size=2, pipeline_model_parallel_size=1, virtual_pipeline_model_parallel_size=None, world_size=2,
+                  data_parallel_size=1)
+    blowup_inputs.megatron(shell.work / "source", **sizes)
+    shell("convert", "source", "out", "--to", "megatron", "--layout", "tp=2", "--quiet")
+    for rank in range(2):
+        (path,) = (shell.work / "out").rglob(f"mp_rank_0{rank}/model_optim_rng.pt")
+        said, _ = python_reads_test.read(python_reads_test.member(path, "data.pkl"))
+        said = said["args"].state
+        found = {name: said.get(name, "nothing") for name in {**wanted, "rank": 0, "local_rank": 0}}
+        assert found == {**wanted, "rank": rank, "local_rank": rank}, found
+
+
+def the_split_of_a_pipeline_goes_with_it(shell, fixtures):
+    """What says how layers are shared out among stages is the source's for as many stages, and nothing for others."""
+    names = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout",
+             "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+    source = fixtures / "megatron" / "megatron-dense-legacy-pp2uneven" / "ckpt"
+    before = {name: item(shell, source, "args").get(name) for name in names}
+    assert before[names[0]], before
+    shell("convert", source, "same", "--to", "megatron", "--layout", "tp=2,pp=2", "--quiet")
+    assert {name: item(shell, "same", "args").get(name) for name in names} == before
+    shell("convert", source, "one", "--to", "megatron", "--layout", "pp=1", "--quiet")
+    after = {name: item(shell, "one", "args").get(name) for name in names}
+    assert after == dict(zip(names, (None, None, None, False, False))), after
+
+
 def a_reference_says_of_what_modules_the_model_is(shell, _):
     """A source without arguments, for another number of ranks than the reference's: names of parameters follow from its modules."""
     blowup_inputs.megatron(shell.work / "reference", transformer_impl="local", moe_grouped_gemm=False)
@@ -228,7 +261,7 @@ def flattened_matrices_are_refused(shell, fixtures):
 def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
-             arguments_follow_the_layout, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
+             arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
              rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])

@@ -133,4 +133,5 @@ def main():
     return small_models.run(parser.parse_args().bin, tests)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -234,7 +234,29 @@ TEST(a_rank_that_never_comes_is_named)
     assert_false(segment_is_left());
     CHECK_FAILS(reshard_comm_processes(group, 1, 2, &options, &comm, &err), RESHARD_ERR_IO);
     assert_non_null(strstr(err.message, "rank 0 did not come"));
+}
+
+TEST(a_name_of_a_group_is_checked)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_comm_options options = RESHARD_COMM_OPTIONS_INIT;
+    reshard_comm *comm;
+    char name[COMM_NAME_MAX + 2];
+    options.timeout_seconds = 5;
     CHECK_FAILS(reshard_comm_processes("a/b", 0, 2, &options, &comm, &err), RESHARD_ERR_USAGE);
+    CHECK_FAILS(reshard_comm_processes("", 0, 1, &options, &comm, &err), RESHARD_ERR_USAGE);
+    memset(name, 'n', sizeof(name));
+    name[COMM_NAME_MAX + 1] = '\0';
+    CHECK_FAILS(reshard_comm_processes(name, 0, 1, &options, &comm, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "1 to 100 letters"));
+    snprintf(name, sizeof(name), "%d-%.60s", (int)getpid() % 10, group);
+    for (size_t size = strlen(name); size < COMM_NAME_MAX; size++)
+        name[size] = 'n', name[size + 1] = '\0';
+    CHECK_OK(reshard_comm_processes(name, 0, 1, &options, &comm, &err));
+    reshard_comm_free(comm);
+    name[1] = '\0';
+    CHECK_OK(reshard_comm_processes(name, 0, 1, &options, &comm, &err));
+    reshard_comm_free(comm);
 }
 
 /* ---- windows ---- */
@@ -501,6 +523,7 @@ int main(void)
         cmocka_unit_test(what_a_crash_left_is_taken_over),
         cmocka_unit_test(what_others_may_open_is_refused),
         cmocka_unit_test(a_rank_that_never_comes_is_named),
+        cmocka_unit_test(a_name_of_a_group_is_checked),
         cmocka_unit_test(windows_pass_in_order_behind_other_messages),
         cmocka_unit_test(windows_wait_for_their_reader),
         cmocka_unit_test(a_reason_that_does_not_come_is_waited_for_once),

@@ -255,11 +255,11 @@ TEST(elements_in_a_frame_and_outside_of_frames_are_found)
     }
 }
 
-/* A reader that counts what it reads. */
+/* A reader that counts what it reads, and fails in call number `fails`. */
 struct guarded {
     const uint8_t *bytes;
-    
     uint64_t read;
+    unsigned calls, fails;
 };
 
 static reshard_status read_guarded(const struct reader *reader, uint64_t offset, void *out, size_t size, reshard_error *error)
@@ -267,6 +267,8 @@ static reshard_status read_guarded(const struct reader *reader, uint64_t offset,
     struct guarded *guard = (struct guarded *)(uintptr_t)reader->context;
     if (offset + size > reader->size)
         return error_set(error, RESHARD_ERR_IO, "beyond the end");
+    if (++guard->calls == guard->fails)
+        return error_set(error, RESHARD_ERR_IO, "no more");
     guard->read += size;
     memcpy(out, guard->bytes + offset, size);
     return RESHARD_OK;
@@ -437,6 +439,30 @@ TEST(a_long_string_that_is_no_array_is_read)
     buffer_release(&text);
 }
 
+TEST(a_read_that_fails_fails_the_whole)
+{
+    struct buffer text = { 0 };
+    buffer_append_byte(&text, 'X');
+    buffer_append_u32le(&text, 100000);
+    buffer_append_fill(&text, 'z', 100000);
+    struct buffer bytes = dict_of((const char *)text.data, text.size);
+    struct guarded guard = { .bytes = bytes.data };
+    struct reader reader = { .read_at = read_guarded, .size = bytes.size, .context = &guard, .name = "test" };
+    struct paddle_open_options options = { &limits_default, false };
+    struct paddle_archive archive;
+    CHECK_OK(paddle_save_open(&reader, &options, &archive, &err));
+    assert_int_equal(archive.entries[0].value->text.size, 100000);
+    paddle_save_release(&archive);
+    unsigned calls = guard.calls;
+    assert_in_range(calls, 2, 100); /* the text is read for itself */
+    for (guard.fails = 1; guard.fails <= calls; guard.fails++) {
+        guard.calls = 0;
+        CHECK_FAILS(paddle_save_open(&reader, &options, &archive, &err), RESHARD_ERR_IO);
+    }
+    buffer_release(&bytes);
+    buffer_release(&text);
+}
+
 TEST(a_long_string_has_a_limit)
 {
     struct buffer text = { 0 };
@@ -524,6 +550,7 @@ int main(void)
         cmocka_unit_test(eval_of_an_array_is_taken_in_the_old_form_alone),
         cmocka_unit_test(a_file_that_ends_inside_an_array_says_where),
         cmocka_unit_test(a_long_string_that_is_no_array_is_read),
+        cmocka_unit_test(a_read_that_fails_fails_the_whole),
         cmocka_unit_test(a_long_string_has_a_limit),
         cmocka_unit_test(elements_that_are_read_for_a_value_are_no_work),
         cmocka_unit_test(keys_that_occur_twice_are_refused),

@@ -4,6 +4,7 @@
 #include "memory_checkpoint.h"
 
 #include "fail_malloc.h"
+#include "formats/torch/fsdp_flat.h"
 #include "formats/torch/fsdp_groups.h"
 #include "formats/torch/torch.h"
 
@@ -436,6 +437,46 @@ TEST(ranks_are_complete_or_refused)
     }
 }
 
+/* Of the axes of a mesh one may be cut, and by elements: anything else is no layout that FSDP1 makes. */
+TEST(a_mesh_that_is_cut_once_has_shards)
+{
+    static const struct {
+        int64_t shape[2], stride[2];
+        int kinds[2];
+        bool good;
+        uint32_t count, step;
+    } cases[] = {
+        { { 2, 4 }, { 4, 1 }, { PLACE_REPLICATE, PLACE_SHARD }, true, 4, 1 },
+        { { 2, 4 }, { 4, 1 }, { PLACE_SHARD, PLACE_REPLICATE }, true, 2, 4 },
+        { { 2, 4 }, { 4, 1 }, { PLACE_SHARD, PLACE_SHARD }, false, 0, 0 },
+        { { 2, 4 }, { 4, 1 }, { PLACE_REPLICATE, PLACE_REPLICATE }, false, 0, 0 },
+        { { 2, 4 }, { 4, 1 }, { PLACE_REPLICATE, PLACE_PARTIAL }, false, 0, 0 },
+        { { 2, 4 }, { 4, 1 }, { PLACE_PARTIAL, PLACE_SHARD }, false, 0, 0 },
+        { { 2, 0 }, { 4, 1 }, { PLACE_REPLICATE, PLACE_SHARD }, false, 0, 0 },
+        { { 2, 4 }, { 4, 0 }, { PLACE_REPLICATE, PLACE_SHARD }, false, 0, 0 },
+        { { 2, INT64_C(1) << 32 }, { 4, 1 }, { PLACE_REPLICATE, PLACE_SHARD }, false, 0, 0 },
+        { { 2, UINT32_MAX }, { 4, 1 }, { PLACE_REPLICATE, PLACE_SHARD }, true, UINT32_MAX, 1 },
+        { { 2, 4 }, { 4, INT64_C(1) << 32 }, { PLACE_REPLICATE, PLACE_SHARD }, false, 0, 0 },
+    };
+    struct torch_shard_layout layout = { .kind = TORCH_DTENSOR, .mesh.rank = 2 };
+    struct fsdp_shards shards;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int axis = 0; axis < 2; axis++) {
+            layout.mesh.shape[axis] = cases[i].shape[axis];
+            layout.mesh.stride[axis] = cases[i].stride[axis];
+            layout.placements[axis].kind = cases[i].kinds[axis];
+        }
+        if (fsdp_shards_of(&layout, 8, &shards) != cases[i].good)
+            fail_msg("case %zu", i);
+        if (cases[i].good && (shards.count != cases[i].count || shards.stride != cases[i].step))
+            fail_msg("case %zu: %u shards, %u apart", i, shards.count, shards.stride);
+    }
+    layout.kind = TORCH_SHARDED;
+    assert_true(fsdp_shards_of(&layout, 8, &shards) && shards.count == 8 && shards.stride == 1);
+    layout.kind = TORCH_PLAIN;
+    assert_false(fsdp_shards_of(&layout, 8, &shards));
+}
+
 TEST(a_rank_s_file_means_those_of_its_name)
 {
     struct store *store = store_new_memory();
@@ -498,6 +539,7 @@ int main(void)
         cmocka_unit_test(files_of_ranks_are_grouped_by_name),
         cmocka_unit_test(names_of_files_tell_what_they_hold),
         cmocka_unit_test(ranks_are_complete_or_refused),
+        cmocka_unit_test(a_mesh_that_is_cut_once_has_shards),
         cmocka_unit_test(a_rank_s_file_means_those_of_its_name),
         cmocka_unit_test(the_folder_of_a_step_is_that_of_its_model),
     };
