@@ -362,6 +362,19 @@ def fits(lines, keys):
     return any(all(not has(word[1:]) if word.startswith("!") else has(word) for word in line) for line in lines)
 
 
+def several_families(binary):
+    """Tensors of Llama without a configuration are ERNIE's just as well: nobody picks one of the two unasked."""
+    with tempfile.TemporaryDirectory() as work:
+        work = pathlib.Path(work)
+        c = families.CASES["llama"][0]
+        write_checkpoint(work / "model.safetensors", families.hf_model(c, random_elements("llama")))
+        numbers = [f"--set={name}={c[name]}" for name in ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")]
+        command = [binary, "convert", work / "model.safetensors", work / "out", "--to", "megatron", *numbers]
+        done = subprocess.run([*command, "--rules", "auto"], capture_output=True, timeout=300, text=True)
+        assert done.returncode == 2 and "the model may be one of several families: llama, ernie4_5\n" in done.stderr, done.stderr
+        assert "hint: --rules FAMILY says which" in done.stderr and not (work / "out").exists(), done.stderr
+
+
 def recognise(models):
     for name, (c, megatron, paddle, unfused) in families.CASES.items():
         hf = {key: [] for key in families.hf_shapes(c)}
@@ -407,6 +420,7 @@ def main():
                                            ("qwen3", "mistral", ["qwen3"]), ("qwen3-moe", "qwen2_moe", ["qwen3_moe"]),
                                            ("deepseek-v3", "deepseek_v2", ["deepseek_v3"]), ("glm4", "glm", ["glm4"]))]
     tests.append(("a configuration that is given stays", lambda: given_config(options.bin)))
+    tests.append(("one of several families is not taken unasked", lambda: several_families(options.bin)))
     tests.append(("texts recognise the models of their families, and no others", lambda: recognise(options.models)))
     print(f"1..{len(tests)}")
     failed = 0
