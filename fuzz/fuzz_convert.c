@@ -4,7 +4,8 @@
  * any driver that can, with any of its options, and reading back what was written, which must hold the same tensors.
  *
  * The input is packed files. Options: byte 0: enum convert_flags; byte 1: number of the target format among those that can be written; byte
- * 2: layout; bytes 3-7: for each option of the format four bits, 0: not given, else which of the values that its type allows.
+ * 2: layout, and whether there is a reference; bytes 3-7: for each option of the format four bits, 0: not given, else which of the values
+ * that its type allows.
  *
  * With EVERY_FORMAT (replays only) each format is written twice: as it is without options, and with such as follow from the input.
  */
@@ -12,11 +13,13 @@
 #include "packed.h"
 #include "api/report.h"
 #include "convert/conversion.h"
+#include "convert/conversion_second.h"
 #include "whole.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
@@ -26,6 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 #define FILE_BYTES_MAX (64 << 20)
 
 enum convert_flags { CASTS = 1, SMALL_SHARDS = 2, LENIENT = 4, DROPS_ITEMS = 8, MAPS = 16 }; /* above: which mapping */
+#define HAS_LIKE 64 /* of the byte that chooses the layout: there is a reference */
 
 /* What is being asked for, in the command's words. */
 static char asked[512];
@@ -36,10 +40,12 @@ static void fail(const char *what, struct str key, const reshard_error *err)
     abort();
 }
 
-static void note_asked(const char *format, const char *layout, bool casts, bool small, const char *const *options)
+static void note_asked(const struct conversion_options *made, bool casts, bool small, const char *const *options)
 {
-    int at = snprintf(asked, sizeof(asked), "--to %s%s%s%s%s", format, layout ? " --layout " : "", layout ? layout : "",
-                      casts ? " --dtype f16" : "", small ? " --max-shard-size 64" : "");
+    const char *missing = made->selection.missing;
+    int at = snprintf(asked, sizeof(asked), "--to %s%s%s%s%s%s%s%s%s", made->to, made->layout ? " --layout " : "",
+                      made->layout ? made->layout : "", casts ? " --dtype f16" : "", small ? " --max-shard-size 64" : "",
+                      made->like ? " --like " : "", made->like ? made->like : "", missing ? " --missing " : "", missing ? missing : "");
     for (; *options && at >= 0 && (size_t)at < sizeof(asked); options++)
         at += snprintf(asked + at, sizeof(asked) - (size_t)at, " -o %s", *options);
 }
@@ -118,7 +124,7 @@ static reshard_status write_objects(struct conversion *conversion, struct store_
         status = name ? store_txn_create(txn, name, target->objects[i].bytes, &objects[i], err) : RESHARD_ERR_MEMORY;
         free(name);
     }
-    struct engine_source source = checkpoint_engine_source(conversion->source);
+    struct engine_source source = conversion_engine_source(conversion);
     bool is_packed = false;
     for (uint32_t i = 0; i < target->object_count; i++)
         is_packed = is_packed || target->objects[i].packing;
@@ -289,6 +295,43 @@ static void check_target(const struct conversion *conversion, struct store *stor
     checkpoint_close(written);
 }
 
+static char like_path[] = "/tmp/fuzz_convert-XXXXXX.safetensors";
+
+static void like_remove(void)
+{
+    unlink(like_path);
+}
+
+/* A small reference on the disk, with tensors of its own; NULL: the disk declines. */
+static const char *like_make(void)
+{
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
+                                 "\"own.half\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[16,22]},"
+                                 "\"own.bytes\":{\"dtype\":\"I8\",\"shape\":[2,1],\"data_offsets\":[22,24]},"
+                                 "\"own.one\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[24,26]}}";
+    static const uint8_t data[26] = { 1, 2, 3 };
+    static int fd = -1;
+    uint64_t size = sizeof(header) - 1;
+    if (fd >= 0)
+        return like_path;
+    fd = mkstemps(like_path, (int)strlen(".safetensors"));
+    if (fd < 0)
+        return NULL;
+    atexit(like_remove);
+    bool is_written = write(fd, &size, sizeof(size)) == sizeof(size) && write(fd, header, size) == (ssize_t)size &&
+                      write(fd, data, sizeof(data)) == sizeof(data);
+    return is_written ? like_path : NULL;
+}
+
+/* A reference, and what becomes of its tensors that the source lacks. */
+static void pick_like(unsigned number, struct conversion_options *options)
+{
+    options->like = like_make();
+    options->open.open = (struct open_options){ .limits = whole_limits(), .iteration = -1 };
+    const char *const missing[] = { NULL, "zeros", "-0.5", options->like };
+    options->selection.missing = options->like ? missing[number >> 4 & 3] : NULL;
+}
+
 /* A mapping of the first two tensors that are listed; false: there are none. */
 static bool pick_mapping(const struct checkpoint *checkpoint, unsigned number, struct buffer *text)
 {
@@ -319,9 +362,11 @@ static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
     options.selection.dtypes = chosen[0] & CASTS ? half : NULL;
     options.max_shard_bytes = chosen[0] & SMALL_SHARDS ? 64 : -1;
     options.selection.drop_items = (chosen[0] & DROPS_ITEMS) != 0;
-    options.layout = pick_layout(chosen[2]);
+    options.layout = pick_layout(chosen[2] & ~HAS_LIKE);
     options.format_options = format_options;
-    note_asked(driver->name, options.layout, chosen[0] & CASTS, chosen[0] & SMALL_SHARDS, format_options);
+    if (chosen[2] & HAS_LIKE)
+        pick_like(chosen[2], &options);
+    note_asked(&options, chosen[0] & CASTS, chosen[0] & SMALL_SHARDS, format_options);
     run.memory_bytes = 64 << 10;
     if (chosen[0] & MAPS && pick_mapping(checkpoint, chosen[0] >> 5, &text)) {
         mapping.text = buffer_str(&text);
@@ -361,6 +406,7 @@ static void convert_all(struct checkpoint *checkpoint, const uint8_t *bytes, siz
         }
         chosen[0] &= MAPS - 1;
         chosen[1] = number;
+        chosen[2] &= (uint8_t)~HAS_LIKE;
         convert(checkpoint, chosen);
     }
 }

@@ -20,10 +20,13 @@ import pickle
 import re
 import struct
 import subprocess
+import sys
 import tempfile
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "cli"))
+import optimizer_cases  # noqa: E402
 FIXTURES = [HERE.parent / "tests" / "fixtures", HERE.parent / "build" / "tests" / "fixtures", HERE.parent.parent / "shared" / "fixtures"]
 MODELS = HERE.parent / "models"
 VECTORS = next((root / "aoa" for root in FIXTURES if (root / "aoa" / "engine.json").is_file()), HERE / "none")
@@ -248,8 +251,17 @@ def hf_folders():
     yield "words-beside", folder(model=one, adapter=two, optimizer=three)
 
 
+def optimizer_folders():
+    """A run's rank whose optimizer's state is what the fixtures never have."""
+    for case in optimizer_cases.CASES:
+        with tempfile.TemporaryDirectory() as work:
+            root = pathlib.Path(work)
+            optimizer_cases.write(root, case)
+            yield f"{case.kind}-{case.name}", packed_files(root, False)
+
+
 def packed_candidates(target):
-    for name, files in hf_folders() if target == "hf" else ():
+    for name, files in {"hf": hf_folders, "optimizer": optimizer_folders}.get(target, list)():
         yield name, pack(files, b"\0")
         yield name + "-lenient", pack(files, b"\1")
     for name, path in cases(PACKED[target]):

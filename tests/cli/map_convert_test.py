@@ -10,8 +10,12 @@ import pathlib
 import random
 import struct
 import subprocess
+import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import torch_stub  # noqa: E402
 
 
 class Array:
@@ -354,10 +358,20 @@ def rules_that_do_not_fit(shell):
 
 
 def nested_names_stay_nested(shell):
-    """A renamed tensor of a nested state dict stays beside its neighbours."""
-    shell("convert", "source.safetensors", "nested", "--to", "torch-dcp", *shell.map("step -> optimizer.step"))
-    done = json.loads(shell("ls", "nested", "--json").stdout)
-    assert any(t["key"] == "optimizer.step" for t in done["tensors"])
+    """A renamed tensor of a nested state dict stays beside its neighbours, in their dict; one that leaves them has a name of its own."""
+    made = {name: torch_stub.tensor("FloatStorage", [2], struct.pack("<2f", i, -i)) for i, name in enumerate("abcde")}
+    layers = {"layer.bias": made["b"], "layer.weight": made["a"], "rest": made["e"]}
+    torch_stub.write_zip(shell.work / "nested.pt", {"top": {"model": layers, "step.size": made["c"]}, "other": made["d"]})
+    shell("convert", "nested.pt", "out", "--to", "torch", "--quiet",
+          *shell.map("top.model.layer.weight -> top.model.layer.w2", "top.step.size -> top.renamed", "other -> elsewhere.other",
+                     "top.model.rest -> topmost.rest"))
+    found = torch_stub.load(shell.work / "out")
+    bytes_of = {name: tensor.storage.data for name, tensor in made.items()}
+    assert {key: value.storage.data for key, value in found["top"]["model"].items()} == {"layer.bias": bytes_of["b"],
+                                                                                         "layer.w2": bytes_of["a"]}, found
+    assert found["top"]["renamed"].storage.data == bytes_of["c"] and set(found["top"]) == {"model", "renamed"}, found
+    assert found["elsewhere.other"].storage.data == bytes_of["d"] and found["topmost.rest"].storage.data == bytes_of["e"], found
+    assert set(found) == {"top", "elsewhere.other", "topmost.rest"}, found
 
 
 def many_tensors_and_pieces(shell):

@@ -12,6 +12,7 @@ import zipfile
 
 import blowup_inputs
 import moe_layouts_test
+import optimizer_cases
 import python_reads_test
 import small_models
 
@@ -258,13 +259,26 @@ def flattened_matrices_are_refused(shell, fixtures):
     assert "optimizer=fully_reshardable" in done.stderr and not (shell.work / "flat").exists()
 
 
+def rules_of_optimizers(shell, _):
+    """What an optimizer's state must be like: each rule is named by the error, with the file, and nothing is written."""
+    for case in optimizer_cases.CASES:
+        source, out = shell.work / f"{case.kind}-source", shell.work / "out"
+        optimizer_cases.write(source, case)
+        done = shell.any("convert", source, out, "--to", "torch_dist", "-o", "optimizer=fully_reshardable", "--quiet")
+        assert done.returncode == case.status and case.text in done.stderr, (case.kind, case.name, done.returncode, done.stderr)
+        file = "distrib_optim.pt" if case.kind == "distributed" else "model_optim_rng.pt"
+        assert case.status == 0 or (f"'mp_rank_00/{file}'" in done.stderr and not out.exists()), (case.kind, case.name, done.stderr)
+        for folder in (source, out):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
              arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it,
              a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
-             rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
+             rules_of_optimizers, rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

@@ -221,16 +221,20 @@ def buffers(chance, parameters):
     return {"buckets_coalesced": True, 0: {(TORCH.bfloat16, TORCH.float32): dict(states, numel_unpadded=count)}}
 
 
-def write_checkpoint(root, model, chance, said=None):
+def write_checkpoint(root, model, chance, said=None, change=lambda content: None):
+    """change: what is done to the content of the file that has the optimizer's state."""
     made = make_parameters(model, chance)
     parameters = [tensor for _, tensor in made if tensor.kind == "BFloat16Storage"]
     content = {"args": said or arguments(model), "checkpoint_version": 3.0, "iteration": 10, "model": collections.OrderedDict(made)}
     folder = root / "iter_0000010" / "mp_rank_00"
     if model["optimizer"] == "plain":
         content["optimizer"] = plain_optimizer(chance, parameters)
+        change(content)
     elif model["optimizer"] == "distributed":
         content["optimizer"] = {"optimizer": {"param_groups": groups(None)}}
-        write(folder / "distrib_optim.pt", "distrib_optim", buffers(chance, parameters))
+        vectors = buffers(chance, parameters)
+        change(vectors)
+        write(folder / "distrib_optim.pt", "distrib_optim", vectors)
     write(folder / "model_optim_rng.pt", "model_optim_rng", content)
     (root / "latest_checkpointed_iteration.txt").write_text("10")
 
