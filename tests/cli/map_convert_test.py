@@ -228,6 +228,22 @@ def a_reference_gives_names_and_shapes(shell):
     assert not (shell.work / "none").exists()
 
 
+def a_reshape_gives_what_the_reference_has(shell):
+    """With two axes or with all, whichever of the two the source has; without a reference it changes to the other one."""
+    values, text = list(range(24)), 't -> x, reshape="[2, 3, 4]"'
+    many, flat = [2, 3, 4], [6, 4]
+    for number, shape in enumerate((many, flat)):
+        write_safetensors(shell.work / f"t{number}.safetensors", {"t": ("F32", Array(shape, values))})
+        write_safetensors(shell.work / f"x{number}.safetensors", {"x": ("F32", Array(shape, [0] * 24))})
+    for number in range(2):
+        for wanted, shape in enumerate((many, flat)):
+            shell("convert", f"t{number}.safetensors", "out", "--to", "safetensors", "--like", f"x{wanted}.safetensors", "--overwrite",
+                  *shell.map(text))
+            shell.expect("out", {"x": ("F32", Array(shape, values))})
+    shell("convert", "t1.safetensors", "out", "--to", "safetensors", "--overwrite", *shell.map(text))
+    shell.expect("out", {"x": ("F32", Array(many, values))})
+
+
 def errors_have_a_place(shell):
     (shell.work / "bad.map").write_text("# names\nmodel.embed.weight -> a\n\nmodel.embad.weight -> b\n")
     done = shell("convert", "source.safetensors", "bad", "--to", "hf", "--map", "bad.map", status=2)
@@ -437,7 +453,8 @@ def large_parts_are_no_plain_runs(shell):
 
 TESTS = (large_parts_are_no_plain_runs,
          renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other,
-         removed_tensors_are_listed, a_reference_gives_names_and_shapes, errors_have_a_place, numbers_come_from_config_and_set,
+         removed_tensors_are_listed, a_reference_gives_names_and_shapes, a_reshape_gives_what_the_reference_has,
+         errors_have_a_place, numbers_come_from_config_and_set,
          diff_through_a_mapping, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested, many_tensors_and_pieces,
          memory_stays_flat)
 

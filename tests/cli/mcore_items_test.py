@@ -272,13 +272,36 @@ def rules_of_optimizers(shell, _):
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def settings_of_groups_are_the_references(shell, _):
+    """Of parameter groups: what only the source has goes, what only the reference has comes; what both have is the source's."""
+    def run(name, **settings):
+        def change(content):
+            for number, group in enumerate(content["optimizer"]["optimizer"]["param_groups"]):
+                group.update({key: value + number for key, value in settings.items()})
+        optimizer_cases.write(shell.work / name, optimizer_cases.Case("plain", name, change, 0, ""))
+
+    run("source", old=3, lr=0.25, step=7)
+    run("reference", new=5, lr=0.75, step=9)
+    done = shell.any("convert", "source", "out", "--to", "megatron", "--like", "reference")
+    assert done.returncode == 0, done.stderr
+    before, after = (item(shell, path, "optimizer")["optimizer"]["param_groups"] for path in ("source", "out"))
+    assert [{name: group.get(name) for name in ("old", "new", "lr", "step")} for group in before] == [
+        dict(old=3, new=None, lr=0.25, step=7), dict(old=4, new=None, lr=1.25, step=8)], before
+    assert [{name: group.get(name) for name in ("old", "new", "lr", "step")} for group in after] == [
+        dict(old=None, new=5, lr=0.25, step=7), dict(old=None, new=6, lr=1.25, step=8)], after
+    assert [group["params"] for group in after] == [group["params"] for group in before], after
+    said = [line for line in done.stderr.splitlines() if "setting" in line]
+    assert len(said) == 2, done.stderr
+
+
 def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
              arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it,
              a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
-             rules_of_optimizers, rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
+             rules_of_optimizers, settings_of_groups_are_the_references, rows_of_words_follow_the_layout,
+             flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

@@ -7,6 +7,7 @@ usage: verify_test.py --bin PATH --fixtures DIR --spy LIBRARY
 import argparse
 import io
 import json
+import math
 import pathlib
 import shutil
 import struct
@@ -300,6 +301,22 @@ def damage_within_an_item(shell, spy):
         shell("convert", path, target, *words, f"ranks={ranks}")
 
 
+def weights_that_share_states(shell, _):
+    """--expect-optimizer: the same bytes as a weight with states needs none of its own, and is told once; another weight does."""
+    shapes = {"a": [2, 3], "b": [2, 3], "tied": [2, 3], "turned": [3, 2], "alone": [2, 3], "bias": [3], "buffer.running_mean": [2, 3]}
+    for weight in "ab":
+        for state in ("exp_avg", "exp_avg_sq"):
+            shapes[f"optimizer.state.{state}.{weight}"] = [2, 3]
+    tensors = {key: torch_stub.tensor("FloatStorage", shape, (b"same" if key in ("a", "b", "tied", "turned") else b"else") * math.prod(shape))
+               for key, shape in shapes.items()}
+    torch_stub.write_zip(shell.work / "a.pt", tensors)
+    found = json.loads(shell("verify", "a.pt", "--expect-optimizer", "--json", exit_status=1))["findings"]
+    aliases = [(f["key"], f["text"]) for f in found if f["kind"] == "alias"]
+    assert aliases == [("tied", "the same bytes as 'a', whose states it shares")], found
+    missing = [f["text"] for f in found if f["severity"] == "failure"]
+    assert len(missing) == 2 and all(" is missing for 3 of 5 " in text for text in missing), found
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -309,7 +326,7 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
              records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item, state_without_its_item,
-             indices_of_sparse_tensors)
+             indices_of_sparse_tensors, weights_that_share_states)
     cases = [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]
     cases.append((damage_within_an_item.__doc__, lambda shell: damage_within_an_item(shell, pathlib.Path(args.spy).resolve())))
     raise SystemExit(small_models.run(args.bin, cases))
