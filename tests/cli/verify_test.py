@@ -307,7 +307,8 @@ def weights_that_share_states(shell, _):
     for weight in "ab":
         for state in ("exp_avg", "exp_avg_sq"):
             shapes[f"optimizer.state.{state}.{weight}"] = [2, 3]
-    tensors = {key: torch_stub.tensor("FloatStorage", shape, (b"same" if key in ("a", "b", "tied", "turned") else b"else") * math.prod(shape))
+    same = ("a", "b", "tied", "turned")
+    tensors = {key: torch_stub.tensor("FloatStorage", shape, (b"same" if key in same else b"else") * math.prod(shape))
                for key, shape in shapes.items()}
     torch_stub.write_zip(shell.work / "a.pt", tensors)
     found = json.loads(shell("verify", "a.pt", "--expect-optimizer", "--json", exit_status=1))["findings"]

@@ -156,7 +156,8 @@ def digests(loaded):
 
 def load_dcp(path):
     metadata = dcp.FileSystemReader(str(path)).read_metadata().state_dict_metadata
-    state = {key: torch.empty(meta.size, dtype=meta.properties.dtype, device=GPU) for key, meta in metadata.items() if hasattr(meta, "size")}
+    state = {key: torch.empty(meta.size, dtype=meta.properties.dtype, device=GPU) for key, meta in metadata.items()
+             if hasattr(meta, "size")}
     dcp.load(state, checkpoint_id=str(path))
     return state
 
