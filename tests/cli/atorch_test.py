@@ -173,6 +173,10 @@ def names(root):
         must_be_same(w2, shell.work / "short")
         said = shell("cat", w2, "bn.runing_mean", exit_status=2)
         assert b"did you mean 'bn.running_mean'" in said, said
+        for rename in (r"s/^tiny\.scale/scale/", r"s/^h\.0\.mlp\.fc\.weight/h.0.fc.weight/"): # in no module, or no longer in one as deep
+            said = shell("convert", w2, "lost", "--to", "atorch", "--rename", rename, "--quiet", exit_status=5).decode()
+            assert "two units would be called ''" in said and "hint: " in said and "--wrap says which modules" in said, said
+            shell("convert", w2, "lost", "--to", "atorch", "--rename", rename, "--wrap", "h.*", "--verify", "--overwrite", "--quiet")
         shell("convert", folder(root, "atorch-noopt"), "zeros", "--like", w2, "--missing", "zeros", "--quiet")
         assert shell("cat", "zeros", "tiny.scale-exp_avg").split() == [b"0"] * 3
     return test

@@ -174,17 +174,23 @@ def case_fused_elsewhere(work):
 
 
 def case_stale_shard(work):
-    """A file of an older step among those of a DCP is named with its rank."""
-    w = {"w": matrix(32, 6, work.draw)}
-    old = {"w": matrix(32, 6, work.draw)}
-    for name, tensors in (("new", w), ("old", old)):
-        safetensors(work.folder / "m.safetensors", tensors)
-        work.run("convert", "m.safetensors", name, "--to", "torch-dcp", "--layout", "ranks=4")
-    shutil.copytree(work.folder / "new", work.folder / "mixed")
-    shutil.copy(work.folder / "old/__2_0.distcp", work.folder / "mixed")
-    causes = [f["text"] for f in work.findings("diff", "new", "mixed", "--items", "ignore") if f["kind"] == "cause"]
-    where = "begins and ends with shards of the first, 1 of 4: rank 2, [16:24,0:6] in '__2_0.distcp'"
-    assert len(causes) == 1 and where in causes[0], causes
+    """Files of an older step among those of a DCP are named with their ranks, the first four of them."""
+    for rows, ranks, stale in ((32, 4, [2]), (4, 4, [1, 2]), (16, 8, [0, 3, 4, 6]), (16, 8, [0, 1, 2, 4, 5])):
+        w = {"w": matrix(rows, 6, work.draw)}
+        old = {"w": matrix(rows, 6, work.draw)}
+        for name, tensors in (("new", w), ("old", old)):
+            safetensors(work.folder / "m.safetensors", tensors)
+            work.run("convert", "m.safetensors", name, "--to", "torch-dcp", "--layout", f"ranks={ranks}", "--overwrite")
+        shutil.rmtree(work.folder / "mixed", ignore_errors=True)
+        shutil.copytree(work.folder / "new", work.folder / "mixed")
+        for rank in stale:
+            shutil.copy(work.folder / f"old/__{rank}_0.distcp", work.folder / "mixed")
+        causes = [f["text"] for f in work.findings("diff", "new", "mixed", "--items", "ignore") if f["kind"] == "cause"]
+        size = rows // ranks
+        named = "; ".join(f"rank {r}, [{r * size}:{(r + 1) * size},0:6] in '__{r}_0.distcp'" for r in stale[:4])
+        where = f"the difference begins and ends with shards of the first, {len(stale)} of {ranks}: {named}"
+        where += ", and others" if len(stale) > 4 else ""
+        assert len(causes) == 1 and causes[0].endswith(where), (causes, where)
 
 
 def case_wrong_ranks(work):

@@ -78,6 +78,16 @@ TEST(a_full_bucket_is_closed_and_padded)
     assert_int_equal(flat_packed_start(&buffers, &buffers.places[2]), 264);
     assert_int_equal(buffers.buffers[0].unpadded, 364);
     flat_buffers_release(&buffers);
+    /* As many elements as the bucket is to have fill it. */
+    rules.bucket_size = 200;
+    CHECK_OK(flat_buffers_make(model.parameters, model.count, false, &rules, &buffers, &err));
+    assert_int_equal(buffers.bucket_count, 2);
+    flat_buffers_release(&buffers);
+    rules.bucket_size = 201;
+    CHECK_OK(flat_buffers_make(model.parameters, model.count, false, &rules, &buffers, &err));
+    assert_int_equal(buffers.bucket_count, 2);
+    assert_int_equal(buffers.buckets[0].unpadded, 266);
+    flat_buffers_release(&buffers);
 }
 
 TEST(each_pair_of_dtypes_chunk_and_kind_has_its_own_buffer)

@@ -474,8 +474,12 @@ static reshard_status plan_take_unit(struct planning *planning, const struct ato
     if (status)
         return status;
     struct atorch_unit *unit = &model->units[number];
-    if (unit->count)
-        return error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "two units would be called '%.*s'", STR_ARG(unit->name));
+    if (unit->count) {
+        error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "two units would be called '%.*s'", STR_ARG(unit->name));
+        error_hint(planning->err, "the new names of a unit's parameters are in no module of their own: reshard_convert_options.wrap says "
+                                  "which modules are flattened together");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
     unit->first = model->parameter_count;
     status = plan_place_experts(planning, unit, said);
     for (uint32_t i = 0; i < said->count && !status; i++)
