@@ -341,6 +341,23 @@ TEST(every_failed_allocation_is_reported_and_leaks_nothing)
     assert_true(nth > 30);
 }
 
+TEST(every_part_of_an_arena_that_is_refused_is_reported)
+{
+    unsigned long nth = 0;
+    bool was_hit;
+    do {
+        struct catalog *catalog = catalog_new("test");
+        assert_non_null(catalog);
+        fail_arena_at(++nth);
+        reshard_status status = build_all(catalog);
+        was_hit = fail_malloc_was_hit();
+        if (status != (was_hit ? RESHARD_ERR_MEMORY : RESHARD_OK))
+            fail_msg("part %lu: status %d: %s", nth, status, err.message);
+        catalog_free(catalog);
+    } while (was_hit);
+    assert_true(nth > 60);
+}
+
 /* Tensors of 2.25 GiB, the limit, on one extent of an object. */
 static reshard_status seal_expanded(uint64_t object_bytes, uint64_t stored, int tensors, bool is_tied, bool is_open)
 {
@@ -465,6 +482,7 @@ int main(void)
         cmocka_unit_test(what_a_catalog_takes_is_counted),
         cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
         cmocka_unit_test(every_failed_allocation_is_reported_and_leaks_nothing),
+        cmocka_unit_test(every_part_of_an_arena_that_is_refused_is_reported),
         cmocka_unit_test(what_is_shown_beyond_what_is_stored_is_bounded_in_all),
         cmocka_unit_test(what_is_decoded_counts_as_held_stream_by_stream),
         cmocka_unit_test(ties_follow_tensors_that_are_left),

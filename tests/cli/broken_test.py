@@ -20,6 +20,15 @@ def archive(content, storages=()):
     return out.getvalue()
 
 
+def deflated(data):
+    """The same archive, as other programs pack it again."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    return out.getvalue()
+
+
 def safetensors(key):
     header = json.dumps({key: {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
     return struct.pack("<Q", len(header)) + header + struct.pack("<4f", 1, 2, 3, 4)
@@ -37,6 +46,7 @@ def checkpoint(path, blob):
 
 CASES = {
     "a tensor": (archive(s.small_tensor(), [("0", struct.pack("<4f", 1, 2, 3, 4))]), None),
+    "a deflated tensor": (deflated(archive(s.small_tensor(), [("0", struct.pack("<4f", 1, 2, 3, 4))])), None),
     "a tensor of safetensors": (safetensors("w"), None),
     "no tensor": (archive(s.EMPTY_LIST), "its blob holds no tensor"),
     "a number": (archive(s.integer(7)), "its blob holds no tensor"),
