@@ -8,8 +8,8 @@ import re
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&"}
 # Calls that only make text for people, or only tell the kernel what will be needed: without them the program does the same.
 TEXT_CALLS = r"\b(?:error_(?:set\w*|prefix|object|hint)|\w*fail\w*|\w*report\w*|assert|static_assert|_Static_assert|progress\w*)\s*\("
-HINT_CALLS = re.compile(r"^(pthread_\w+_destroy|posix_fadvise|madvise|sync_file_range|free|close|.*_free|.*_release|.*_close|error_\w+|"
-                        r"assert|progress\w*)$")
+HINT_CALLS = re.compile(r"^(pthread_\w+_destroy|posix_fadvise|madvise|sync_file_range|store_write_behind|free|close|.*_free|.*_release|"
+                        r".*_close|error_\w+|assert|progress\w*)$")
 LITERAL = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.M)
 

@@ -139,9 +139,10 @@ static void work_in_processes(const struct parts_run *run)
     size_t bytes = ((size_t)run->count * chunk_count + 1) * sizeof(uint32_t);
     uint32_t *handed = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(handed != MAP_FAILED);
+    fflush(NULL); /* exit, not _exit, so that lines that ran are counted */
     for (uint32_t i = 0; i < run->count; i++)
         if (fork() == 0)
-            _exit(part_run(run, i, handed + (size_t)i * chunk_count) ? 1 : 0);
+            exit(part_run(run, i, handed + (size_t)i * chunk_count) ? 1 : 0);
     children_wait(run->count);
     for (uint32_t i = 0; i < run->count; i++)
         for (uint32_t c = 0; c < chunk_count; c++)
@@ -150,7 +151,7 @@ static void work_in_processes(const struct parts_run *run)
     CHECK_OK(engine_pack(run->conversion->target.catalog, (struct store_object **)run->objects, &run->conversion->engine, &err));
     for (uint32_t i = 0; i < 2; i++)
         if (fork() == 0)
-            _exit(objects_publish(run, 2, 1 - i) ? 1 : 0);
+            exit(objects_publish(run, 2, 1 - i) ? 1 : 0);
     children_wait(2);
 }
 
