@@ -9,6 +9,7 @@ import io
 import json
 import math
 import pathlib
+import re
 import shutil
 import struct
 import sys
@@ -301,6 +302,21 @@ def damage_within_an_item(shell, spy):
         shell("convert", path, target, *words, f"ranks={ranks}")
 
 
+def sizes_that_are_called_otherwise(shell, fixtures):
+    """.metadata whose records end or go on where torch.Size is called is refused, wherever in it that is."""
+    good = (fixture(fixtures, "torch-dcp/dcp-fsdp2-4") / ".metadata").read_bytes()
+    folder = shell.work / "dcp"
+    shutil.copytree(fixture(fixtures, "torch-dcp/dcp-fsdp2-4"), folder)
+    places = [m.start() for m in re.finditer(rb"\x85\x94R\x94", good)]
+    assert len(places) > 200, len(places)
+    for number, place in enumerate(places):
+        if number % 16 == 3:
+            for at, byte in ((place, b"\x86"), (place + 2, b"."), (place + 2, b"\x85"), (place + 1, b"R")):
+                (folder / ".metadata").write_bytes(good[:at] + byte + good[at + 1:])
+                done = shell.any("ls", "dcp")
+                assert done.returncode == 4 and ".metadata" in done.stderr, (place, at, byte, done.returncode, done.stderr)
+
+
 def weights_that_share_states(shell, _):
     """--expect-optimizer: the same bytes as a weight with states needs none of its own, and is told once; another weight does."""
     shapes = {"a": [2, 3], "b": [2, 3], "tied": [2, 3], "turned": [3, 2], "alone": [2, 3], "bias": [3], "buffer.running_mean": [2, 3]}
@@ -327,7 +343,7 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
              records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item, state_without_its_item,
-             indices_of_sparse_tensors, weights_that_share_states)
+             indices_of_sparse_tensors, sizes_that_are_called_otherwise, weights_that_share_states)
     cases = [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]
     cases.append((damage_within_an_item.__doc__, lambda shell: damage_within_an_item(shell, pathlib.Path(args.spy).resolve())))
     raise SystemExit(small_models.run(args.bin, cases))
