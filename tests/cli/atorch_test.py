@@ -173,6 +173,11 @@ def names(root):
         must_be_same(w2, shell.work / "short")
         said = shell("cat", w2, "bn.runing_mean", exit_status=2)
         assert b"did you mean 'bn.running_mean'" in said, said
+        for key in ("bn.weight", "h.0.gate", "h.0.ln.bias", "h.1.mlp.fc.weight"):    # a parameter among others without states
+            shell("convert", w2, "some", "--to", "atorch", "--exclude", key + "-*", "--verify", "--overwrite", "--quiet")
+            before, after = (set(shell("ls", path).decode().splitlines()) for path in (w2, "some"))
+            assert sorted(line.split("\t")[0] for line in before - after) == [f"{key}-{s}" for s in ("exp_avg", "exp_avg_sq", "step")]
+            assert not after - before, after - before
         for rename in (r"s/^tiny\.scale/scale/", r"s/^h\.0\.mlp\.fc\.weight/h.0.fc.weight/"): # in no module, or no longer in one as deep
             said = shell("convert", w2, "lost", "--to", "atorch", "--rename", rename, "--quiet", exit_status=5).decode()
             assert "two units would be called ''" in said and "hint: " in said and "--wrap says which modules" in said, said
