@@ -251,6 +251,15 @@ def check_jumps(report, sources):
             report.check(m[1] == "out", f"{source.path}:{line_of(source.text, m.start())}", f"goto {m[1]}: the only label is out")
 
 
+def check_error_scopes(report, sources):
+    """An exported function that takes an error begins with its scope, or does nothing but hand it on."""
+    for source in sources:
+        for m in re.finditer(r"^API_EXPORT ([^;{]*)\{(.*?)^\}", source.code, re.M | re.S):
+            if "reshard_error *err" in m[1]:
+                is_scoped = re.search(r"\bERROR_SCOPE\(err\);", m[2]) or re.fullmatch(r"\s*return [^;]*;\s*", m[2])
+                report.check(is_scoped, f"{source.path}:{line_of(source.text, m.start())}", "no ERROR_SCOPE(err)")
+
+
 def check_arrays(report, sources):
     """Arrays on the heap come from base/array.h: one rule for a count of 0 and for bytes that overflow, and no slack."""
     for source in sources:
@@ -374,6 +383,7 @@ def main():
     check_driver_names(report, sources)
     check_third_party(report, sources)
     check_jumps(report, [s for s in sources if s.layer])
+    check_error_scopes(report, [s for s in sources if s.layer])
     check_arrays(report, [s for s in sources if s.layer])
     check_decisions(report, root)
     check_conformance(report, root)

@@ -603,6 +603,11 @@ TEST(null_is_refused_by_savers)
     HARMLESS(reshard_saver_close(NULL, &err));
     CHECK_OK(reshard_saver_close(saver, &err));
     assert_true(HARMLESS_STATUS(reshard_saver_serve(-1, &err)) != RESHARD_OK);
+    /* The record of an older program: nothing is written behind it. */
+    err.struct_size = offsetof(reshard_error, hint);
+    memset(err.hint, 'x', sizeof(err.hint));
+    assert_true(reshard_saver_serve(-1, &err) != RESHARD_OK && err.hint[0] == 'x');
+    err = (reshard_error)RESHARD_ERROR_INIT;
 }
 
 static int set_up(void **state)

@@ -64,6 +64,8 @@ PLANTED = [
     ("another header comes before a file's own", "src/base/text.c", replaced('#include "base/text.h"\n\n#include <zlib.h>',
                                                                            '#include <zlib.h>\n#include "base/text.h"'),
      "expected its own header"),
+    ("an exported function without the scope of its error", "src/api/open.c",
+     appended("API_EXPORT int open_it(reshard_error *err)\n{\n    int one = 1;\n    return one;\n}\n"), "no ERROR_SCOPE(err)"),
     ("a library behind two files", "src/engine/run.c", appended("#include <zlib.h>\n"), "zlib: its headers are included by 2 files"),
     ("a driver's name in another layer", "src/engine/run.c", appended('int is(const char *s)\n{\n    return strcmp(s, "zarr");\n}\n'),
      'asks for a driver by its name, which only its own folder may: "zarr" (line 10)'),
