@@ -121,6 +121,27 @@ static void tar_make(int64_t offset, const char *views, struct buffer *out)
     buffer_release(&pickle);
 }
 
+/* However far the file goes on behind what is read at a time: it is said how much of the string there is. */
+TEST(a_legacy_stream_that_ends_inside_a_string_says_how_much_follows)
+{
+    static const size_t there[] = { 10, 65000, 66000, 100000, 199999 };
+    for (size_t i = 0; i < sizeof(there) / sizeof(there[0]); i++) {
+        struct buffer file = { 0 };
+        struct torch_archive archive;
+        char expected[80];
+        PUT(&file, legacy_magic);
+        PUT(&file, "M\xE9\3.\x80\x02}.\x80\x02X");
+        buffer_append_u32le(&file, 200000);
+        buffer_append_fill(&file, 'y', there[i]);
+        struct reader reader = reader_over_memory(file.data, file.size, "legacy");
+        CHECK_FAILS(torch_save_open(&reader, &limits_default, -1, &archive, &err), RESHARD_ERR_FORMAT);
+        snprintf(expected, sizeof(expected), "a string of 200000 bytes, but only %zu follow", there[i]);
+        if (!strstr(err.message, expected))
+            fail_msg("%zu bytes: %s", there[i], err.message);
+        buffer_release(&file);
+    }
+}
+
 TEST(tars_are_read_in_place)
 {
     static const struct {
@@ -330,6 +351,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(legacy_streams_say_what_is_wrong),
+        cmocka_unit_test(a_legacy_stream_that_ends_inside_a_string_says_how_much_follows),
         cmocka_unit_test(tars_are_read_in_place),
         cmocka_unit_test(first_bytes_tell_the_container),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
