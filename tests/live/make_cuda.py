@@ -132,12 +132,12 @@ def save_async(folder):
 
 
 def save_rank(folder):
-    """One rank's own file of DTensors on a mesh of GPUs, as verl and others leave it."""
+    """One rank's own file of DTensors on a mesh of GPUs, as trainers leave it."""
     model, _ = trained(True)
     state = model.state_dict()
     (folder / "ckpt").mkdir()
     torch.save(state, folder / "ckpt" / "model_world_size_1_rank_0.pt")
-    return "verl", "ckpt", state
+    return "torch-file", "ckpt", state
 
 
 def save_safetensors(folder):
@@ -147,7 +147,7 @@ def save_safetensors(folder):
 
 
 CASES = {"torch-file-cuda": save_zip, "torch-file-cuda-legacy": save_legacy, "dcp-cuda-fsdp2": save_dcp, "dcp-cuda-async": save_async,
-         "verl-cuda": save_rank, "safetensors-cuda": save_safetensors}
+         "torch-file-cuda-dtensor": save_rank, "safetensors-cuda": save_safetensors}
 
 
 def digests(loaded):
