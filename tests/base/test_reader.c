@@ -63,6 +63,28 @@ TEST(reader_append_checks_size_limit_and_memory)
     assert_int_equal(out.size, 0);
 }
 
+TEST(a_limit_says_what_would_do)
+{
+    static const struct {
+        uint64_t limit, found;
+        const char *message, *hint;
+    } cases[] = {
+        { 10, 12, "what: 12 bytes, the limit bytes is 10", "raise it with reshard_open_options.limits bytes=12" },
+        { 10, 0, "what: more, the limit bytes is 10", "raise it with reshard_open_options.limits bytes=40" },
+        { UINT64_MAX / 4, 0, "what: more, the limit bytes is 4611686018427387903",
+          "raise it with reshard_open_options.limits bytes=18446744073709551612" },
+        { UINT64_MAX / 4 + 1, 0, "what: more, the limit bytes is 4611686018427387904",
+          "raise it with reshard_open_options.limits bytes=18446744073709551615" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        reshard_error err = RESHARD_ERROR_INIT;
+        struct named_limit limit = { "bytes", cases[i].limit, NULL };
+        assert_int_equal(limit_error_bytes(&err, limit, "what", cases[i].found), RESHARD_ERR_LIMIT);
+        assert_string_equal(err.message, cases[i].message);
+        assert_string_equal(err.hint, cases[i].hint);
+    }
+}
+
 TEST(a_cursor_moves_only_over_what_is_there)
 {
     static const uint8_t bytes[32] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 'a', '\n', 'b' };
@@ -146,6 +168,7 @@ int main(void)
         cmocka_unit_test(a_reader_fills_all_or_fails_with_the_offset),
         cmocka_unit_test(windows_nest_and_never_reach_outside),
         cmocka_unit_test(reader_append_checks_size_limit_and_memory),
+        cmocka_unit_test(a_limit_says_what_would_do),
         cmocka_unit_test(a_cursor_moves_only_over_what_is_there),
         cmocka_unit_test(checked_arithmetic_is_exact_or_refuses),
         cmocka_unit_test(limits_are_set_by_name_and_listed),
