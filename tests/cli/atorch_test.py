@@ -360,6 +360,10 @@ def refused(root):
         case("strides", entry(lambda e: e.update(param_strides=(2,))), [meta, "param_strides"])
         first = lambda edit: lambda d: change(d / meta, lambda v: edit(v["param_meta"]["emb.weight"]))
         case("gap", first(lambda e: e.update(param_offsets=tuple(x + 1 for x in e["param_offsets"]))), [meta, "emb.weight", "do not go on"])
+        every = lambda edit: lambda d: [change(p, lambda v: edit(v["param_meta"]["emb.weight"])) for p in d.glob("flat_meta.*")]
+        for size in 90, 92:                                                                             # of 91 elements on two ranks
+            case(f"size {size}", every(lambda e: e.update(param_numels=size, param_shapes=Size((size,)), param_strides=(1,))),
+                 [f"param_offsets of parameter 'emb.weight' hold 91 elements on all ranks, param_numels says {size}"])
         case("text", entry(lambda e: e.update(param_names=3)), [meta, "param_names"])
         case("nothing", entry(lambda e: e.pop("pad")), [meta, "has no pad"])
         case("runs", unit(lambda u: u.update(numels_with_padding=u["numels_with_padding"][:-1])), [meta, "is_padding_mask"])

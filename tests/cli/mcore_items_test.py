@@ -217,6 +217,20 @@ def the_split_of_a_pipeline_goes_with_it(shell, fixtures):
     assert after == dict(zip(names, (None, None, None, False, False))), after
 
 
+def ranks_have_as_many_model_chunks(shell, fixtures):
+    """A rank of a run with another virtual pipeline among the others is named with what it holds."""
+    one, two = (fixtures / "megatron" / f"megatron-dense-legacy-{name}" / "ckpt" for name in ("pp2", "pp2vpp2"))
+    for number, (run, other, said) in enumerate(((one, two, "'mp_rank_00_000' holds 1 model chunks, 'mp_rank_00_001' 2"),
+                                                 (two, one, "'mp_rank_00_000' holds 2 model chunks, 'mp_rank_00_001' 1"))):
+        mixed = shell.work / f"mixed{number}"
+        shutil.copytree(run, mixed)
+        place = mixed / "iter_0000010" / "mp_rank_00_001"
+        shutil.rmtree(place)
+        shutil.copytree(other / "iter_0000010" / "mp_rank_00_001", place)
+        done = shell.any("ls", mixed)
+        assert done.returncode == 4 and said in done.stderr, done.stderr
+
+
 def a_reference_says_of_what_modules_the_model_is(shell, _):
     """A source without arguments, for another number of ranks than the reference's: names of parameters follow from its modules."""
     blowup_inputs.megatron(shell.work / "reference", transformer_impl="local", moe_grouped_gemm=False)
@@ -298,7 +312,7 @@ def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
              arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it,
-             a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
+             ranks_have_as_many_model_chunks, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
              rules_of_optimizers, settings_of_groups_are_the_references, rows_of_words_follow_the_layout,
              flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
