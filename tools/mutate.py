@@ -34,6 +34,14 @@ KEPT = ROOT / "tests" / "mutants.json"
 EXCUSED_MAX = 3
 SANITIZED_SECONDS = 120
 QUICK_SUITES = ("unit", "cli", "command", "models")
+# Of a sample: those that say what is wrong within seconds.
+QUICK_TESTS = [
+    "fuzz/*", "unit/*", "models/*", "command/mapping*", "fixtures/fixtures hash", "fixtures/fixtures items", "fixtures/fixtures bad",
+    "fixtures/fixtures relayout", "cli/Flex*", "cli/atorch", "cli/blobs*", "cli/byte order", "cli/convert options", "cli/diff", "cli/escapes",
+    "cli/files of ranks", "cli/flex*", "cli/found again", "cli/items of Megatron", "cli/layouts of experts", "cli/limits", "cli/links",
+    "cli/mappings", "cli/mistakes", "cli/names of *", "cli/*of Paddle", "cli/options", "cli/parts", "cli/planted*", "cli/replicas",
+    "cli/salvage", "cli/shards of torch", "cli/sidecars", "cli/targets", "cli/tars of torch", "cli/ties", "cli/transcripts", "cli/unified*",
+    "cli/verify", "cli/what is told"]
 # As `make` builds: the compiler cache knows the objects that stay as they are.
 BUILD_OPTIONS = ["-Dtests=true", "--buildtype=release", "-Db_lto=false"]
 # A check of memory that is taken away shows where its own allocation fails, and not where every tenth does; memory that nobody has
@@ -339,6 +347,7 @@ def main():
     parser.add_argument("--budget", type=float, default=120, metavar="SECONDS", help="of a sample: tests for one mutation end after this")
     parser.add_argument("--ask", action="append", metavar="GLOB",
                         help="of a sample: only tests whose `suite/name` is so are asked; several may be given")
+    parser.add_argument("--quick", action="store_const", dest="ask", const=QUICK_TESTS, help="of a sample: only quick tests are asked")
     parser.add_argument("--plain", action="store_true", help="of a sample: survivors are not asked again with sanitizers")
     parser.add_argument("--keep-coverage", action="store_true", help="use the map of lines to tests although files have changed since")
     args = parser.parse_args()
