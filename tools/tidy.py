@@ -287,6 +287,19 @@ def check_decisions(report, root):
         report.check(len(names) == 1, f"docs/decisions/{names[0]}", "number is taken twice: " + ", ".join(names))
 
 
+def check_fuzz_targets(report, root):
+    """What each fuzz target reads, and how far it has come, is told in docs/TESTING.md."""
+    listed, page = root / "fuzz" / "targets.txt", root / "docs" / "TESTING.md"
+    if not listed.is_file():
+        return
+    text = page.read_text() if page.is_file() else ""
+    for heading in ("| target | input | mutator |", "| target | executions | lines reached |"):
+        rows = text.partition(heading)[2].partition("\n\n")[0]
+        told = {name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if row.count("|") == 4 else "")}
+        for target in re.findall(r"^([a-z]\w*) ", listed.read_text(), re.M):
+            report.check(target in told, "docs/TESTING.md", f"fuzz target {target} is not in the table {heading}")
+
+
 def check_conformance(report, root):
     """The page of upstream tests names files of tests, and tests in them, behind the last bar of a row."""
     page = root / "docs/conformance.md"
@@ -387,6 +400,7 @@ def main():
     check_arrays(report, [s for s in sources if s.layer])
     check_decisions(report, root)
     check_conformance(report, root)
+    check_fuzz_targets(report, root)
     check_statics(report, sources)
     check_built(report, root, sources)
     check_headers(report, root, sources)

@@ -33,6 +33,9 @@ TREE = {
     "cli/meson.build": HASHED + "files('main.c')\n",
     "cli/main.c": LICENSE + '#include "reshard/error.h"\n\nint main(void)\n{\n    return error_of();\n}\n',
     "docs/decisions/001-one.md": "# 001 One\n",
+    "docs/TESTING.md": "| target | input | mutator |\n|---|---|---|\n| `json`, `zip` | texts | - |\n\n"
+                       "| target | executions | lines reached |\n|---|---|---|\n| `json` | 7 | 80 % |\n| `zip` | 9 | 90 % |\n",
+    "fuzz/targets.txt": "# words\njson json short\n src/base/text.c\nzip json long\n src/base/text.c\n",
     "tools/tool.py": "#!/usr/bin/env python3\n" + HASHED,
 }
 LONG_FUNCTION = "\nint long_one(void)\n{\n" + "    text_of();\n" * 80 + "    return 0;\n}\n"
@@ -66,6 +69,8 @@ PLANTED = [
      "expected its own header"),
     ("an exported function without the scope of its error", "src/api/open.c",
      appended("API_EXPORT int open_it(reshard_error *err)\n{\n    int one = 1;\n    return one;\n}\n"), "no ERROR_SCOPE(err)"),
+    ("a fuzz target that no page tells", "docs/TESTING.md", replaced("`json`, `zip`", "`json`"),
+     "fuzz target zip is not in the table | target | input"),
     ("a library behind two files", "src/engine/run.c", appended("#include <zlib.h>\n"), "zlib: its headers are included by 2 files"),
     ("a driver's name in another layer", "src/engine/run.c", appended('int is(const char *s)\n{\n    return strcmp(s, "zarr");\n}\n'),
      'asks for a driver by its name, which only its own folder may: "zarr" (line 10)'),
