@@ -142,8 +142,8 @@ def save_rank(folder):
 
 def save_safetensors(folder):
     state = {key: tensor.contiguous() for key, tensor in trained(False, torch.float16)[0].state_dict().items() if key != "head.weight"}
-    safetensors.torch.save_file(state, str(folder / "model.safetensors"))
-    return "safetensors", "model.safetensors", state
+    safetensors.torch.save_file(state, str(folder / "ckpt.safetensors"))
+    return "safetensors", "ckpt.safetensors", state
 
 
 CASES = {"torch-file-cuda": save_zip, "torch-file-cuda-legacy": save_legacy, "dcp-cuda-fsdp2": save_dcp, "dcp-cuda-async": save_async,
