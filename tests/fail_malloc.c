@@ -141,6 +141,58 @@ void *__wrap_reallocarray(void *memory, size_t count, size_t size)
     return guarded(__real_realloc(memory, guarded_size(bytes)), bytes);
 }
 
+/* ---- what allocates by itself ---- */
+
+char *__real_strdup(const char *text);
+char *__real_strndup(const char *text, size_t size);
+int __real_vasprintf(char **out, const char *format, va_list args);
+int __real_posix_memalign(void **out, size_t alignment, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+char *__wrap_strdup(const char *text);
+char *__wrap_strndup(const char *text, size_t size);
+int __wrap_asprintf(char **out, const char *format, ...);
+int __wrap_vasprintf(char **out, const char *format, va_list args);
+int __wrap_posix_memalign(void **out, size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+
+char *__wrap_strdup(const char *text)
+{
+    return is_the_one() ? NULL : __real_strdup(text);
+}
+
+char *__wrap_strndup(const char *text, size_t size)
+{
+    return is_the_one() ? NULL : __real_strndup(text, size);
+}
+
+/* What a failure leaves in *out is not said: here nothing that can be used. */
+int __wrap_vasprintf(char **out, const char *format, va_list args)
+{
+    if (!is_the_one())
+        return __real_vasprintf(out, format, args);
+    *out = (char *)(uintptr_t)0xa5a5a5;
+    return -1;
+}
+
+int __wrap_asprintf(char **out, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int size = __wrap_vasprintf(out, format, args);
+    va_end(args);
+    return size;
+}
+
+int __wrap_posix_memalign(void **out, size_t alignment, size_t size)
+{
+    return is_the_one() ? ENOMEM : __real_posix_memalign(out, alignment, size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return is_the_one() ? NULL : __real_aligned_alloc(alignment, size);
+}
+
 /* ---- arenas ---- */
 
 void *__real_arena_alloc(struct arena *arena, size_t size);

@@ -146,8 +146,12 @@ TEST(paths_are_kept_and_share_the_bytes_of_their_key)
     const struct path_part other[] = { { PATH_KEY, STR("model"), 0 }, { PATH_KEY, STR("somewhere"), 0 } };
     uint32_t a = add_tensor(catalog, "model.3.w.b.-4", 1, shape), b = add_tensor(catalog, "model.else", 1, shape);
     uint32_t c = add_tensor(catalog, "plain.key", 1, shape);
+    /* What the key does not spell is copied. */
+    char own[] = "somewhere";
+    const struct path_part passing[] = { { PATH_KEY, STR("model"), 0 }, { PATH_KEY, { own, sizeof(own) - 1 }, 0 } };
     CHECK_OK(catalog_set_tensor_path(catalog, a, spelled, 4, &err));
-    CHECK_OK(catalog_set_tensor_path(catalog, b, other, 2, &err));
+    CHECK_OK(catalog_set_tensor_path(catalog, b, passing, 2, &err));
+    memset(own, 'x', sizeof(own) - 1);
 
     struct path_part single;
     const struct path_part *parts;

@@ -16,6 +16,8 @@ static const struct {
     { "torch-file/torch-file-training/ckpt.pt", "torch", NULL, NULL },
     { "torch-dcp/dcp-fsdp2-4/ckpt", "torch-dcp", "ranks=3", NULL },
     { "torch-file/torch-file-fsdp2-ranks/ckpt", "fsdp-ranks", "ranks=3", NULL },
+    { "verl/verl-fsdp1/ckpt", "fsdp-ranks", "ranks=3", NULL },
+    { "verl/verl-fsdp1-shardedtensor/ckpt", "fsdp-ranks", "ranks=3", NULL },
     { "atorch-fsdp/atorch-w2/ckpt", "atorch", "ranks=3", NULL },
     { "atorch-fsdp/atorch-v0/ckpt", "atorch", NULL, NULL },
     { "zarr/zarr2-zip/ckpt.zip", "zarr", NULL, "zarr-format=3" },

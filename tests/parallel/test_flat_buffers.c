@@ -82,6 +82,7 @@ TEST(a_full_bucket_is_closed_and_padded)
     rules.bucket_size = 200;
     CHECK_OK(flat_buffers_make(model.parameters, model.count, false, &rules, &buffers, &err));
     assert_int_equal(buffers.bucket_count, 2);
+    assert_int_equal(buffers.buckets[0].unpadded, 200);
     flat_buffers_release(&buffers);
     rules.bucket_size = 201;
     CHECK_OK(flat_buffers_make(model.parameters, model.count, false, &rules, &buffers, &err));

@@ -660,7 +660,7 @@ TEST(want_of_memory_for_a_store_over_memory_is_an_error)
         assert_true(!status || (is_hit && status == RESHARD_ERR_MEMORY));
         failed += status != RESHARD_OK;
     }
-    assert_int_equal(failed, 5); /* the store, its regions, the listing, and each object */
+    assert_int_equal(failed, 7); /* the store, its regions, the listing, and each object with its name */
 }
 
 int main(void)
