@@ -122,6 +122,27 @@ TEST(integer_types_have_size_and_sign)
     assert_false(flex_integer_of((struct str){ "\0\0\0\0\0\0\0\x80", 8 }, false, &number));
 }
 
+TEST(as_many_chunks_as_the_limit_says_are_read)
+{
+    static const enum flex_decode_way ways[] = { FLEX_DECODE_BEST, FLEX_DECODE_GENERAL };
+    uint8_t *bytes;
+    size_t size = bytes_of(v2_numpy, &bytes);
+    for (size_t i = 0; i < 2; i++) {
+        struct flex_metadata metadata;
+        struct limits limits = limits_default;
+        CHECK_OK(flex_metadata_decode(bytes, size, &limits, ways[i], &metadata, &err));
+        limits.chunks = metadata.shard_count;
+        assert_true(limits.chunks > 1);
+        flex_metadata_release(&metadata);
+        CHECK_OK(flex_metadata_decode(bytes, size, &limits, ways[i], &metadata, &err));
+        flex_metadata_release(&metadata);
+        limits.chunks--;
+        CHECK_FAILS(flex_metadata_decode(bytes, size, &limits, ways[i], &metadata, &err), RESHARD_ERR_LIMIT);
+        assert_non_null(strstr(err.message, "chunks"));
+    }
+    free(bytes);
+}
+
 /* No cut is good, and none is read beyond its end. */
 static void cut_everywhere(const char *hex)
 {
@@ -232,6 +253,7 @@ int main(void)
         cmocka_unit_test(integer_types_have_size_and_sign), cmocka_unit_test(the_vector_of_the_description),
         cmocka_unit_test(every_generation_and_protocol),    cmocka_unit_test(scalars_of_numpy_are_numbers),
         cmocka_unit_test(a_cut_pickle_is_refused),          cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(as_many_chunks_as_the_limit_says_are_read),
         cmocka_unit_test(metadata_of_real_checkpoints),     cmocka_unit_test(files_are_known_by_their_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

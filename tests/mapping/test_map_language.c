@@ -289,6 +289,18 @@ TEST(stacks_add_and_drop_an_axis)
     CHECK_CASES(cases, FORWARDS);
 }
 
+TEST(what_is_joined_agrees_on_other_axes)
+{
+    static const struct map_case cases[] = {
+        { "on its axis it need not", "a, s -> m, axis=0", "a, s -> m, axis=0\n" },
+        { "another axis", "a, s -> m, axis=1", "on axis 0 's' has 2, 'a' has 4: parts that are joined on axis 1 agree on the others" },
+        { "an axis behind it", "q, a, l.0.w -> m, axis=0",
+          "on axis 1 'l.0.w' has 3, 'q' has 6: parts that are joined on axis 0 agree on the others" },
+        { "other ranks", "l.0.w, l.0.b -> m, axis=0", "'l.0.b' has 1 axes, 'l.0.w' has 2" },
+    };
+    CHECK_CASES(cases, FORWARDS);
+}
+
 TEST(shares_say_how_parts_relate)
 {
     static const struct map_case cases[] = {
@@ -365,6 +377,7 @@ int main(void)
         cmocka_unit_test(optional_statements_need_their_first_name),
         cmocka_unit_test(an_offset_renumbers_layers_from_there_on),
         cmocka_unit_test(stacks_add_and_drop_an_axis),
+        cmocka_unit_test(what_is_joined_agrees_on_other_axes),
         cmocka_unit_test(shares_say_how_parts_relate),
         cmocka_unit_test(reshape_fits_or_says_why),
         cmocka_unit_test(strict_aoa_knows_none_of_it),
