@@ -40,7 +40,8 @@ QUICK_TESTS = [
     "fixtures/fixtures relayout", "cli/Flex*", "cli/atorch", "cli/blobs*", "cli/byte order", "cli/convert options", "cli/diff",
     "cli/escapes", "cli/files of ranks", "cli/flex*", "cli/found again", "cli/items of Megatron", "cli/layouts of experts", "cli/limits",
     "cli/links", "cli/mappings", "cli/mistakes", "cli/names of *", "cli/*of Paddle", "cli/options", "cli/parts", "cli/planted*",
-    "cli/replicas", "cli/salvage", "cli/shards of torch", "cli/sidecars", "cli/targets", "cli/tars of torch", "cli/ties", "cli/transcripts",
+    "cli/read by Python", "cli/replicas", "cli/salvage",
+    "cli/shards of torch", "cli/sidecars", "cli/targets", "cli/tars of torch", "cli/ties", "cli/transcripts",
     "cli/unified*", "cli/verify", "cli/what is told"]
 # As `make` builds: the compiler cache knows the objects that stay as they are.
 BUILD_OPTIONS = ["-Dtests=true", "--buildtype=release", "-Db_lto=false"]

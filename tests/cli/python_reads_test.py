@@ -87,6 +87,20 @@ def dcp_metadata(shell):
             for place in metadata.state["storage_data"].values()} == {"torch.distributed.checkpoint.filesystem._StorageInfo"}
 
 
+def lists_in_dcp(shell):
+    """A list is told as one where all of its members are there, wherever it lies among the keys; else what is left keeps its flat names."""
+    made = {name: torch_stub.tensor("FloatStorage", [2], bytes(8)) for name in "abcde"}
+    torch_stub.write_zip(shell.work / "lists.pt", {"a": [made["a"], made["b"]], "b": made["c"], "c": {"d": [made["d"], made["e"]]}})
+    said = shell.any("convert", "lists.pt", "whole", "--to", "torch-dcp", "--verbose").stderr
+    metadata, _ = read((shell.work / "whole" / ".metadata").read_bytes())
+    assert metadata.state["planner_data"] == {"a.0": ("a", 0), "a.1": ("a", 1), "b": ("b",), "c.d.0": ("c", "d", 0), "c.d.1": ("c", "d", 1)}
+    assert "members left out" not in said, said
+    for key, left in (("a.0", "a.1"), ("c.d.0", "c.d.1")):
+        said = shell.any("convert", "lists.pt", "some", "--to", "torch-dcp", "--exclude", key, "--verbose", "--overwrite").stderr
+        metadata, _ = read((shell.work / "some" / ".metadata").read_bytes())
+        assert metadata.state["planner_data"][left] == (left,) and "lists with members left out" in said, (metadata.state, said)
+
+
 def arguments_of(shell, source):
     """Arguments that Megatron reads from the files of two ranks, which must agree with the tensors beside them."""
     shell("convert", source, "legacy", "--to", "megatron", "--layout", "tp=2", "--quiet")
@@ -126,7 +140,8 @@ def of_tensors_alone(is_tied):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
-    tests = [("storages of a torch file", torch_file), ("properties in DCP metadata", dcp_metadata)]
+    tests = [("storages of a torch file", torch_file), ("properties in DCP metadata", dcp_metadata),
+             ("lists in DCP metadata", lists_in_dcp)]
     for word, is_tied in (("untied", False), ("tied", True)):
         tests += [(f"arguments of an {word} model with a configuration".replace("an tied", "a tied"), of_a_config(is_tied)),
                   (f"arguments of {word} tensors alone", of_tensors_alone(is_tied))]

@@ -73,7 +73,7 @@ static void case_path(size_t index, char out[8192])
     snprintf(out, 8192, "%s/%s", check_fixtures(cases[index].family, family), cases[index].folder);
 }
 
-TEST(reading_survives_every_failed_allocation)
+static void fail_each_read(void (*fail_at)(unsigned long nth))
 {
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char path[8192];
@@ -85,7 +85,7 @@ TEST(reading_survives_every_failed_allocation)
             struct store *store = NULL;
             CHECK_OK(store_open_path(path, 0, &store, NULL, &err));
             struct source *source = make_source(cases[i].driver, store);
-            fail_malloc_at(++nth);
+            fail_at(++nth);
             reshard_status status = use(source, &err);
             was_hit = fail_malloc_was_hit();
             if (status != RESHARD_OK && status != RESHARD_ERR_MEMORY)
@@ -95,6 +95,16 @@ TEST(reading_survives_every_failed_allocation)
         } while (was_hit);
         print_message("# %s: %lu allocations\n", cases[i].folder, nth - 1);
     }
+}
+
+TEST(reading_survives_every_failed_allocation)
+{
+    fail_each_read(fail_malloc_at);
+}
+
+TEST(reading_survives_every_part_of_an_arena_that_is_refused)
+{
+    fail_each_read(fail_arena_at);
 }
 
 TEST(reading_reports_every_failed_access)
@@ -127,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reading_survives_every_failed_allocation),
+        cmocka_unit_test(reading_survives_every_part_of_an_arena_that_is_refused),
         cmocka_unit_test(reading_reports_every_failed_access),
     };
     return cmocka_run_group_tests_name("dcp_faults", tests, NULL, NULL);
