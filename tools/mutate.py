@@ -293,9 +293,11 @@ class Kept:
         what = re.sub(r" at line \d+", "", mutation["what"])
         return f"{mutation['file']}: {what}: {hashlib.sha256((around + mutation['new']).encode()).hexdigest()[:16]}"
 
-    def result(self, mutation, specs):
-        """What is known, if the same tests would be asked on the same tree."""
+    def result(self, mutation, specs, keeps_killed):
+        """What is known, if the same tests would be asked on the same tree; of any tree that it was killed, where that is to count."""
         known = self.found.get(self.name(mutation))
+        if known and keeps_killed and known["state"] == "killed":
+            return Result(mutation, known["state"], known["detail"], 0.0, known["spec"])
         if not known or known["tree"] != self.state or known["asked"] != sorted(specs) or known["state"] in ("unfinished", "error"):
             return None
         return Result(mutation, known["state"], known["detail"], 0.0, known["spec"])
@@ -319,7 +321,7 @@ def run_sample(args):
     chosen = mutation_operators.sample(candidates, args.sample, args.seed)[args.skip:]
     kept = Kept(coverage.state)
     specs = {id(m): kept.killer_first(m, specs_of(coverage, m)) for m in chosen}
-    results = [result for result in (kept.result(m, specs[id(m)]) for m in chosen) if result]
+    results = [result for result in (kept.result(m, specs[id(m)], args.keep_killed) for m in chosen) if result]
     known = {id(result.mutation) for result in results}
     rest = [m for m in chosen if id(m) not in known]
     every = sorted({s for m in rest for s in specs[id(m)]})
@@ -351,6 +353,7 @@ def main():
     parser.add_argument("--quick", action="store_const", dest="ask", const=QUICK_TESTS, help="of a sample: only quick tests are asked")
     parser.add_argument("--plain", action="store_true", help="of a sample: survivors are not asked again with sanitizers")
     parser.add_argument("--keep-coverage", action="store_true", help="use the map of lines to tests although files have changed since")
+    parser.add_argument("--keep-killed", action="store_true", help="of a sample: what an earlier run has killed is not tried again")
     args = parser.parse_args()
     WORK.mkdir(exist_ok=True)
     started = time.monotonic()
