@@ -16,31 +16,39 @@ enum store_path_kind store_path_look(const char *path)
     return S_ISREG(info.st_mode) ? STORE_PATH_FILE : STORE_PATH_OTHER;
 }
 
-/* Some file systems cannot sync directories, and need not. */
-static int sync_parent(const char *path)
+static char *folder_of_path(const char *path)
 {
     size_t size = strlen(path);
     while (size && path[size - 1] != '/')
         size--;
-    char *parent = size ? strndup(path, size) : strdup(".");
-    int fd = parent ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    return size ? strndup(path, size) : strdup(".");
+}
+
+/* Some file systems cannot sync directories, and need not. */
+static int sync_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int result = fd < 0 ? -1 : fsync(fd);
     if (result < 0 && fd >= 0 && (errno == EINVAL || errno == EROFS))
         result = 0;
     int number = errno;
     if (fd >= 0)
         close(fd);
-    free(parent);
     errno = number;
     return result;
 }
 
 reshard_status store_path_remove(const char *path, bool no_sync, reshard_error *err)
 {
-    if (unlink(path) == 0 && (no_sync || sync_parent(path) == 0))
+    char *folder = folder_of_path(path);
+    if (!folder)
+        return error_set_memory(err);
+    bool is_removed = unlink(path) == 0 && (no_sync || sync_folder(folder) == 0);
+    int number = errno;
+    free(folder);
+    if (is_removed || number == ENOENT)
         return RESHARD_OK;
-    if (errno == ENOENT)
-        return RESHARD_OK;
+    errno = number;
     reshard_status status = error_set_errno(err, "cannot remove '%s'", path);
     error_object(err, "%s", path);
     return status;
