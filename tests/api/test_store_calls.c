@@ -591,7 +591,8 @@ TEST(reading_takes_memory_or_fails)
         fail_malloc_at(nth);
         reshard_status status = read_all("target");
         is_hit = fail_malloc_was_hit();
-        assert_true(!status || (is_hit && (status == RESHARD_ERR_MEMORY || (status == RESHARD_ERR_IO && err.sys_errno == ENOMEM))));
+        if (status && (!is_hit || (status != RESHARD_ERR_MEMORY && (status != RESHARD_ERR_IO || err.sys_errno != ENOMEM))))
+            fail_msg("allocation %lu: status %d, errno %d: %s", nth, status, err.sys_errno, err.message);
         failed += status != RESHARD_OK;
     }
     assert_true(failed > 10);

@@ -575,8 +575,10 @@ static reshard_status add_own_file(struct source *source, const char *name, resh
     bool is_directory;
     uint64_t bytes;
     uint32_t object;
-    if (!store_exists(source->store, name, &is_directory, &bytes) || is_directory)
-        return error_set(err, RESHARD_ERR_IO, "'%s' has vanished", name);
+    if (!store_exists(source->store, name, &is_directory, &bytes) || is_directory) {
+        reshard_status failure = store_failure(source->store, err);
+        return failure ? failure : error_set(err, RESHARD_ERR_IO, "'%s' has vanished", name);
+    }
     return catalog_add_object(source->catalog, str_of(name), bytes, &object, err);
 }
 
