@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder of a test's own, as setup and teardown of a test or a group, and how trees are removed. Included by one file a program. */
+/* A folder of a test's own, as setup and teardown of a test or a group, what is in a folder, and how trees are removed. Included by one
+ * file a program. */
 #ifndef TESTS_TEST_FOLDER_H
 #define TESTS_TEST_FOLDER_H
 
 #include "check.h"
 
+#include <dirent.h>
 #include <ftw.h>
 #include <unistd.h>
 
@@ -18,6 +20,18 @@ static inline int test_entry_remove(const char *path, const struct stat *info, i
 static inline int test_tree_remove(const char *path)
 {
     return access(path, F_OK) == 0 ? nftw(path, test_entry_remove, 16, FTW_DEPTH | FTW_PHYS) : 0;
+}
+
+/* Entries of a folder that begin so. */
+static inline int test_entries_count(const char *path, const char *prefix)
+{
+    DIR *stream = opendir(path);
+    int count = 0;
+    assert_non_null(stream);
+    for (struct dirent *entry; (entry = readdir(stream));)
+        count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    closedir(stream);
+    return count;
 }
 
 static char test_folder[32]; /* short: paths in it fit small buffers */

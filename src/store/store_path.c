@@ -2,6 +2,8 @@
 /* Single files beside a target, by path. */
 #include "store/store.h"
 
+#include "store/store_posix.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -24,26 +26,12 @@ static char *folder_of_path(const char *path)
     return size ? strndup(path, size) : strdup(".");
 }
 
-/* Some file systems cannot sync directories, and need not. */
-static int sync_folder(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int result = fd < 0 ? -1 : fsync(fd);
-    if (result < 0 && fd >= 0 && (errno == EINVAL || errno == EROFS))
-        result = 0;
-    int number = errno;
-    if (fd >= 0)
-        close(fd);
-    errno = number;
-    return result;
-}
-
 reshard_status store_path_remove(const char *path, bool no_sync, reshard_error *err)
 {
-    char *folder = folder_of_path(path);
-    if (!folder)
+    char *folder = no_sync ? NULL : folder_of_path(path);
+    if (!no_sync && !folder)
         return error_set_memory(err);
-    bool is_removed = unlink(path) == 0 && (no_sync || sync_folder(folder) == 0);
+    bool is_removed = unlink(path) == 0 && (no_sync || sync_directory(AT_FDCWD, folder));
     int number = errno;
     free(folder);
     if (is_removed || number == ENOENT)

@@ -175,14 +175,8 @@ static long resident_pages(pid_t pid)
 static int open_files(pid_t pid)
 {
     char path[64];
-    int count = 0;
     snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
-    DIR *files = opendir(path);
-    assert_non_null(files);
-    while (readdir(files))
-        count++;
-    closedir(files);
-    return count;
+    return test_entries_count(path, "");
 }
 
 /* ---- saving ---- */

@@ -9,7 +9,6 @@
 #include "reshard/async.h"
 #include "test_folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -273,18 +272,6 @@ static bool old_is_there(const struct place *place)
     return true;
 }
 
-/* Entries of a folder that begin so. */
-static int entries_count(const char *path, const char *prefix)
-{
-    DIR *stream = opendir(path);
-    int count = 0;
-    assert_non_null(stream);
-    for (struct dirent *entry; (entry = readdir(stream));)
-        count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-    closedir(stream);
-    return count;
-}
-
 /* ---- what must be said ---- */
 
 static const char *const said[FAULTS][2] = {
@@ -368,9 +355,9 @@ TEST(each_fault_of_a_rank_is_told_to_the_others)
             old_save(&place); /* the next save works, and takes away what is left */
         }
     }
-    assert_int_equal(entries_count(test_folder, "."), 0);
-    assert_int_equal(entries_count(test_folder, ""), CALLS * FAULTS);
-    assert_int_equal(entries_count("/dev/shm", shared), 0);
+    assert_int_equal(test_entries_count(test_folder, "."), 0);
+    assert_int_equal(test_entries_count(test_folder, ""), CALLS * FAULTS);
+    assert_int_equal(test_entries_count("/dev/shm", shared), 0);
 }
 
 static int made(void **state)

@@ -10,7 +10,6 @@
 #include "reshard/async.h"
 #include "test_folder.h"
 
-#include <dirent.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -135,24 +134,13 @@ TEST(ranks_save_what_functions_give)
     }
 }
 
-static int entries_in(const char *path)
-{
-    int count = 0;
-    DIR *folder = opendir(path);
-    assert_non_null(folder);
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
-
 TEST(a_function_that_fails_ends_the_save_of_all)
 {
     for (int keeps = 0; keeps < 2; keeps++) {
         struct saves saves = { "torch-dcp", keeps, true, { 0 } };
         struct test_rank ranks[RANKS];
         char command[128];
-        int before = entries_in(test_folder);
+        int before = test_entries_count(test_folder, "");
         test_ranks(RANKS, 20, &saves, rank_saves, ranks);
         for (int r = 0; r < RANKS; r++) {
             assert_int_equal(ranks[r].status, RESHARD_ERR_CANCELLED);
@@ -162,7 +150,7 @@ TEST(a_function_that_fails_ends_the_save_of_all)
         /* Of the third nothing is left, under whatever name. */
         snprintf(command, sizeof(command), "rm -r %s/save-0 %s/save-1", test_folder, test_folder);
         assert_int_equal(system(command), 0);
-        assert_int_equal(entries_in(test_folder), before);
+        assert_int_equal(test_entries_count(test_folder, ""), before);
     }
 }
 

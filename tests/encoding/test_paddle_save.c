@@ -420,13 +420,21 @@ TEST(a_file_that_ends_inside_an_array_says_where)
     buffer_release(&bytes);
 }
 
-TEST(a_long_string_that_is_no_array_is_read)
+/* One whose member is a string of so many letters. */
+static struct buffer dict_of_text(uint32_t size)
 {
     struct buffer text = { 0 };
     buffer_append_byte(&text, 'X');
-    buffer_append_u32le(&text, 5000);
-    buffer_append_fill(&text, 'z', 5000);
+    buffer_append_u32le(&text, size);
+    buffer_append_fill(&text, 'z', size);
     struct buffer bytes = dict_of((const char *)text.data, text.size);
+    buffer_release(&text);
+    return bytes;
+}
+
+TEST(a_long_string_that_is_no_array_is_read)
+{
+    struct buffer bytes = dict_of_text(5000);
     struct paddle_archive archive;
     CHECK_OK(open_bytes(&bytes, false, &archive));
     assert_int_equal(archive.entries[0].value->text.size, 5000);
@@ -436,16 +444,11 @@ TEST(a_long_string_that_is_no_array_is_read)
     bytes.data[20] = 0xFF; /* inside the text */
     CHECK_FAILS(open_bytes(&bytes, false, &archive), RESHARD_ERR_FORMAT);
     buffer_release(&bytes);
-    buffer_release(&text);
 }
 
 TEST(a_read_that_fails_fails_the_whole)
 {
-    struct buffer text = { 0 };
-    buffer_append_byte(&text, 'X');
-    buffer_append_u32le(&text, 100000);
-    buffer_append_fill(&text, 'z', 100000);
-    struct buffer bytes = dict_of((const char *)text.data, text.size);
+    struct buffer bytes = dict_of_text(100000);
     struct guarded guard = { .bytes = bytes.data };
     struct reader reader = { .read_at = read_guarded, .size = bytes.size, .context = &guard, .name = "test" };
     struct paddle_open_options options = { &limits_default, false };
@@ -460,18 +463,13 @@ TEST(a_read_that_fails_fails_the_whole)
         CHECK_FAILS(paddle_save_open(&reader, &options, &archive, &err), RESHARD_ERR_IO);
     }
     buffer_release(&bytes);
-    buffer_release(&text);
 }
 
 TEST(a_long_string_has_a_limit)
 {
-    struct buffer text = { 0 };
     struct paddle_archive archive;
     struct limits limits = limits_default;
-    buffer_append_byte(&text, 'X');
-    buffer_append_u32le(&text, 5000);
-    buffer_append_fill(&text, 'z', 5000);
-    struct buffer bytes = dict_of((const char *)text.data, text.size);
+    struct buffer bytes = dict_of_text(5000);
     limits.pickle_string_bytes = 5000;
     CHECK_OK(open_within(&bytes, &limits, false, &archive));
     paddle_save_release(&archive);
@@ -479,7 +477,6 @@ TEST(a_long_string_has_a_limit)
     CHECK_FAILS(open_within(&bytes, &limits, false, &archive), RESHARD_ERR_LIMIT);
     assert_non_null(strstr(err.message, "pickle_string_bytes"));
     buffer_release(&bytes);
-    buffer_release(&text);
 }
 
 /* What a file's own size allows is no work: elements that are read later add what they cost. */
