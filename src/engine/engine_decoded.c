@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine_decoded.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -51,8 +52,11 @@ void decoded_release(struct decoded_chunks *decoded)
 {
     if (!decoded->origins)
         return;
-    for (uint32_t i = 0; i < decoded->slot_count; i++)
+    assert(!decoded->bytes_held);
+    for (uint32_t i = 0; i < decoded->slot_count; i++) {
+        assert(!decoded->slots[i].users);
         free(decoded->slots[i].bytes);
+    }
     for (uint32_t i = 0; decoded->scratches && i < decoded->scratch_count; i++) {
         chain_scratch_release(&decoded->scratches[i].chain);
         buffer_release(&decoded->scratches[i].stored);

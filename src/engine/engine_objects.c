@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Open source objects kept at most. Many more may be in use at once by jobs that read mapped ones. */
@@ -32,8 +33,11 @@ void origins_release(struct origins *origins)
 {
     if (!origins->source)
         return;
-    for (uint32_t i = 0; i < origins->open_count; i++)
-        store_object_close(origins->slots[origins->open[i]].object);
+    for (uint32_t i = 0; i < origins->open_count; i++) {
+        struct origin_slot *slot = &origins->slots[origins->open[i]];
+        assert(!slot->users); /* who took it has given it back, also after errors: else it would never make room */
+        store_object_close(slot->object);
+    }
     free(origins->slots);
     free(origins->open);
     pthread_mutex_destroy(&origins->lock);

@@ -169,6 +169,7 @@ TEST(of_what_is_spent_the_last_one_used_gives_way)
     decoded_give(&decoded, 0, true); /* the other one still reads it */
     take_and_give(1, BYTES, false);
     check_bytes(0, bytes);
+    decoded_give(&decoded, 0, true);
     stop();
 }
 
@@ -270,6 +271,8 @@ TEST(what_is_held_leaves_room_for_the_largest_chunk)
     decoded_unhold(&decoded, 1);
     decoded_unhold(&decoded, 2);
     assert_int_equal(decoded.bytes_held, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        decoded_give(&decoded, i, false);
     stop();
 }
 
