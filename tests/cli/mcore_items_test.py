@@ -103,6 +103,14 @@ def two_groups_of_one_kind_are_refused(shell, fixtures):
         assert f"parameter group 1: a second group {name} weight decay" in said and not (shell.work / "out").exists(), said
 
 
+def buckets_need_parameter_groups(shell, fixtures):
+    """State by bucket is refused, with what lacks them named, where the source's optimizers have no groups of parameters."""
+    with_common(fixtures / "megatron" / "megatron-optim-dense-full-tp2dp2" / "ckpt", shell.work / "groupless",
+                lambda data: data.replace(b"param_groups", b"other_groups"))
+    said = shell("convert", "groupless", "out", "--to", "torch_dist", "-o", "optimizer=dp_reshardable", exit_status=5).decode()
+    assert "the source has no parameter groups of optimizer 0" in said and not (shell.work / "out").exists(), said
+
+
 def state_in_several_buckets_comes_back(shell, fixtures):
     """A run whose gradient buffers have several buckets: state by bucket comes back bit by bit, and Megatron's mistake is told."""
     with_buckets(fixtures / "megatron" / "megatron-optim-dense-full-tp2dp2" / "ckpt", shell.work / "source", 80)
@@ -315,7 +323,7 @@ def main():
              ranks_have_as_many_model_chunks, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
              rules_of_optimizers, settings_of_groups_are_the_references, rows_of_words_follow_the_layout,
-             flattened_matrices_are_refused, two_groups_of_one_kind_are_refused)
+             flattened_matrices_are_refused, two_groups_of_one_kind_are_refused, buckets_need_parameter_groups)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 
