@@ -34,8 +34,8 @@ one_by_one() {
     fi
 }
 in_process() {
-    RESHARD_EVERY_FAULT=1 meson test -C "$build" --no-rebuild --timeout-multiplier 10 --print-errorlogs faults megatron_faults settings_faults map_faults \
-        saved_layouts && echo "ok in-process" >>"$log" || echo "not ok - faults inside the process" | tee -a "$log"
+    RESHARD_EVERY_FAULT=1 meson test -C "$build" --no-rebuild --timeout-multiplier 10 --print-errorlogs faults format_faults format_reads \
+        megatron_faults settings_faults map_faults saved_layouts && echo "ok in-process" >>"$log" || echo "not ok - faults inside the process" | tee -a "$log"
 }
 (log=$logs/spread && spread) &
 (log=$logs/one_by_one && one_by_one)

@@ -38,12 +38,14 @@ static reshard_status plan(reshard_checkpoint *checkpoint, size_t number, reshar
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
     reshard_report report = RESHARD_REPORT_INIT;
+    reshard_checkpoint *target = NULL;
     options.to = cases[number].to;
     options.layout = cases[number].layout;
     options.format_options = format_options;
     run.threads = 1;
-    reshard_status status = reshard_estimate(checkpoint, "/tmp/reshard-nothing", &options, &run, &report, err);
+    reshard_status status = reshard_preview(checkpoint, "/tmp/reshard-nothing", &options, &run, &report, &target, err);
     reshard_report_release(&report);
+    reshard_close(target);
     return status;
 }
 

@@ -40,18 +40,18 @@ ARRAYS = {
 # What the message about a bad case must name, beside its exit status, which refusals.json pins.
 NAMED = {
     "bad-paddle-empty-distcp": ["0_0.distcp", "0 bytes"], "bad-paddle-evil-distcp": ["0_0.distcp", "posix.system"],
-    "bad-paddle-evil-metadata": ["0.metadata", "posix.system"], "bad-paddle-flat-beyond": ["0.metadata", "w1.moment1_0", "(17, 32)"],
+    "bad-paddle-evil-metadata": ["0.metadata", "posix.system"], "bad-paddle-flat-beyond": ["0.metadata", "w1.moment1_0", "[17, 32]"],
     "bad-paddle-flat-gap": ["w1.moment1_0", "1:17"], "bad-paddle-flat-overlap": ["1_0.distcp", "3_0.distcp", "overlap"],
-    "bad-paddle-gap": ["q_proj", "nothing holds"], "bad-paddle-global-shapes": ["0.metadata", "(13, 7) and (15, 7)"],
+    "bad-paddle-gap": ["q_proj", "nothing holds"], "bad-paddle-global-shapes": ["0.metadata", "[13, 7] and [15, 7]"],
     "bad-paddle-missing-file": ["1_0.distcp", "not there"], "bad-paddle-missing-key": ["0_0.distcp", "q_proj"],
     "bad-paddle-mixed-dtype": ["0.metadata", "bfloat16 and int16"], "bad-paddle-mixed-files": ["0_0.distcp", "1_0.safetensors"],
-    "bad-paddle-negative": ["0.metadata", "(-1, 0)"], "bad-paddle-no-metadata": ["<uid>.metadata", "0_0.distcp"],
+    "bad-paddle-negative": ["0.metadata", "[-1, 0]"], "bad-paddle-no-metadata": ["<uid>.metadata", "0_0.distcp"],
     "bad-paddle-object-array": ["0_0.distcp", "array"], "bad-paddle-outside": ["0.metadata", "outside"],
     "bad-paddle-same-file": ["0_0.distcp", "two shards"], "bad-paddle-short-array": ["0_0.distcp", "66 bytes"],
-    "bad-paddle-stale-metadata": ["0_0.distcp", "stale", "(5, 7)", "(6, 7)"], "bad-paddle-traversal": ["../outside_0.distcp"],
+    "bad-paddle-stale-metadata": ["0_0.distcp", "stale", "[5, 7]", "[6, 7]"], "bad-paddle-traversal": ["../outside_0.distcp"],
     "bad-paddle-truncated-distcp": ["1_0.distcp", "3028"], "bad-paddle-truncated-metadata": ["0.metadata", "7020"],
     "bad-paddle-two-metadata": ["0.metadata", "1.metadata", "q_proj"], "bad-paddle-unknown-dtype": ["0.metadata", "float7_e3m3"],
-    "bad-paddle-wrong-dtype": ["0_0.distcp", "F64", "F32"], "bad-paddle-wrong-shape": ["0_0.distcp", "(5, 7)", "(7, 5)"],
+    "bad-paddle-wrong-dtype": ["0_0.distcp", "F64", "F32"], "bad-paddle-wrong-shape": ["0_0.distcp", "[5, 7]", "[7, 5]"],
 }
 
 
@@ -189,7 +189,7 @@ class Test:
         assert self.run("verify", "--deep", folder).returncode == 0
         (folder / "0.metadata").write_bytes(metadata({"w": ("float32", (2, 3)), "b": ("bfloat16", (2,))}, {"w": (1, 3)}))
         done = self.run("hash", folder)
-        assert done.returncode == 4 and "says nothing about its shard at (0, 0)" in done.stderr, done.stderr
+        assert done.returncode == 4 and "says nothing about its shard at [0, 0]" in done.stderr, done.stderr
 
     def every_protocol_is_read(self):
         for protocol in ARRAYS:

@@ -108,12 +108,18 @@ static reshard_status blob_reader(struct resolving *resolving, uint32_t index, s
     return RESHARD_OK;
 }
 
-static bool is_zip(const struct reader *reader)
+/* Whether what begins there is no zip, in a file that is safetensors from its first byte on. */
+static reshard_status is_of_safetensors(const struct reader *blob, const struct reader *file, bool *out, reshard_error *err)
 {
     static const uint8_t signature[4] = { 'P', 'K', 3, 4 };
     uint8_t head[4];
-    return reader->size >= sizeof(head) && reader_read(reader, 0, head, sizeof(head), NULL) == RESHARD_OK &&
-           memcmp(head, signature, sizeof(head)) == 0;
+    *out = false;
+    if (blob->size >= sizeof(head)) {
+        reshard_status status = reader_read(blob, 0, head, sizeof(head), err);
+        if (status || memcmp(head, signature, sizeof(head)) == 0)
+            return status;
+    }
+    return dcp_safetensors_probe(file, out, err);
 }
 
 /* The same for a file that holds safetensors. */
@@ -144,12 +150,12 @@ static reshard_status find_plain(struct resolving *resolving, uint32_t index, st
     if (resolving->is_safetensors)
         return find_by_name(resolving, chunk, out, err);
     reshard_status status = blob_reader(resolving, index, &blob, err);
+    if (!status)
+        status = is_of_safetensors(&blob, &resolving->reader, &resolving->is_safetensors, err);
     if (status)
         return status;
-    if (!is_zip(&blob) && dcp_safetensors_probe(&resolving->reader)) {
-        resolving->is_safetensors = true;
+    if (resolving->is_safetensors)
         return find_by_name(resolving, chunk, out, err);
-    }
     out->blob_offset = chunk->offset;
     out->codec = CODEC_NONE;
     return torch_save_open_tensor(&blob, &resolving->source->limits, &resolving->scratch, &out->tensor, err);

@@ -15,19 +15,28 @@
 
 #define PREFIX_BYTES 8
 
-static bool read_header_size(const struct reader *file, uint64_t *out)
+/* 0 bytes: it is no safetensors file. */
+static reshard_status read_header_size(const struct reader *file, uint64_t *out, reshard_error *err)
 {
     uint8_t head[PREFIX_BYTES + 1];
-    if (file->size < sizeof(head) || reader_read(file, 0, head, sizeof(head), NULL))
-        return false;
-    *out = load_le(head, PREFIX_BYTES);
-    return head[PREFIX_BYTES] == '{' && *out >= 2 && *out <= file->size - PREFIX_BYTES;
+    *out = 0;
+    if (file->size < sizeof(head))
+        return RESHARD_OK;
+    reshard_status status = reader_read(file, 0, head, sizeof(head), err);
+    if (status)
+        return status;
+    uint64_t bytes = load_le(head, PREFIX_BYTES);
+    if (head[PREFIX_BYTES] == '{' && bytes >= 2 && bytes <= file->size - PREFIX_BYTES)
+        *out = bytes;
+    return RESHARD_OK;
 }
 
-bool dcp_safetensors_probe(const struct reader *file)
+reshard_status dcp_safetensors_probe(const struct reader *file, bool *is_safetensors, reshard_error *err)
 {
     uint64_t header_bytes;
-    return read_header_size(file, &header_bytes);
+    reshard_status status = read_header_size(file, &header_bytes, err);
+    *is_safetensors = header_bytes > 0;
+    return status;
 }
 
 static reshard_status dcp_safetensors_take_shape(struct dcp_safetensors *state, const struct value *shape,
@@ -108,13 +117,13 @@ reshard_status dcp_safetensors_load(struct dcp_safetensors *state, const struct 
     dcp_safetensors_release(state);
     struct buffer header = { .limit = limits->json_bytes, .limit_name = "json_bytes" };
     struct value_graph graph = { 0 };
-    uint64_t header_bytes = 0;
-    reshard_status status;
-    if (!read_header_size(file, &header_bytes))
+    uint64_t header_bytes;
+    reshard_status status = read_header_size(file, &header_bytes, err);
+    if (!status && !header_bytes)
         status = error_set(err, RESHARD_ERR_FORMAT, "neither torch.save blobs nor a safetensors file");
-    else if (header_bytes > limits->json_bytes)
+    if (!status && header_bytes > limits->json_bytes)
         status = error_set_limit(err, "json_bytes", header_bytes, limits->json_bytes);
-    else
+    if (!status)
         status = reader_append(file, PREFIX_BYTES, header_bytes, &header, err);
     if (!status)
         status = json_parse(header.data, header.size, limits, &graph, err);

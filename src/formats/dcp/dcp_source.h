@@ -133,7 +133,7 @@ reshard_status dcp_resolve(struct source *source, const uint32_t *chunks, uint32
 reshard_status dcp_repair_rows(struct source *source, uint32_t tensor, const int64_t *blob_rows, bool *repaired, reshard_error *err);
 
 /* Whether file is a safetensors file rather than blobs. */
-bool dcp_safetensors_probe(const struct reader *file);
+reshard_status dcp_safetensors_probe(const struct reader *file, bool *is_safetensors, reshard_error *err);
 
 /* Makes state->safetensors the header of file, unless it is already. */
 reshard_status dcp_safetensors_load(struct dcp_safetensors *state, const struct reader *file, uint32_t object, const struct limits *limits,

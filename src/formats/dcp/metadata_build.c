@@ -377,14 +377,12 @@ static reshard_status fail_entry(const struct dcp_build *build, const struct dcp
 {
     const struct dcp_metadata *metadata = build->out;
     struct str name = name_map_at(&metadata->names, entry->name);
-    char text[200] = "";
-    size_t used = 0;
-    for (int i = 0; i < dcp_vector_rank(metadata, vector) && used < sizeof(text) - 30; i++)
-        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRId64, i ? ", " : "", dcp_vector_at(metadata, vector)[i]);
+    char text[SHAPE_TEXT_MAX];
+    shape_text(dcp_vector_rank(metadata, vector), dcp_vector_at(metadata, vector), ", ", text);
     if (chunk == DCP_NONE)
-        return error_set_at(build->err, RESHARD_ERR_FORMAT, entry->offset, "tensor '%.*s': %s: [%s]", STR_ARG(name), what, text);
+        return error_set_at(build->err, RESHARD_ERR_FORMAT, entry->offset, "tensor '%.*s': %s: %s", STR_ARG(name), what, text);
     return error_set_at(build->err, RESHARD_ERR_FORMAT, entry->offset,
-                        "tensor '%.*s': chunk %" PRIu32 ": %s: [%s], the tensor has %d dimensions", STR_ARG(name), chunk, what, text,
+                        "tensor '%.*s': chunk %" PRIu32 ": %s: %s, the tensor has %d dimensions", STR_ARG(name), chunk, what, text,
                         dcp_vector_rank(metadata, entry->size));
 }
 

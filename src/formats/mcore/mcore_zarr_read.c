@@ -65,7 +65,7 @@ static reshard_status decide_flavour(struct zarr_reading *reading, bool *has_com
 {
     struct source *source = reading->source;
     struct buffer directory = { 0 };
-    reshard_error seen = { 0 }; /* another's metadata.json may be anything */
+    reshard_error seen = { 0 }; /* another's metadata.json may be anything; one that cannot be read may be Megatron's */
     *has_common = !reading->keys.is_zip && zarr_keys_find(&reading->keys, STR(MCORE_COMMON_FILE));
     if (reading->keys.is_zip)
         return RESHARD_OK;
@@ -79,8 +79,11 @@ static reshard_status decide_flavour(struct zarr_reading *reading, bool *has_com
         reading->has_plain_nans = *has_common; /* Megatron can load it, and does so by way of float32, as it saves */
         status = dcp_source_new(source, (const char *)directory.data, err);
     }
-    if (!status && seen.code == RESHARD_ERR_MEMORY)
-        status = error_set_memory(err);
+    if (!status && (seen.code == RESHARD_ERR_MEMORY || seen.code == RESHARD_ERR_IO)) {
+        if (err)
+            *err = seen;
+        status = seen.code;
+    }
     buffer_release(&directory);
     return status;
 }

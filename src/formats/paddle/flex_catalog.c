@@ -29,17 +29,10 @@ struct cataloguing {
     bool has_distcp, has_safetensors;
 };
 
-#define VECTOR_TEXT_MAX 160
-
-static const char *vector_text(const struct flex_metadata *metadata, uint32_t vector, char out[VECTOR_TEXT_MAX])
+static const char *vector_text(const struct flex_metadata *metadata, uint32_t vector, char out[SHAPE_TEXT_MAX])
 {
-    size_t size = 0;
-    out[size++] = '(';
-    for (int i = 0; vector != FLEX_NONE && i < flex_vector_rank(metadata, vector) && size < VECTOR_TEXT_MAX - 32; i++)
-        size += (size_t)snprintf(out + size, VECTOR_TEXT_MAX - size, "%s%" PRId64, i ? ", " : "", flex_vector_at(metadata, vector)[i]);
-    out[size++] = ')';
-    out[size] = '\0';
-    return out;
+    return vector == FLEX_NONE ? shape_text(0, NULL, ", ", out)
+                               : shape_text(flex_vector_rank(metadata, vector), flex_vector_at(metadata, vector), ", ", out);
 }
 
 /* ---- what is wrong ---- */
@@ -63,7 +56,7 @@ static reshard_status key_refused(struct str name, reshard_status status, reshar
 static reshard_status key_bad_shard(const struct flex_metadata *metadata, const struct flex_shard *shard, const char *what,
                                     reshard_error *err)
 {
-    char offset[VECTOR_TEXT_MAX], shape[VECTOR_TEXT_MAX], range[VECTOR_TEXT_MAX] = "";
+    char offset[SHAPE_TEXT_MAX], shape[SHAPE_TEXT_MAX], range[SHAPE_TEXT_MAX] = "";
     vector_text(metadata, shard->offset, offset);
     vector_text(metadata, shard->shape, shape);
     if (shard->range != FLEX_NONE)
@@ -98,7 +91,7 @@ static reshard_status key_check_shard(const struct flex_metadata *metadata, cons
 static reshard_status key_find_shape(struct cataloguing *c, const struct flex_key *key, int rank, int64_t *shape, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
-    char a[VECTOR_TEXT_MAX], b[VECTOR_TEXT_MAX];
+    char a[SHAPE_TEXT_MAX], b[SHAPE_TEXT_MAX];
     uint32_t known = FLEX_NONE;
     memset(shape, 0, (size_t)rank * sizeof(*shape));
     for (uint32_t i = 0; i < key->shard_count; i++) {
@@ -392,7 +385,7 @@ static reshard_status catalog_join(struct cataloguing *c, uint32_t number, uint3
 {
     const struct flex_metadata *metadata = c->metadata;
     const struct flex_index *index = &metadata->indexes[number];
-    char offset[VECTOR_TEXT_MAX];
+    char offset[SHAPE_TEXT_MAX];
     uint32_t shard = catalog_find_shard(c, index), earlier;
     reshard_status status = file_find(c, index->file, object, err);
     *out = shard;
@@ -447,7 +440,7 @@ static reshard_status catalog_add_chunks(struct cataloguing *c, reshard_error *e
     }
     for (uint32_t i = 0; i < metadata->key_count; i++) {
         const struct flex_key *key = &metadata->keys[i];
-        char offset[VECTOR_TEXT_MAX];
+        char offset[SHAPE_TEXT_MAX];
         for (uint32_t j = 0; j < key->shard_count; j++) {
             if (!c->is_used[key->first_shard + j] && !catalog_needs_no_place(c, &metadata->shards[key->first_shard + j]))
                 return error_set_at(

@@ -13,19 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SHAPE_TEXT_MAX 256
-
-static const char *resolve_shape_text(int rank, const int64_t *shape, char out[SHAPE_TEXT_MAX])
-{
-    size_t size = 0;
-    out[size++] = '(';
-    for (int axis = 0; axis < rank && size < SHAPE_TEXT_MAX - 32; axis++)
-        size += (size_t)snprintf(out + size, SHAPE_TEXT_MAX - size, "%s%" PRId64, axis ? ", " : "", shape[axis]);
-    out[size++] = ')';
-    out[size] = '\0';
-    return out;
-}
-
 /* ---- checking ---- */
 
 static int64_t resolve_elements(const struct catalog *catalog, const struct catalog_chunk *chunk)
@@ -52,10 +39,10 @@ static reshard_status resolve_misfit(const struct catalog *catalog, const struct
     int64_t elements = resolve_elements(catalog, chunk);
     bool is_flattened = flex_chunk_is_flattened(chunk);
     error_set(err, RESHARD_ERR_FORMAT, "its shard at %s has shape %s in the metadata, but the file's array has shape %s",
-              resolve_shape_text(rank, catalog_vector_at(catalog, chunk->start), start),
-              is_flattened ? resolve_shape_text(1, &elements, wanted)
-                           : resolve_shape_text(rank, catalog_vector_at(catalog, chunk->extent), wanted),
-              resolve_shape_text(array->rank, array->shape, stored));
+              shape_text(rank, catalog_vector_at(catalog, chunk->start), ", ", start),
+              is_flattened ? shape_text(1, &elements, ", ", wanted)
+                           : shape_text(rank, catalog_vector_at(catalog, chunk->extent), ", ", wanted),
+              shape_text(array->rank, array->shape, ", ", stored));
     error_hint(err, "the metadata is stale if the folder was saved to twice with other cuts: Paddle keeps the first save's metadata");
     return RESHARD_ERR_FORMAT;
 }
