@@ -38,22 +38,6 @@ static void join_moments(struct value_tally *tally, uint64_t count, double mean,
     tally->mean += distance * added / total;
 }
 
-void value_tally_join(struct value_tally *into, const struct value_tally *from)
-{
-    join_moments(into, value_tally_finite(from), from->mean, from->square_sum);
-    into->count += from->count;
-    into->nan_count += from->nan_count;
-    into->inf_count += from->inf_count;
-    into->zero_count += from->zero_count;
-    into->subnormal_count += from->subnormal_count;
-    into->min = from->min < into->min ? from->min : into->min;
-    into->max = from->max > into->max ? from->max : into->max;
-    for (int i = 0; i < TALLY_BINS; i++) {
-        into->bins[0][i] += from->bins[0][i];
-        into->bins[1][i] += from->bins[1][i];
-    }
-}
-
 /* Below this a number is subnormal in its type; 0 for types that have no such numbers. */
 static double tally_smallest_normal(enum dtype dtype)
 {

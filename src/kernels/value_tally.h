@@ -33,7 +33,6 @@ struct value_tally {
 };
 
 void value_tally_start(struct value_tally *tally);
-void value_tally_join(struct value_tally *into, const struct value_tally *from);
 
 /* Not NaN, not infinite. */
 static inline uint64_t value_tally_finite(const struct value_tally *tally)

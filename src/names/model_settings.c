@@ -376,15 +376,6 @@ struct str model_settings_embedding(const struct model_settings *made)
     return made->settings.vocabulary_count > 1 ? made->settings.vocabulary[1] : (struct str){ 0 };
 }
 
-bool model_settings_has_vocabulary_rows(const struct model_settings *made, struct str key)
-{
-    for (uint32_t i = 1; i < made->settings.vocabulary_count; i++) {
-        if (str_equal(made->settings.vocabulary[i], key))
-            return true;
-    }
-    return false;
-}
-
 reshard_status model_settings_vocabulary(const struct model_settings *made, int64_t *out, reshard_error *err)
 {
     const struct model_facts facts = { .dtype = DTYPE_COUNT };

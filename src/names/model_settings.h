@@ -55,6 +55,5 @@ reshard_status model_settings_vocabulary(const struct model_settings *made, int6
 
 /* The first weight that has the rows of the vocabulary; empty: not known. */
 struct str model_settings_embedding(const struct model_settings *made);
-bool model_settings_has_vocabulary_rows(const struct model_settings *made, struct str key);
 
 #endif

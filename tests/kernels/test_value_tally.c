@@ -122,32 +122,6 @@ TEST(moments_of_difficult_floats)
     }
 }
 
-TEST(parts_are_joined_as_if_they_were_one)
-{
-    static float values[COUNT];
-    struct value_counter whole = { 0 }, part = { 0 };
-    struct value_tally joined;
-    for (size_t i = 0; i < COUNT; i++)
-        values[i] = (float)(random_bits() >> 40) / 16777216.0f + (i > 9000 ? 5.0f : 0.0f);
-    value_tally_start(&joined);
-    for (size_t at = 0; at < COUNT; at += 3000) {
-        value_counter_start(&part, DTYPE_F32, 3000);
-        value_counter_add(&part, values + at, COUNT - at < 3000 ? COUNT - at : 3000);
-        value_counter_end(&part);
-        value_tally_join(&joined, &part.tally);
-    }
-    value_counter_start(&whole, DTYPE_F32, COUNT);
-    value_counter_add(&whole, values, COUNT);
-    value_counter_end(&whole);
-    assert_int_equal(joined.count, COUNT);
-    assert_near(joined.mean, whole.tally.mean, 1);
-    assert_near(joined.square_sum, whole.tally.square_sum, whole.tally.square_sum);
-    assert_true(joined.min == whole.tally.min && joined.max == whole.tally.max);
-    assert_memory_equal(joined.bins, whole.tally.bins, sizeof(joined.bins));
-    value_counter_release(&whole);
-    value_counter_release(&part);
-}
-
 /* Exponents around window ends, zeros, subnormals, NaN and infinities now and then, and a level that changes from block to block; at last
  * blocks of one number. */
 static void make_levels(float *values, size_t count, int kind)
@@ -472,7 +446,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_bits_of_every_type),
         cmocka_unit_test(moments_of_difficult_floats),
-        cmocka_unit_test(parts_are_joined_as_if_they_were_one),
         cmocka_unit_test(no_bit_depends_on_machine_or_pieces),
         cmocka_unit_test(every_code_of_16_bits),
         cmocka_unit_test(range_of_a_block),

@@ -26,24 +26,6 @@ void dcp_metadata_release(struct dcp_metadata *metadata)
     *metadata = (struct dcp_metadata){ 0 };
 }
 
-static uint64_t map_memory(const struct name_map *map)
-{
-    return map->arena.bytes_used + (uint64_t)map->names_capacity * sizeof(*map->names) +
-           (uint64_t)map->slots_capacity * sizeof(*map->slots);
-}
-
-uint64_t dcp_metadata_memory(const struct dcp_metadata *metadata)
-{
-    const struct dcp_metadata *m = metadata;
-    return sizeof(*m) + map_memory(&m->names) + map_memory(&m->texts) + m->vectors.count * sizeof(*m->vectors.numbers) +
-           (uint64_t)m->entry_count * sizeof(*m->entries) + (uint64_t)m->chunk_count * sizeof(*m->chunks) +
-           (uint64_t)m->storage_count * (sizeof(*m->indexes) + sizeof(*m->ranges)) +
-           (uint64_t)m->transform_list_count * sizeof(*m->transform_lists) +
-           (uint64_t)m->transform_text_count * sizeof(*m->transform_texts) + (uint64_t)m->path_count * sizeof(*m->paths) +
-           (uint64_t)m->path_part_count * sizeof(*m->path_parts) +
-           (uint64_t)m->names.count * (sizeof(*m->entry_of_name) + sizeof(*m->path_of_name));
-}
-
 static reshard_status decode_one_way(const void *bytes, size_t size, const struct limits *limits, bool is_fast, struct dcp_metadata *out,
                                      bool *is_done, reshard_error *err)
 {

@@ -113,7 +113,4 @@ reshard_status dcp_metadata_decode(const void *bytes, size_t size, const struct 
                                    struct dcp_metadata *out, reshard_error *err);
 void dcp_metadata_release(struct dcp_metadata *metadata);
 
-/* Bytes that the arrays take. */
-uint64_t dcp_metadata_memory(const struct dcp_metadata *metadata);
-
 #endif

@@ -80,9 +80,6 @@ static inline uint32_t flex_chunk_data(int32_t replica, bool is_flattened)
     return (uint32_t)(replica + 1) << 1 | is_flattened;
 }
 
-/* The metadata of a part once more, for who wants its tables in their order. */
-reshard_status flex_part_decode(const struct source *source, const struct flex_part *part, struct flex_metadata *out, reshard_error *err);
-
 /* Names of types in metadata, such as "bfloat16": those that Paddle has. */
 bool flex_dtype_from(struct str name, enum dtype *out);
 

@@ -107,11 +107,6 @@ static reshard_status read_decode(const struct source *source, struct str name, 
     return status;
 }
 
-reshard_status flex_part_decode(const struct source *source, const struct flex_part *part, struct flex_metadata *out, reshard_error *err)
-{
-    return read_decode(source, part->metadata_name, out, err);
-}
-
 /* The shape that the first shard of a name gives: its global shape. */
 static bool read_shape_of(const struct flex_metadata *metadata, struct str name, const int64_t **shape, int *rank)
 {
