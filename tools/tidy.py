@@ -5,6 +5,7 @@
 usage: tidy.py [ROOT]
 Every pair of a file and a rule counts as one check. A failure is printed as `path:line: what was found, what is expected`.
 """
+import collections
 import concurrent.futures
 import os
 import pathlib
@@ -279,6 +280,15 @@ def check_statics(report, sources):
         report.check(len(paths) == 1, name, "is a function of several files: " + ", ".join(paths))
 
 
+def check_uses(report, sources):
+    """What a header of src/ offers, somebody calls: a declaration, a definition and nothing else are dead code."""
+    words = collections.Counter(word for source in sources for word in re.findall(r"\w+", source.code))
+    for source in (s for s in sources if s.layer and s.path.suffix == ".h"):
+        inline = {name for name, _, _ in functions(source.code) if name}
+        for name in re.findall(r"^(?:static inline )?(?:const )?(?:struct |enum )?\w+[ *]+(\w+)\((?!\*)", source.code, re.M):
+            report.check(words[name] > (1 if name in inline else 2), str(source.path), f"nobody calls {name}")
+
+
 def check_decisions(report, root):
     numbers = {}
     for path in sorted((root / "docs/decisions").glob("*.md")):
@@ -402,6 +412,7 @@ def main():
     check_conformance(report, root)
     check_fuzz_targets(report, root)
     check_statics(report, sources)
+    check_uses(report, sources)
     check_built(report, root, sources)
     check_headers(report, root, sources)
     print(f"tidy: {report.passed} checks hold, {report.failed} do not")

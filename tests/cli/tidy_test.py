@@ -89,6 +89,8 @@ PLANTED = [
      "array_new or array_zeroed"),
     ("functions of one name", "src/engine/run.c", appended("\nstatic int text_of(void)\n{\n    return 1;\n}\n"),
      "text_of: is a function of several files: text.c, run.c"),
+    ("a function that nobody calls", "src/base/text.h", replaced("int text_of(void);", "int text_of(void);\nint other_of(void);"),
+     "nobody calls other_of"),
     ("two decisions of one number", "docs/decisions/001-two.md", lambda old: "# 001 Two\n",
      "number is taken twice: 001-one.md, 001-two.md"),
     ("a test that the page of upstream tests names is not there", "docs/conformance.md",
