@@ -103,7 +103,7 @@ PLANTED = [
     ("a script without its licence", "tools/tool.py", replaced(HASHED, "# mine\n"), "tools/tool.py:2: expected 'SPDX"),
     ("a file that is not built", "src/meson.build", replaced("'engine/run.c'", ""), "src/engine/run.c: no meson.build names it"),
     ("two files of one name", "src/engine/text.h", lambda old: LICENSE, "text.h: is not unique"),
-    ("a header that does not stand alone", "src/base/text.h", appended("size_t none(struct unknown one);\n"),
+    ("a header that does not stand alone", "src/base/text.h", appended("extern size_t none;\n"),
      "does not compile alone as gnu17"),
     ("a public header that C++ does not take", "include/reshard/error.h", replaced("int error_of(void);", "int error_of(int class);"),
      "does not compile alone as c++11"),
