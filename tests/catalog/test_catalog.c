@@ -165,6 +165,8 @@ TEST(paths_are_kept_and_share_the_bytes_of_their_key)
     count = catalog_tensor_path(catalog, &catalog->tensors[b], &single, &parts);
     assert_true(path_equal(parts, count, other, 2));
     assert_false(path_equal(parts, count, spelled, 2));
+    const struct path_part index = { PATH_INDEX, { 0 }, 3 }, integer = { PATH_INT_KEY, { 0 }, 3 };
+    assert_false(path_equal(&index, 1, &integer, 1));
     count = catalog_tensor_path(catalog, &catalog->tensors[c], &single, &parts);
     assert_int_equal(count, 1);
     assert_true(str_is(parts[0].key, "plain.key"));

@@ -91,6 +91,8 @@ def lists(work):
     good = work.sidecar(target).read_text()
     for change, expected in (
             (lambda v: v["types"].update({"a.weight": "F16 [8,8]"}), {("dtype", "a.weight")}),
+            (lambda v: v["types"].update({"a.weight": "BF32 [8,8]"}), {("dtype", "a.weight")}),
+            (lambda v: v["types"].update({"a.weight": "BF16"}), {("dtype", "a.weight")}),
             (lambda v: v["types"].update({"a.weight": "BF16 [64]"}), {("shape", "a.weight")}),
             (lambda v: (v["types"].pop("a.weight"), v["tensors"].pop("a.weight")), {("unexpected", "a.weight")}),
             (lambda v: v["tensors"].update({"d.weight": "0"}), {("missing", "d.weight")}),

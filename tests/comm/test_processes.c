@@ -343,6 +343,47 @@ TEST(windows_pass_in_order_behind_other_messages)
     assert_int_equal(results[1], 0);
 }
 
+/* Messages that go around the end of a ring, in pieces that fit nowhere evenly. */
+static int process_gathers_much(reshard_comm *given, int rank, int size)
+{
+    enum { BYTES = 3000017 };
+    struct comm *comm;
+    reshard_error err = RESHARD_ERROR_INIT;
+    char name[80];
+    uint8_t *bytes = malloc(BYTES);
+    (void)given;
+    snprintf(name, sizeof(name), "%.60s-rings", group);
+    if (!bytes || comm_processes_new(name, (uint32_t)rank, (uint32_t)size, 20, &comm, &err))
+        return 1;
+    for (uint32_t i = 0; i < BYTES; i++)
+        bytes[i] = (uint8_t)(i * 2654435761u >> (24 - rank));
+    int result = 0;
+    for (size_t round = 0; round < 3 && !result; round++) {
+        struct comm_gathered all = { 0 };
+        const size_t sent = BYTES - 1009 * round;
+        if (comm_all_gather(comm, "gather", bytes, sent, &all, &err))
+            result = 2;
+        for (int r = 0; r < size && !result; r++) {
+            const uint8_t *part = (const uint8_t *)all.parts[r].data;
+            result = all.parts[r].size == sent ? 0 : 3;
+            for (uint32_t i = 0; i < sent && !result; i++)
+                result = part[i] == (uint8_t)(i * 2654435761u >> (24 - r)) ? 0 : 4;
+        }
+        comm_gathered_release(&all);
+    }
+    comm_free(comm);
+    free(bytes);
+    return result;
+}
+
+TEST(messages_go_around_the_end_of_a_ring)
+{
+    int results[LAYOUT_RANKS_MAX];
+    processes_run_all(3, 20, process_gathers_much, results);
+    for (int rank = 0; rank < 3; rank++)
+        assert_int_equal(results[rank], 0);
+}
+
 /* ---- a process that goes astray ---- */
 
 static void frame_put(const struct stray *stray, uint32_t kind, uint64_t size)
@@ -525,6 +566,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_never_comes_is_named),
         cmocka_unit_test(a_name_of_a_group_is_checked),
         cmocka_unit_test(windows_pass_in_order_behind_other_messages),
+        cmocka_unit_test(messages_go_around_the_end_of_a_ring),
         cmocka_unit_test(windows_wait_for_their_reader),
         cmocka_unit_test(a_reason_that_does_not_come_is_waited_for_once),
         cmocka_unit_test(a_stray_process_is_an_error_of_the_call),

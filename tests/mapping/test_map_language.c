@@ -60,6 +60,8 @@ TEST(statements_are_told_as_json)
           "[{\"left\":[\"a\"],\"right\":[\"b\"],\"attrs\":[[\"axis\",7]],\"line\":1},"
           "{\"left\":[\"a\"],\"right\":[\"c\"],\"attrs\":[[\"axis\",0]],\"line\":2}]" },
         { "digits of another script", "a -> b, axis=٢٠", "[{\"left\":[\"a\"],\"right\":[\"b\"],\"attrs\":[[\"axis\",20]],\"line\":1}]" },
+        { "digits of two scripts, of three and four bytes", "a -> b, axis=१𝟙",
+          "[{\"left\":[\"a\"],\"right\":[\"b\"],\"attrs\":[[\"axis\",11]],\"line\":1}]" },
         { "an array of names", "a -> x[0:2], axis=1",
           "[{\"left\":[\"a\"],\"right\":[\"x[0:2]\"],\"attrs\":[[\"axis\",1]],\"line\":1}]" },
         { "a flag and what follows it", "q, s -> z, fused_ffn, axis=1",
