@@ -78,6 +78,34 @@ static reshard_status resolve_each(struct looking *looking, uint32_t tensor, res
     return status;
 }
 
+/* Whether a text has the name between quotes. */
+static bool is_quoted(struct str text, struct str name)
+{
+    const char *at = text.data, *end = text.data + text.size;
+    bool found = false;
+    while (name.size && !found && (at = memmem(at, (size_t)(end - at), name.data, name.size))) {
+        found = at > text.data && at[-1] == '\'' && at + name.size < end && at[name.size] == '\'';
+        at++;
+    }
+    return found;
+}
+
+/* What reading has said of a tensor that has holes says more than that it has: what would tell its pieces, for example. */
+static reshard_status settle_holes(struct looking *looking, uint32_t tensor, reshard_error *err)
+{
+    const struct catalog *catalog = looking->catalog;
+    struct remains *remains = looking->remains;
+    bool is_torn = !remains->tensors[tensor] && catalog->tensors[tensor].flags & TENSOR_TORN;
+    for (uint32_t i = 0; is_torn && i < catalog->warning_count; i++) {
+        const struct catalog_warning *warning = &catalog->warnings[i];
+        if (warning->is_damage && !warning->key.size && is_quoted(warning->text, catalog->tensors[tensor].key)) {
+            const char *why = arena_printf(&remains->arena, "%.*s", STR_ARG(warning->text));
+            return why ? remains_lose(remains, tensor, why, err) : error_set_memory(err);
+        }
+    }
+    return remains_settle_holes(remains, tensor, err);
+}
+
 static reshard_status look_at_tensor(struct looking *looking, uint32_t tensor, reshard_error *err)
 {
     struct source *source = looking->source;
@@ -96,7 +124,7 @@ static reshard_status look_at_tensor(struct looking *looking, uint32_t tensor, r
         status = look_at_ends(looking, tensor, &all_there, err); /* what a blob says of itself */
     if (!status)
         status = remains_settle(looking->remains, tensor, err);
-    return status ? status : remains_settle_holes(looking->remains, tensor, err);
+    return status ? status : settle_holes(looking, tensor, err);
 }
 
 static reshard_status look_at_tensors(struct looking *looking, reshard_error *err)
@@ -141,18 +169,6 @@ static reshard_status take_finding(void *context, const struct finding *finding)
     if (!is_tensor && !is_item)
         finding_report(looking->findings, FINDING_WARNING, finding->kind, finding->key, "%s", finding->text);
     return status;
-}
-
-/* Whether a text has the name between quotes. */
-static bool is_quoted(struct str text, struct str name)
-{
-    const char *at = text.data, *end = text.data + text.size;
-    bool found = false;
-    while (name.size && !found && (at = memmem(at, (size_t)(end - at), name.data, name.size))) {
-        found = at > text.data && at[-1] == '\'' && at + name.size < end && at[name.size] == '\'';
-        at++;
-    }
-    return found;
 }
 
 static bool span_meets(const struct catalog_span *span, const struct catalog_warning *warning)

@@ -210,6 +210,8 @@ def case_against_config(work):
     work.hf("good", tensors)
     work.run("verify", "good", "--against", "good/config.json")
     work.run("verify", "good", "--against", "good/config.json", "--fail-on", "nan")
+    for name in "nowhere", "no/where.json":
+        assert f"cannot open '{name}'" in work.run("verify", "good", "--against", name, status=3).stderr
     config = json.loads((work.folder / "good/config.json").read_text())
     for name, said in ("float32", 0), ("bfloat16", 1):
         (work.folder / "typed.json").write_text(json.dumps(config | {"torch_dtype": name}))

@@ -303,7 +303,12 @@ def check_rebuilt(shell, path, work, status):
         return "" if code == status and "--like" in message and not good.exists() else f"exit {code}: {text[-300:]}{message}"
     report = json.loads(text)
     whole, left = ({t["key"]: t for t in json.loads(shell.run("hash", "--json", p)[1])["tensors"]} for p in (path, good))
-    lost = {f["key"] for f in report["findings"] if f["kind"] == "lost"}
+    reasons = {f["key"]: f["reason"] for f in report["findings"] if f["kind"] == "lost"}
+    lost = set(reasons)
+    said = "only metadata, a sibling's for example, tells its "
+    silent = [key for key, why in reasons.items() if f"'{key}' " not in why or said not in why]
+    if silent:
+        return f"{silent[0]} is lost: {reasons[silent[0]]}"
     if report["proved"] or any(whole[key] != tensor for key, tensor in left.items()):
         return f"{report['proved']} proved; {[key for key in left if whole[key] != left[key]][:3]} differ"
     if set(whole) - set(left) != lost or (status == 1) != bool(lost):
