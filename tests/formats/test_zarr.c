@@ -427,6 +427,8 @@ TEST(members_that_are_something_else_are_refused)
         { "an index that is compressed", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],"
              "\"index_codecs\":[" LITTLE ",\"gzip\"]"),
           RESHARD_ERR_UNSUPPORTED, "index codec 'gzip'" },
+        { "an index in no order of bytes", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],\"index_codecs\":[\"bytes\"]"),
+          RESHARD_ERR_FORMAT, "endian is neither" },
         { "inner chunks of more axes", "zarr.json", SHARD_OF("\"chunk_shape\":[2,1],\"codecs\":[\"bytes\"],\"index_codecs\":[" LITTLE "]"),
           RESHARD_ERR_FORMAT, "chunk_shape is no list of 1 integers" },
         { "an index in the middle", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],\"index_location\":\"middle\","
