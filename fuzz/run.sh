@@ -19,6 +19,8 @@ runs=${FUZZ_RUNS:-0}
 seconds=${2:-0}
 [ "$runs" -gt 0 ] && [ "$seconds" -eq 0 ] && seconds=300
 core_seconds=${FUZZ_CORE_SECONDS:-7200}
+timeout=10
+[ "$runs" -gt 0 ] && timeout=60 # by the clock, and others may have the machine
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -gt 2 ] && shift 2 || set -- $(sed -n 's/^\([a-z][a-z_]*\) .*/\1/p' "$here/targets.txt")
 if [ "$runs" -eq 0 ] && [ $# -gt 1 ]; then # a target a core
@@ -39,7 +41,7 @@ export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=hal
 step() {
     local name=$1 program=$build/fuzz/fuzz_$target why=
     shift
-    "$program" -rss_limit_mb=1024 -timeout=10 -print_final_stats=1 -artifact_prefix="$work/artifacts/$target-" "$@" >"$work/log" 2>&1 ||
+    "$program" -rss_limit_mb=1024 -timeout=$timeout -print_final_stats=1 -artifact_prefix="$work/artifacts/$target-" "$@" >"$work/log" 2>&1 ||
         why=$(grep -m1 -E 'ERROR|runtime error|SUMMARY' "$work/log" || echo "exit status $?")
     executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log")
     executed=${executed:-0}
