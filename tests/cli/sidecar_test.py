@@ -92,6 +92,7 @@ def lists(work):
     for change, expected in (
             (lambda v: v["types"].update({"a.weight": "F16 [8,8]"}), {("dtype", "a.weight")}),
             (lambda v: v["types"].update({"a.weight": "BF32 [8,8]"}), {("dtype", "a.weight")}),
+            (lambda v: v["types"].update({"a.weight": "BF16X [8,8]"}), {("dtype", "a.weight")}),
             (lambda v: v["types"].update({"a.weight": "BF16"}), {("dtype", "a.weight")}),
             (lambda v: v["types"].update({"a.weight": "BF16 [64]"}), {("shape", "a.weight")}),
             (lambda v: (v["types"].pop("a.weight"), v["tensors"].pop("a.weight")), {("unexpected", "a.weight")}),
