@@ -116,6 +116,12 @@ static bool may_check(const struct catalog *catalog, const struct catalog_chunk 
     return layout && layout->chain && !layout->chain->literal && chain_may_check(layout->chain);
 }
 
+/* In salvage all bytes are read before any is written: what the disk does not give is lost, and the rest is not. */
+static bool is_read_through(const struct payload_job *job, const struct catalog_chunk *chunk)
+{
+    return job->source->is_salvage && catalog_chunk_span(job->catalog, chunk).bytes > 0;
+}
+
 /* Whether it has to be decoded though nobody wants its values: what cannot be decoded is lost. */
 static bool is_tried(const struct payload_job *job, const struct catalog_chunk *chunk)
 {
@@ -166,11 +172,11 @@ static void heed_sink(struct payload_job *job)
     }
 }
 
-/* In salvage a chunk that cannot be decoded is a finding, and the others are looked at. */
+/* In salvage a chunk that cannot be read or decoded is a finding, and the others are looked at. */
 static reshard_status bear_damage(struct payload_job *job, const struct catalog_chunk *chunk, reshard_status status,
                                   const reshard_error *err)
 {
-    if (!job->source->is_salvage || !status_blames_bytes(status))
+    if (!job->source->is_salvage || !(status == RESHARD_ERR_IO || status_blames_bytes(status)))
         return status;
     pthread_mutex_lock(&job->lock);
     finding_report_chunk(job->findings, FINDING_FAILURE, "damage", job->catalog->tensors[chunk->tensor].key,
@@ -229,13 +235,17 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
             return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its bytes lie outside the checksummed range",
                              STR_ARG(catalog->tensors[chunk->tensor].key));
     }
+    if (!range.bytes && !catalog_chunk_is_coded(catalog, chunk) && is_read_through(job, chunk))
+        range.bytes = catalog_chunk_span(catalog, chunk).bytes;
     status = payload_check_read_range(job, object, &range, window, err);
+    if (status)
+        error_prefix(err, "'%.*s'", STR_ARG(catalog->objects[chunk->object].name));
     if (status || job->stopped)
-        return status;
+        return bear_damage(job, chunk, status, err);
     if (range.want_crc && range.crc != layout->crc32)
         report_crc(job, chunk, layout, range.crc);
     if (may_check(catalog, chunk))
-        status = note_checked(job, object, index, err);
+        status = bear_damage(job, chunk, note_checked(job, object, index, err), err);
     if (!status && ((values && !plain) || is_tried(job, chunk)) && elements)
         status = bear_damage(job, chunk, stream_values(job, index, &range, err), err);
     if (!status && values && elements)
@@ -287,8 +297,10 @@ static void *work(void *context)
                                           engine_access(job->options->io), &object, &worker->err);
             if (!status)
                 opened = chunk->object;
+            else
+                status = bear_damage(job, chunk, status, &worker->err);
         }
-        if (!status)
+        if (!status && object)
             status = check_chunk(job, object, index, worker->window, &worker->err);
         if (status) {
             stop(job, status, &worker->err);
@@ -319,7 +331,7 @@ static reshard_status make_order(struct payload_job *job, reshard_error *err)
         const struct catalog_chunk *chunk = &catalog->chunks[i];
         if (job->is_chosen && !job->is_chosen[chunk->tensor])
             continue;
-        if ((chunk->flags & CHUNK_HAS_CRC) || is_tried(job, chunk) || has_values(job, chunk)) {
+        if ((chunk->flags & CHUNK_HAS_CRC) || is_tried(job, chunk) || has_values(job, chunk) || is_read_through(job, chunk)) {
             job->order[job->count++] = i;
             job->bytes_total += chunk->bytes;
         }

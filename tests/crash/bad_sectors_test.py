@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""salvage on a disk that fails: what one file does not give any more is lost, with the disk's reason, and all else is written. Prints TAP.
+
+usage: bad_sectors_test.py --bin PATH --module PATH --fixtures DIR
+From one read on, the first that is of values, every read of a file fails (interpose.c).
+"""
+import argparse
+import errno
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+# Checkpoint, the file that fails, and the first of its reads to fail: those before it are of headers.
+CASES = (
+    ("torch-dcp/dcp-fsdp2-4/ckpt", "__1_0.distcp", 5),
+    ("paddle/paddle-fc-flat/ckpt", "1_0.distcp", 5),
+    ("safetensors/safetensors-hf-sharded/ckpt", "model-00001-of-00003.safetensors", 3),
+    ("zarr/zarr3-layout/ckpt", "one-by-one/c/0/0", 1),
+)
+REASON = os.strerror(errno.EIO)
+
+
+def check(args, work, source, name, first):
+    target = work / "left"
+    shutil.rmtree(target, ignore_errors=True)
+
+    def run(*words, **variables):
+        done = subprocess.run([args.bin, *map(str, words)], capture_output=True, text=True, timeout=120, env=os.environ | variables)
+        return done.returncode, done.stdout, done.stderr
+
+    def digests(path):
+        return {tensor["key"]: tensor["hash"] for tensor in json.loads(run("hash", "--json", path)[1])["tensors"]}
+
+    status, text, message = run("salvage", source, target, "--json", "--threads", "1", LD_PRELOAD=str(args.module), SHIM_CALLS="pread",
+                                SHIM_ACT=f"fail-on:{errno.EIO}", SHIM_NTH=str(first), SHIM_PATH=name)
+    if status != 1:
+        return f"exit {status}: {message[-300:]}"
+    lost = {finding["key"]: finding["reason"] for finding in json.loads(text)["findings"] if finding["kind"] == "lost"}
+    silent = [key for key, reason in lost.items() if REASON not in reason or name not in reason]
+    if silent or not lost:
+        return f"{len(lost)} lost, {silent[:1]}: {[lost[key] for key in silent[:1]]}"
+    whole, left = digests(source), digests(target)
+    if not left or set(whole) - set(left) != set(lost) or any(whole[key] != digest for key, digest in left.items()):
+        return f"{len(left)} of {len(whole)} are left, {len(lost)} are listed as lost"
+    status, text, message = run("verify", target, "--deep")
+    return "" if status == 0 else f"what is left: {text[-300:]}{message[-300:]}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--module", required=True, type=pathlib.Path)
+    parser.add_argument("--fixtures", required=True, type=pathlib.Path)
+    args = parser.parse_args()
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (source, name, first) in enumerate(CASES, 1):
+            wrong = check(args, pathlib.Path(folder), args.fixtures / source, name, first)
+            failed += bool(wrong)
+            print(f"{'not ok' if wrong else 'ok'} {number} - {source}: {name}" + (f"\n# {wrong}" if wrong else ""), flush=True)
+    print(f"1..{len(CASES)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
