@@ -116,12 +116,6 @@ static bool may_check(const struct catalog *catalog, const struct catalog_chunk 
     return layout && layout->chain && !layout->chain->literal && chain_may_check(layout->chain);
 }
 
-/* In salvage all bytes are read before any is written: what the disk does not give is lost, and the rest is not. */
-static bool is_read_through(const struct payload_job *job, const struct catalog_chunk *chunk)
-{
-    return job->source->is_salvage && catalog_chunk_span(job->catalog, chunk).bytes > 0;
-}
-
 /* Whether it has to be decoded though nobody wants its values: what cannot be decoded is lost. */
 static bool is_tried(const struct payload_job *job, const struct catalog_chunk *chunk)
 {
@@ -235,8 +229,6 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
             return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its bytes lie outside the checksummed range",
                              STR_ARG(catalog->tensors[chunk->tensor].key));
     }
-    if (!range.bytes && !catalog_chunk_is_coded(catalog, chunk) && is_read_through(job, chunk))
-        range.bytes = catalog_chunk_span(catalog, chunk).bytes;
     status = payload_check_read_range(job, object, &range, window, err);
     if (status)
         error_prefix(err, "'%.*s'", STR_ARG(catalog->objects[chunk->object].name));
@@ -331,7 +323,7 @@ static reshard_status make_order(struct payload_job *job, reshard_error *err)
         const struct catalog_chunk *chunk = &catalog->chunks[i];
         if (job->is_chosen && !job->is_chosen[chunk->tensor])
             continue;
-        if ((chunk->flags & CHUNK_HAS_CRC) || is_tried(job, chunk) || has_values(job, chunk) || is_read_through(job, chunk)) {
+        if ((chunk->flags & CHUNK_HAS_CRC) || is_tried(job, chunk) || has_values(job, chunk)) {
             job->order[job->count++] = i;
             job->bytes_total += chunk->bytes;
         }

@@ -2,6 +2,7 @@
 #include "convert/salvage_look.h"
 
 #include "convert/payload_check.h"
+#include "convert/salvage_read.h"
 #include "convert/verify.h"
 
 #include <inttypes.h>
@@ -299,6 +300,8 @@ static reshard_status check_payload(struct looking *looking, reshard_error *err)
     reshard_status status = verify_by_driver(looking, err);
     if (!status)
         status = payload_check(looking->source, NULL, NULL, NULL, looking->engine, &sink, err);
+    if (!status)
+        status = salvage_read(remains, looking->engine, err);
     for (uint32_t i = 0; !status && i < looking->catalog->tensor_count; i++)
         status = remains_settle(remains, i, err);
     return status ? status : sidecar_verify(remains->checkpoint, remains->tensors, NULL, looking->engine, &sink, &remains->cover, err);
