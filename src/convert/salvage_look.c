@@ -332,7 +332,12 @@ static reshard_status load_items(struct looking *looking, reshard_error *err)
         enum item_kind kind = looking->catalog->items[i].kind;
         reshard_error seen = { 0 };
         work_renew(&source->work);
-        if (!looking->remains->items[i] && kind != ITEM_FILE && kind != ITEM_RAW && source_load_item(source, i, &seen))
+        if (looking->remains->items[i] || kind == ITEM_FILE || kind == ITEM_RAW)
+            continue;
+        reshard_status loaded = source_load_item(source, i, &seen);
+        if (loaded == RESHARD_ERR_MEMORY || loaded == RESHARD_ERR_CANCELLED)
+            return error_set(err, loaded, "%s", seen.message);
+        if (loaded)
             status = remains_lose_item(looking->remains, i, seen.message, err);
     }
     return status;

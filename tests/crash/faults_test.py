@@ -128,9 +128,12 @@ def reading_verbs(shim, name, path, other, work):
             "hash": ["hash", path, "--threads", "1", "--digest", "xxh3"], "cat": ["cat", path, key],
             "cat npy": ["cat", path, key, "--as", "npy"], "verify": ["verify", path],
             "verify --deep": ["verify", "--deep", "--threads", "1", path],
-            "plan": ["plan", path, "--to", "safetensors"], "diff": ["diff", path, other],
+            "plan": ["plan", path, "--to", "safetensors"], "diff": ["diff", path, other], "stats": ["stats", path, "--threads", "1"],
             "hash --io direct": ["hash", path, "--threads", "1", "--digest", "crc32c", "--io", "direct"]}.items():
         yield Verb(f"{verb} of {name}", arguments, READING)
+    # What cannot be looked at or opened is lost, and the run succeeds: those failures have a test of their own (bad_sectors_test.py).
+    yield Verb(f"salvage of {name}", ["salvage", path, "target", "--to", "torch-dcp", "--threads", "1", "--quiet"],
+               [WRITING[0], WRITING[4]], "target")
 
 
 def writing_verbs(fixtures, name, old):
