@@ -10,7 +10,8 @@
 
 struct piece_read {
     struct catalog_span span;
-    uint32_t chunk;
+    uint32_t number; /* of a chunk, or of an item */
+    bool is_item;
 };
 
 struct salvage_reading {
@@ -36,12 +37,18 @@ static int piece_by_place(const void *a, const void *b)
 static reshard_status pieces_list(struct salvage_reading *reading, reshard_error *err)
 {
     const struct catalog *catalog = reading->catalog;
-    reading->pieces = array_new(catalog->chunk_count, sizeof(*reading->pieces));
+    reading->pieces = array_new((size_t)catalog->chunk_count + catalog->item_count, sizeof(*reading->pieces));
     if (!reading->pieces)
         return error_set_memory(err);
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        const struct catalog_item *item = &catalog->items[i];
+        bool is_copied = item->kind == ITEM_FILE || item->kind == ITEM_RAW; /* others have been loaded */
+        if (is_copied && item->bytes && reading->remains->items[i] == IS_THERE)
+            reading->pieces[reading->count++] = (struct piece_read){ { item->object, item->offset, item->bytes }, i, true };
+    }
     for (uint32_t i = 0; i < catalog->chunk_count; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
-        const struct piece_read piece = { catalog_chunk_span(catalog, chunk), i };
+        const struct piece_read piece = { catalog_chunk_span(catalog, chunk), i, false };
         bool is_wanted = reading->remains->tensors[chunk->tensor] == IS_THERE && !reading->remains->bad.why[i];
         if (is_wanted && piece.span.bytes && !catalog_chunk_is_coded(catalog, chunk) && !(chunk->flags & CHUNK_HAS_CRC))
             reading->pieces[reading->count++] = piece;
@@ -93,6 +100,12 @@ static reshard_status span_read(struct salvage_reading *reading, const struct ca
     return status;
 }
 
+static reshard_status piece_lose(struct salvage_reading *reading, const struct piece_read *piece, const char *why, reshard_error *err)
+{
+    return piece->is_item ? remains_lose_item(reading->remains, piece->number, why, err)
+                          : bad_chunks_add(&reading->remains->bad, piece->number, why, err);
+}
+
 static reshard_status pieces_read(struct salvage_reading *reading, reshard_error *err)
 {
     struct catalog_span span;
@@ -108,7 +121,7 @@ static reshard_status pieces_read(struct salvage_reading *reading, reshard_error
         error_prefix(&seen, "'%.*s'", STR_ARG(reading->catalog->objects[span.object].name));
         status = RESHARD_OK;
         for (size_t i = first; i < first + together && !status; i++)
-            status = bad_chunks_add(&reading->remains->bad, reading->pieces[i].chunk, seen.message, err);
+            status = piece_lose(reading, &reading->pieces[i], seen.message, err);
     }
     return status;
 }
