@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#define WINDOW_BYTES ((size_t)1 << 20)
+#define WINDOW_BYTES ((size_t)256 << 10) /* stays in the second-level cache, and within any budget */
 
 struct piece_read {
     struct catalog_span span;
