@@ -305,6 +305,14 @@ reshard_status catalog_add_fact(struct catalog *catalog, const char *name, resha
     return RESHARD_OK;
 }
 
+int catalog_span_order(const void *a, const void *b)
+{
+    const struct catalog_span *x = a, *y = b;
+    if (x->object != y->object)
+        return x->object < y->object ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
 uint32_t catalog_find(const struct catalog *catalog, struct str key)
 {
     uint32_t number = name_map_find(&catalog->keys, key);

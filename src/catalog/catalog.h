@@ -329,6 +329,9 @@ static inline struct catalog_span catalog_chunk_span(const struct catalog *catal
                                                   : (struct catalog_span){ chunk->object, chunk->offset, chunk->bytes };
 }
 
+/* For qsort, by object and offset, of whatever begins with its span. */
+int catalog_span_order(const void *a, const void *b);
+
 /* Whether a chunk has strides of its own, row-major though they may be. */
 static inline bool catalog_chunk_is_strided(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {

@@ -165,7 +165,7 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
     if (!wants_sibling) {
         status = checkpoint_open(path, &open, &salvaging->checkpoint, err);
         salvaging->is_rebuilt = !status && !lacks_layout(salvaging->options, path, &needs_layout, &seen) && needs_layout;
-        if (!status || status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
+        if (!status || status_ends_run(status))
             return status;
     }
     if (salvaging->options->like) {

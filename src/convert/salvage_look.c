@@ -71,7 +71,7 @@ static reshard_status resolve_each(struct looking *looking, uint32_t tensor, res
         if (!(looking->catalog->chunks[i].flags & CHUNK_UNRESOLVED))
             continue;
         reshard_status found = source->driver->resolve(source, &i, 1, &seen);
-        if (found == RESHARD_ERR_MEMORY || found == RESHARD_ERR_CANCELLED)
+        if (status_ends_run(found))
             return error_set(err, found, "%s", seen.message);
         if (found)
             status = bad_chunks_add(bad, i, seen.message, err);
@@ -99,10 +99,8 @@ static reshard_status settle_holes(struct looking *looking, uint32_t tensor, res
     bool is_torn = !remains->tensors[tensor] && catalog->tensors[tensor].flags & TENSOR_TORN;
     for (uint32_t i = 0; is_torn && i < catalog->warning_count; i++) {
         const struct catalog_warning *warning = &catalog->warnings[i];
-        if (warning->is_damage && !warning->key.size && is_quoted(warning->text, catalog->tensors[tensor].key)) {
-            const char *why = arena_printf(&remains->arena, "%.*s", STR_ARG(warning->text));
-            return why ? remains_lose(remains, tensor, why, err) : error_set_memory(err);
-        }
+        if (warning->is_damage && !warning->key.size && is_quoted(warning->text, catalog->tensors[tensor].key))
+            return remains_lose(remains, tensor, warning->text.data, err);
     }
     return remains_settle_holes(remains, tensor, err);
 }
@@ -117,7 +115,7 @@ static reshard_status look_at_tensor(struct looking *looking, uint32_t tensor, r
     if (status)
         return status;
     reshard_status found = all_there ? source_resolve(source, &tensor, 1, &seen) : RESHARD_ERR_FORMAT;
-    if (found == RESHARD_ERR_MEMORY || found == RESHARD_ERR_CANCELLED)
+    if (status_ends_run(found))
         return error_set(err, found, "%s", seen.message);
     if (found)
         status = resolve_each(looking, tensor, err);
@@ -335,7 +333,7 @@ static reshard_status load_items(struct looking *looking, reshard_error *err)
         if (looking->remains->items[i] || kind == ITEM_FILE || kind == ITEM_RAW)
             continue;
         reshard_status loaded = source_load_item(source, i, &seen);
-        if (loaded == RESHARD_ERR_MEMORY || loaded == RESHARD_ERR_CANCELLED)
+        if (status_ends_run(loaded))
             return error_set(err, loaded, "%s", seen.message);
         if (loaded)
             status = remains_lose_item(looking->remains, i, seen.message, err);

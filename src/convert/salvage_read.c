@@ -26,14 +26,6 @@ struct salvage_reading {
     uint32_t opened; /* its number, or CATALOG_NONE */
 };
 
-static int piece_by_place(const void *a, const void *b)
-{
-    const struct catalog_span *x = &((const struct piece_read *)a)->span, *y = &((const struct piece_read *)b)->span;
-    if (x->object != y->object)
-        return x->object < y->object ? -1 : 1;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
 static reshard_status pieces_list(struct salvage_reading *reading, reshard_error *err)
 {
     const struct catalog *catalog = reading->catalog;
@@ -50,10 +42,10 @@ static reshard_status pieces_list(struct salvage_reading *reading, reshard_error
         const struct catalog_chunk *chunk = &catalog->chunks[i];
         const struct piece_read piece = { catalog_chunk_span(catalog, chunk), i, false };
         bool is_wanted = reading->remains->tensors[chunk->tensor] == IS_THERE && !reading->remains->bad.why[i];
-        if (is_wanted && piece.span.bytes && !catalog_chunk_is_coded(catalog, chunk) && !(chunk->flags & CHUNK_HAS_CRC))
+        if (is_wanted && piece.span.bytes && !catalog_chunk_is_coded(catalog, chunk) && !(chunk->flags & (CHUNK_HAS_CRC | CHUNK_CHECKED)))
             reading->pieces[reading->count++] = piece;
     }
-    qsort(reading->pieces, reading->count, sizeof(*reading->pieces), piece_by_place);
+    qsort(reading->pieces, reading->count, sizeof(*reading->pieces), catalog_span_order);
     return RESHARD_OK;
 }
 
@@ -114,7 +106,7 @@ static reshard_status pieces_read(struct salvage_reading *reading, reshard_error
         reshard_error seen = { 0 };
         together = pieces_together(reading, first, &span);
         status = span_read(reading, &span, &seen);
-        if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
+        if (status_ends_run(status))
             return error_set(err, status, "%s", seen.message);
         if (!status)
             continue;

@@ -162,18 +162,10 @@ static void places_add(struct places *places, const struct catalog_span *span, c
         places->all[places->count++] = (struct place){ *span, why };
 }
 
-static int places_order(const void *a, const void *b)
-{
-    const struct catalog_span *x = &((const struct place *)a)->span, *y = &((const struct place *)b)->span;
-    if (x->object != y->object)
-        return x->object < y->object ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
 static void places_join(struct places *places)
 {
     size_t kept = 0;
-    qsort(places->all, places->count, sizeof(*places->all), places_order);
+    qsort(places->all, places->count, sizeof(*places->all), catalog_span_order);
     for (size_t i = 0; i < places->count; i++) {
         const struct catalog_span *next = &places->all[i].span;
         struct catalog_span *last = kept ? &places->all[kept - 1].span : NULL;

@@ -80,6 +80,12 @@ static inline bool status_blames_bytes(reshard_status status)
     return status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT || status == RESHARD_ERR_UNSUPPORTED;
 }
 
+/* Whether a failure says nothing of what was looked at, and nothing more can be: there is no memory, or nobody wants it any more. */
+static inline bool status_ends_run(reshard_status status)
+{
+    return status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED;
+}
+
 /* Tells of a tensor that is left out because nobody reads what it is stored as: a warning, or a loss to whoever wants all that is left. */
 void source_warn_left_out(struct source *source, struct str key, bool is_damage, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -11,9 +11,10 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
+
+import shim as shims
 
 # Checkpoint, the file that fails, the first of its reads to fail (those before it are of headers), how, and how many tensors lie there.
 CASES = (
@@ -29,50 +30,46 @@ FILE_CASE = "safetensors/safetensors-hf-sharded/ckpt"
 REASON = os.strerror(errno.EIO)
 
 
-def run(args, *words, **variables):
-    done = subprocess.run([args.bin, *map(str, words)], capture_output=True, text=True, timeout=120, env=os.environ | variables)
-    return done.returncode, done.stdout, done.stderr
+def salvage(shim, work, source, to, name, first, how):
+    """Into work/left: the exit status, and the report or what went wrong."""
+    shutil.rmtree(work / "left", ignore_errors=True)
+    done = shim.run(["salvage", source, "left", "--to", to, "--json", "--threads", "1"], work, calls="pread", act=f"{how}:{errno.EIO}",
+                    nth=first, path=name)
+    return done.returncode, json.loads(done.stdout) if done.returncode == 1 else done.stderr[-300:]
 
 
-def salvage(args, source, target, to, name, first, how):
-    shutil.rmtree(target, ignore_errors=True)
-    return run(args, "salvage", source, target, "--to", to, "--json", "--threads", "1", LD_PRELOAD=str(args.module), SHIM_CALLS="pread",
-               SHIM_ACT=f"{how}:{errno.EIO}", SHIM_NTH=str(first), SHIM_PATH=name)
-
-
-def check_file(args, work, source):
+def check_file(shim, work, source):
     """A file beside the tensors is lost by itself."""
     damaged, target = work / "damaged", work / "left"
     shutil.copytree(source, damaged, copy_function=shutil.copyfile)
     damaged.chmod(0o755)
     (damaged / "tokenizer.json").write_text('{"model": {}}')
-    status, text, message = salvage(args, damaged, target, "hf", "tokenizer.json", 1, "fail-on")
+    status, report = salvage(shim, work, damaged, "hf", "tokenizer.json", 1, "fail-on")
     if status != 1:
-        return f"exit {status}: {message[-300:]}"
-    lost = [finding["key"] for finding in json.loads(text)["findings"] if finding["kind"].startswith("lost")]
+        return f"exit {status}: {report}"
+    lost = [finding["key"] for finding in report["findings"] if finding["kind"].startswith("lost")]
     if lost != ["tokenizer.json"] or (target / "tokenizer.json").exists():
         return f"{lost} are lost"
-    return "" if run(args, "diff", source, target, "--items", "ignore")[0] == 0 else "what is left differs"
+    shim.plain(["diff", source, target, "--items", "ignore"], work)
+    return ""
 
 
-def check(args, work, source, name, first, how, count):
-    target = work / "left"
-
+def check(shim, work, source, name, first, how, count):
     def digests(path):
-        return {tensor["key"]: tensor["hash"] for tensor in json.loads(run(args, "hash", "--json", path)[1])["tensors"]}
+        return {tensor["key"]: tensor["hash"] for tensor in json.loads(shim.plain(["hash", "--json", path], work))["tensors"]}
 
-    status, text, message = salvage(args, source, target, "torch-dcp", name, first, how)
+    status, report = salvage(shim, work, source, "torch-dcp", name, first, how)
     if status != 1:
-        return f"exit {status}: {message[-300:]}"
-    lost = {finding["key"]: finding["reason"] for finding in json.loads(text)["findings"] if finding["kind"] == "lost"}
+        return f"exit {status}: {report}"
+    lost = {finding["key"]: finding["reason"] for finding in report["findings"] if finding["kind"] == "lost"}
     silent = [key for key, reason in lost.items() if REASON not in reason or name not in reason]
     if silent or len(lost) != count:
         return f"{len(lost)} lost, {silent[:1]}: {[lost[key] for key in silent[:1]]}"
-    whole, left = digests(source), digests(target)
+    whole, left = digests(source), digests("left")
     if not left or set(whole) - set(left) != set(lost) or any(whole[key] != digest for key, digest in left.items()):
         return f"{len(left)} of {len(whole)} are left, {len(lost)} are listed as lost"
-    status, text, message = run(args, "verify", target, "--deep")
-    return "" if status == 0 else f"what is left: {text[-300:]}{message[-300:]}"
+    shim.plain(["verify", "left", "--deep"], work)
+    return ""
 
 
 def main():
@@ -81,10 +78,10 @@ def main():
     parser.add_argument("--module", required=True, type=pathlib.Path)
     parser.add_argument("--fixtures", required=True, type=pathlib.Path)
     args = parser.parse_args()
-    number = failed = 0
+    shim, number, failed = shims.Shim(args.bin, args.module), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         for source, *rest in (*CASES, (FILE_CASE,)):
-            wrong = (check if rest else check_file)(args, pathlib.Path(folder), args.fixtures / source, *rest)
+            wrong = (check if rest else check_file)(shim, pathlib.Path(folder), args.fixtures.resolve() / source, *rest)
             number, failed = number + 1, failed + bool(wrong)
             print(f"{'not ok' if wrong else 'ok'} {number} - {source}: {rest}" + (f"\n# {wrong}" if wrong else ""), flush=True)
     print(f"1..{number}")

@@ -7,7 +7,6 @@
 #include "tensor/dtype.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- names with a meaning ---- */

@@ -11,7 +11,6 @@
 #include "tensor/box.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 struct cataloguing {

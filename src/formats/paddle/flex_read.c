@@ -208,7 +208,7 @@ static reshard_status read_items_of(struct source *source, const struct flex_fil
     struct flex_data *data = NULL;
     reshard_error unsaid = { 0 };
     reshard_status status = flex_data_open(source, file->name, &data, &unsaid);
-    if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
+    if (status_ends_run(status))
         return error_set(err, status, "%s", unsaid.message);
     if (!data)
         return RESHARD_OK;

@@ -67,7 +67,7 @@ static reshard_status rebuild_each_file(struct rebuilding *rebuilding,
             continue;
         rebuilding->file = i;
         status = flex_data_open(rebuilding->source, rebuilding->listing->files[i].name, &data, &seen);
-        if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
+        if (status_ends_run(status))
             return error_set(err, status, "%s", seen.message);
         if (status && tells)
             catalog_warn(rebuilding->source->catalog, true, "%s", seen.message);

@@ -9,8 +9,6 @@
 #include "encoding/paddle_save.h"
 #include "tensor/box.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- checking ---- */
