@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 static atomic_long left; /* calls until the failure; 0: off */
+static atomic_ulong calls;
 static atomic_bool was_hit, sticky;
 static int error_number;
 
@@ -17,6 +18,7 @@ void fail_io_at(unsigned long nth, int error, bool is_sticky)
     was_hit = false;
     sticky = is_sticky;
     error_number = error;
+    calls = 0;
     left = (long)nth;
 }
 
@@ -26,8 +28,14 @@ bool fail_io_was_hit(void)
     return was_hit;
 }
 
+unsigned long fail_io_calls(void)
+{
+    return calls;
+}
+
 static bool must_fail(void)
 {
+    calls++;
     if (left <= 0 && !(sticky && was_hit && left < 0))
         return false;
     if (--left > 0)

@@ -14,4 +14,7 @@ void fail_io_at(unsigned long nth, int error_number, bool is_sticky);
 /* Whether the failure has happened; switches it off. */
 bool fail_io_was_hit(void);
 
+/* Calls since fail_io_at. */
+unsigned long fail_io_calls(void);
+
 #endif

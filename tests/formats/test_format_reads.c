@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdlib.h>
 
 /* What there are at least: fewer would say that something is not asked any more. */
@@ -79,12 +80,15 @@ static const struct {
 } operations[] = { { "read", read_values }, { "verify", verify }, { "plan", plan } };
 enum { READ, VERIFY, PLAN };
 
+static unsigned long calls_to_open;
+
 static reshard_status run(const char *source, size_t operation, unsigned *sum, reshard_error *err)
 {
     reshard_checkpoint *checkpoint = NULL;
     *err = (reshard_error)RESHARD_ERROR_INIT;
     *sum = 0;
     reshard_status status = reshard_open(source, NULL, &checkpoint, err);
+    calls_to_open = fail_io_calls();
     if (!status)
         status = operations[operation].run(checkpoint, sum, err);
     reshard_close(checkpoint);
@@ -93,10 +97,11 @@ static reshard_status run(const char *source, size_t operation, unsigned *sum, r
 
 static unsigned long wrong;
 
-/* The number of calls. */
+/* The number of calls that failed. Those that open the checkpoint fail for the first operation alone. */
 static unsigned long fail_each(const char *source, size_t operation, reshard_status expected_status, unsigned expected)
 {
-    unsigned long nth = 0;
+    const unsigned long before = operation == READ ? 0 : calls_to_open;
+    unsigned long nth = before;
     bool was_hit;
     do {
         unsigned found;
@@ -109,7 +114,7 @@ static unsigned long fail_each(const char *source, size_t operation, reshard_sta
             print_error("%s: %s, call %lu: status %d, not %d: %s\n", source, operations[operation].what, nth, status, expected_status,
                         err.message), wrong++;
     } while (was_hit);
-    return nth - 1;
+    return nth - 1 - before;
 }
 
 TEST(a_call_that_fails_is_the_disks_error)
@@ -123,9 +128,12 @@ TEST(a_call_that_fails_is_the_disks_error)
     snprintf(pattern, sizeof(pattern), "%s/*/*/ckpt*", test_fixtures());
     assert_int_equal(glob(pattern, 0, NULL, &all), 0);
     for (size_t i = first; i < all.gl_pathc; i += step) {
+        if (strstr(all.gl_pathv[i], "-huge/")) // gigabytes of one element, by the same calls
+            continue;
         for (size_t operation = 0; operation < sizeof(operations) / sizeof(operations[0]); operation++) {
             unsigned sum;
             reshard_error err;
+            fail_io_at(LONG_MAX, EIO, false);
             reshard_status status = run(all.gl_pathv[i], operation, &sum, &err);
             if (status && !(status == RESHARD_DIFFERS && operation == VERIFY))
                 continue;
