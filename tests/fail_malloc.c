@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 static atomic_long left, left_in_arenas; /* allocations until the failure; 0: off */
+static atomic_long begun;                 /* with how many */
 static atomic_bool was_hit, refuses_less; /* the next malloc after the failure fails as well */
 static atomic_size_t refused;             /* bytes */
 
@@ -41,7 +42,7 @@ void fail_malloc_once_at(unsigned long nth)
 {
     was_hit = refuses_less = false;
     refused = 0;
-    left = (long)nth;
+    left = begun = (long)nth;
     left_in_arenas = 0;
 }
 
@@ -54,7 +55,12 @@ void fail_malloc_at(unsigned long nth)
 void fail_arena_at(unsigned long nth)
 {
     fail_malloc_once_at(0);
-    left_in_arenas = (long)nth;
+    left_in_arenas = begun = (long)nth;
+}
+
+unsigned long fail_malloc_calls(void)
+{
+    return (unsigned long)(begun - left - left_in_arenas);
 }
 
 bool fail_malloc_was_hit(void)

@@ -28,6 +28,9 @@ void fail_arena_at(unsigned long nth);
  */
 unsigned long fail_next(unsigned long nth);
 
+/* Allocations of the kind since then; as far as the failure, if it has happened. */
+unsigned long fail_malloc_calls(void);
+
 /* Whether the failure has happened. No later allocation fails. */
 bool fail_malloc_was_hit(void);
 

@@ -249,18 +249,20 @@ static void warning_keep(struct catalog *catalog, struct catalog_warning warning
     __attribute__((format(printf, 3, 0)));
 static void warning_keep(struct catalog *catalog, struct catalog_warning warning, const char *format, va_list args)
 {
-    if (catalog->warning_count >= CATALOG_WARNINGS_MAX) {
-        catalog->warnings_dropped++;
+    const uint32_t kept = warning.is_damage ? catalog->damage_count : catalog->warning_count - catalog->damage_count;
+    uint32_t *dropped = warning.is_damage ? &catalog->damage_dropped : &catalog->warnings_dropped;
+    if (kept >= CATALOG_WARNINGS_MAX) {
+        ++*dropped;
         return;
     }
     bool is_kept = ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity) &&
                    catalog_text_keep(&catalog->arena, &warning.text, format, args) &&
                    (!warning.key.size || arena_str(&catalog->arena, warning.key, &warning.key));
-    if (is_kept)
-        catalog->warnings[catalog->warning_count++] = warning;
-    else
-        catalog->is_short_of_memory = true;
-    catalog->warnings_dropped += !is_kept;
+    catalog->is_short_of_memory |= !is_kept;
+    if (!is_kept)
+        return;
+    catalog->warnings[catalog->warning_count++] = warning;
+    catalog->damage_count += warning.is_damage;
 }
 
 void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)

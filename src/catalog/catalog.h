@@ -22,7 +22,7 @@
 #include "tensor/dtype.h"
 
 #define CATALOG_NONE UINT32_MAX
-#define CATALOG_WARNINGS_MAX 1000
+#define CATALOG_WARNINGS_MAX 1000 /* that are damage, and as many that are not: neither hides the other */
 
 /* One step of the path from the root of a nested state dict to a leaf. */
 struct path_part {
@@ -163,10 +163,11 @@ struct catalog {
     uint32_t vector_count, vector_capacity, vector_slots_capacity, vector_slots_used;
     uint32_t *vector_slots;
     uint64_t vector_seed; /* of their hash, against numbers chosen to collide */
-    uint32_t warnings_dropped;
+    uint32_t damage_count;                     /* of the warnings */
+    uint32_t warnings_dropped, damage_dropped; /* above CATALOG_WARNINGS_MAX: of those that are not damage, and of those that are */
     uint32_t lost_count;     /* tensors that are named but lost, also those whose warning was dropped */
     bool has_unnamed_loss;   /* tensors may be lost whose names nothing tells */
-    bool is_short_of_memory; /* a warning found none: catalog_seal fails, so that nothing is left unsaid */
+    bool is_short_of_memory; /* a warning found none: catalog_seal and what a source is asked for fail, so that nothing is left unsaid */
     struct name_map object_names;
     struct name_map keys;  /* of listed tensors, after seal: key -> position in key_tensors */
     uint32_t *key_tensors; /* tensor index by key number (the last tensor of that key) */
@@ -251,7 +252,7 @@ reshard_status catalog_copy_one(struct catalog *into, const struct catalog *from
 /* Gives the catalog a graph to own. On failure the graph is released. */
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);
 void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)
-    __attribute__((format(printf, 3, 4))); /* keeps CATALOG_WARNINGS_MAX, counts the rest */
+    __attribute__((format(printf, 3, 4))); /* keeps CATALOG_WARNINGS_MAX of a kind, counts the rest */
 void catalog_warn_lost(struct catalog *catalog, struct str key, const char *format, ...)
     __attribute__((format(printf, 3, 4))); /* damage: a tensor of which nothing is left but its name; key { 0 }: not even that */
 /* Damage somewhere in bytes [offset, +bytes) of an object: what lies there is lost, and nothing else. */

@@ -110,8 +110,10 @@ static reshard_status catalog_copy_notes(struct catalog *into, const struct cata
         if (!ARRAY_ROOM(into->warnings, into->warning_count, into->warning_capacity))
             return error_set_memory(err);
         into->warnings[into->warning_count++] = from->warnings[i];
+        into->damage_count += from->warnings[i].is_damage;
     }
     into->warnings_dropped = from->warnings_dropped;
+    into->damage_dropped = from->damage_dropped;
     into->lost_count = from->lost_count;
     into->has_unnamed_loss = from->has_unnamed_loss;
     into->ranks = from->ranks;

@@ -221,8 +221,8 @@ static reshard_status hole_report(struct cover *cover, const struct catalog_tens
     int axis;
     int64_t begin, end, volume = box_volume(tensor->rank, catalog_vector_at(cover->catalog, tensor->shape));
 
-    if (cover->allow_holes && cover->catalog->warning_count >= CATALOG_WARNINGS_MAX) {
-        cover->catalog->warnings_dropped++;
+    if (cover->allow_holes && cover->catalog->damage_count >= CATALOG_WARNINGS_MAX) {
+        cover->catalog->damage_dropped++;
         return RESHARD_OK;
     }
     if (covered > 0 && gap_find(cover, tensor, &axis, &begin, &end))

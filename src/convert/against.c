@@ -96,6 +96,8 @@ static reshard_status expect_losses(const struct catalog *found, const struct ex
         if (is_new && catalog_find(found, warning->key) == CATALOG_NONE)
             finding_report(findings, FINDING_FAILURE, "missing", warning->key, "is expected, and missing");
     }
+    if (reference && reference->damage_dropped)
+        finding_report(findings, FINDING_WARNING, "reference", STR(""), "what is expected has %u more damages", reference->damage_dropped);
     return RESHARD_OK;
 }
 

@@ -286,7 +286,7 @@ static reshard_status verify_by_driver(struct looking *looking, reshard_error *e
     for (uint32_t i = before; i < catalog->warning_count && !taken; i++)
         if (catalog->warnings[i].is_damage)
             taken = take_damage(looking, &catalog->warnings[i], err);
-    if (status || catalog->warnings_dropped)
+    if (status || catalog->damage_dropped)
         withdraw_checks(looking, CATALOG_NONE);
     return taken;
 }

@@ -191,6 +191,8 @@ static void report_warnings(const struct checkpoint *checkpoint, struct finding_
         finding_report(findings, warning->is_damage ? FINDING_FAILURE : FINDING_WARNING, kind, warning->key, "%.*s",
                        STR_ARG(warning->text));
     }
+    if (catalog->damage_dropped)
+        finding_report(findings, FINDING_FAILURE, "damage", (struct str){ 0 }, "%u more damages", catalog->damage_dropped);
     if (catalog->warnings_dropped)
         finding_report(findings, FINDING_WARNING, "warning", (struct str){ 0 }, "%u more warnings", catalog->warnings_dropped);
 }

@@ -104,7 +104,4 @@ reshard_status paddle_save_check_load(const struct value *value, uint32_t graph_
 /* Entry by a key that is a text: index, or UINT32_MAX. */
 uint32_t paddle_save_find(const struct paddle_archive *archive, struct str key);
 
-/* Entry by key, whatever that is: 0 is not '0'. */
-uint32_t paddle_save_find_node(const struct paddle_archive *archive, const struct value *key);
-
 #endif

@@ -27,27 +27,32 @@ static bool entries_spell(const struct value *node, struct str key, struct buffe
     return buffer_append_str(out, key) && !out->failed;
 }
 
-static uint32_t find_spelled(const struct paddle_archive *archive, const struct value *node, struct str key)
+uint32_t paddle_save_find(const struct paddle_archive *archive, struct str key)
 {
     struct buffer spelled = { 0 };
-    uint32_t found = entries_spell(node, key, &spelled) ? name_map_find(&archive->keys, buffer_str(&spelled)) : NAME_NONE;
+    if (!key.size || key.data[0])
+        return name_map_find(&archive->keys, key);
+    uint32_t found = entries_spell(NULL, key, &spelled) ? name_map_find(&archive->keys, buffer_str(&spelled)) : NAME_NONE;
     buffer_release(&spelled);
     return found;
 }
 
-uint32_t paddle_save_find(const struct paddle_archive *archive, struct str key)
+/* Entry by key, whatever that is: 0 is not '0'. */
+static reshard_status find_node(const struct paddle_archive *archive, const struct value *key, uint32_t *out, reshard_error *err)
 {
-    return key.size && !key.data[0] ? find_spelled(archive, NULL, key) : name_map_find(&archive->keys, key);
-}
-
-uint32_t paddle_save_find_node(const struct paddle_archive *archive, const struct value *key)
-{
-    struct buffer text = { .limit = KEY_BYTES_MAX };
-    if (key->kind == VALUE_STR)
-        return paddle_save_find(archive, key->text);
-    uint32_t found = value_to_repr(key, &text, NULL) ? find_spelled(archive, key, buffer_str(&text)) : NAME_NONE;
+    struct buffer text = { .limit = KEY_BYTES_MAX }, spelled = { 0 };
+    *out = NAME_NONE;
+    if (key->kind == VALUE_STR) {
+        *out = paddle_save_find(archive, key->text);
+        return RESHARD_OK;
+    }
+    bool is_made = value_to_repr(key, &text, NULL) && entries_spell(key, buffer_str(&text), &spelled);
+    if (is_made)
+        *out = name_map_find(&archive->keys, buffer_str(&spelled));
+    const bool is_short = !is_made && !text.over_limit; /* of memory; no key is as long as the limit */
     buffer_release(&text);
-    return found;
+    buffer_release(&spelled);
+    return is_short ? error_set_memory(err) : RESHARD_OK;
 }
 
 reshard_status paddle_add_entry(struct paddle_reading *reading, const struct paddle_entry *entry, reshard_error *err)
@@ -75,7 +80,7 @@ static reshard_status entry_of_pair(struct paddle_reading *reading, const struct
     struct paddle_entry entry = { .key_node = key, .value = value, .tensor = value->tensor };
     bool is_made = key->kind == VALUE_STR ? buffer_append_str(&text, key->text) : value_to_repr(key, &text, reading->limits->budget);
     entry.key = buffer_str(&text);
-    reshard_status status = is_made ? paddle_add_entry(reading, &entry, err) : work_error(reading->limits->budget, err);
+    reshard_status status = is_made ? paddle_add_entry(reading, &entry, err) : buffer_error(&text, err);
     buffer_release(&text);
     return status;
 }
@@ -300,7 +305,10 @@ static reshard_status name_entries(struct paddle_archive *archive, bool *is_name
         struct str name;
         if (!value_as_str(table->list.items[i + 1], &name))
             return paddle_fail(table, err, PADDLE_NAME_TABLE " holds something else than names");
-        uint32_t entry = paddle_save_find_node(archive, table->list.items[i]);
+        uint32_t entry;
+        reshard_status status = find_node(archive, table->list.items[i], &entry, err);
+        if (status)
+            return status;
         if (entry == NAME_NONE)
             continue; /* left out by whoever split the file */
         const struct value *value = archive->entries[entry].value;

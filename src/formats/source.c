@@ -164,9 +164,12 @@ static void hint_links(const struct source *source, reshard_status status, resha
             name);
 }
 
-/* What was made of a file that "is not there" counts for nothing if the disk failed when it was looked for. */
+/* What was made of a file that "is not there" counts for nothing if the disk failed when it was looked for, and nothing is good of which a
+ * warning may be missing. */
 static reshard_status or_failure(struct source *source, reshard_status status, reshard_error *err)
 {
+    if (!status && source->catalog && source->catalog->is_short_of_memory)
+        status = error_set_memory(err);
     status = work_explain(&source->work, status, err);
     bool is_judgement = status != RESHARD_ERR_IO && status != RESHARD_ERR_MEMORY && status != RESHARD_ERR_CANCELLED;
     reshard_status failure = is_judgement ? store_failure(source->store, err) : RESHARD_OK;

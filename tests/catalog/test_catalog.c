@@ -178,8 +178,15 @@ TEST(warnings_beyond_the_maximum_are_counted)
     struct catalog *catalog = catalog_new("test");
     for (int i = 0; i < CATALOG_WARNINGS_MAX + 5; i++)
         catalog_warn(catalog, i == 0, "warning %d\n", i);
-    assert_int_equal(catalog->warning_count, CATALOG_WARNINGS_MAX);
-    assert_int_equal(catalog->warnings_dropped, 5);
+    assert_int_equal(catalog->warning_count, CATALOG_WARNINGS_MAX + 1);
+    assert_int_equal(catalog->warnings_dropped, 4);
+    assert_int_equal(catalog->damage_dropped, 0);
+    for (int i = 1; i < CATALOG_WARNINGS_MAX + 2; i++)
+        catalog_warn(catalog, true, "damage %d", i);
+    assert_int_equal(catalog->warning_count, 2 * CATALOG_WARNINGS_MAX);
+    assert_int_equal(catalog->damage_count, CATALOG_WARNINGS_MAX);
+    assert_int_equal(catalog->damage_dropped, 2);
+    assert_int_equal(catalog->warnings_dropped, 4);
     assert_true(catalog->warnings[0].is_damage);
     assert_true(str_is(catalog->warnings[7].text, "warning 7\\n"));
     CHECK_OK(catalog_add_fact(catalog, "ranks", &err, "%d", 4));

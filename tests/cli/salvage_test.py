@@ -374,6 +374,21 @@ def with_a_gap(test):
     assert code == 1 and lost == ["aa.weight"] and "aa.weight" not in after and after, f"exit {code}: {report}"
 
 
+def more_holes_than_warnings(test):
+    """Tensors whose hole no warning tells any more, as there were a thousand, are lost as the others are."""
+    names = [f"t{i:04}" for i in range(1101)]
+    header = json.dumps({n: {"dtype": "F32", "shape": [2, 4], "data_offsets": [32 * i, 32 * i + 32]} for i, n in enumerate(names)}).encode()
+    whole, source = test.work / "whole.safetensors", test.work / "of-two-ranks"
+    whole.write_bytes(len(header).to_bytes(8, "little") + header + b"\1" * 32 * len(names))
+    code, _, err = run(test.bin, "convert", whole, source, "--to", "fsdp-ranks", "--layout", "ranks=2", "--no-sync")
+    assert code == 0, err
+    (source / "model_world_size_2_rank_1.pt").unlink()
+    code, _, err = run(test.bin, "salvage", source, test.work / "never")
+    assert code == 4 and "no tensor can be recovered" in err and not (test.work / "never").exists(), f"exit {code}: {err}"
+    code, out, _ = run(test.bin, "verify", source)
+    assert code == 1 and "failure\tdamage\t\t101 more damages\n" in out, out[-500:]
+
+
 def every_byte(test):
     """A byte of each stored value: exactly that tensor is lost."""
     source = copy_of(test, "torch-dcp/dcp-fsdp2-4")
@@ -402,7 +417,8 @@ def main():
     parser.add_argument("--case", default="")
     args = parser.parse_args()
     tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
-    tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("without a rank", without_a_rank),
+    tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("more holes than warnings", more_holes_than_warnings),
+              ("without a rank", without_a_rank),
               ("with digests, without a file", with_digests_and_without_a_file), ("state by bucket", state_by_bucket),
               ("digests by bucket", digests_by_bucket), ("views without checksums", views_without_checksums),
               ("what nobody reads", what_nobody_reads),

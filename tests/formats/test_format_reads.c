@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each call to the files fails once while a checkpoint is read, verified and planned: that is told as the disk's error, or all comes of it
- * that comes of it without. Every fixture that opens takes part in `make faults` (RESHARD_EVERY_FAULT), a fifth of them in `make check`.
+ * Each call to the files fails once while a checkpoint is read, verified and planned into its own format and another: that is told as the
+ * disk's error, or all comes of it that comes of it without. So do many allocations. Every fixture that opens takes part in `make faults`
+ * (RESHARD_EVERY_FIXTURE), a part of them in `make check`.
  */
 #include "check.h"
 
@@ -17,8 +18,6 @@
 
 /* What there are at least: fewer would say that something is not asked any more. */
 #define CHECKPOINTS_MIN 450
-#define CALLS_MIN 50000
-#define CHECKED_SHARE 5
 
 static reshard_run_options one_thread = RESHARD_RUN_OPTIONS_INIT;
 
@@ -62,33 +61,77 @@ static reshard_status verify(reshard_checkpoint *checkpoint, unsigned *sum, resh
     return reshard_verify(checkpoint, &options, &one_thread, add_finding, sum, err);
 }
 
-/* Into its own format, as it is laid out. */
-static reshard_status plan(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err)
+static reshard_status plan_into(reshard_checkpoint *checkpoint, const char *to, unsigned *sum, reshard_error *err)
 {
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_report report = RESHARD_REPORT_INIT;
-    options.to = reshard_checkpoint_format(checkpoint);
+    options.to = to;
     reshard_status status = reshard_estimate(checkpoint, "/tmp/reshard-nothing", &options, &one_thread, &report, err);
     *sum += (unsigned)report.write_bytes;
     reshard_report_release(&report);
     return status;
 }
 
+/* Into its own format, as it is laid out. */
+static reshard_status plan(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err)
+{
+    return plan_into(checkpoint, reshard_checkpoint_format(checkpoint), sum, err);
+}
+
+static size_t other_format; /* the turn of each fixture goes on by one */
+
+static reshard_status convert(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err)
+{
+    reshard_format format = RESHARD_FORMAT_INIT;
+    reshard_format_at(other_format % reshard_format_count(), &format);
+    return plan_into(checkpoint, format.name, sum, err);
+}
+
 static const struct {
     const char *what;
     reshard_status (*run)(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err);
-} operations[] = { { "read", read_values }, { "verify", verify }, { "plan", plan } };
-enum { READ, VERIFY, PLAN };
+} operations[] = { { "read", read_values }, { "verify", verify }, { "plan", plan }, { "convert", convert } };
+enum { READ, VERIFY };
 
-static unsigned long calls_to_open;
+/* What fails, and what that is told as. Of allocations there are too many: ever less of them fail. */
+struct fault {
+    const char *what;
+    void (*fail_at)(unsigned long nth);
+    unsigned long (*calls)(void);
+    bool (*was_hit)(void);
+    reshard_status told;
+    unsigned long each;  /* of one operation, from where it begins */
+    size_t checked_part; /* of the fixtures, in `make check` */
+    unsigned long failures_min;
+    unsigned long calls_to_open;
+};
 
-static reshard_status run(const char *source, size_t operation, unsigned *sum, reshard_error *err)
+/* What warnings of verify and odd keys are made of: these take part in every run, and all of their allocations fail. */
+static const char *const always[] = { "/bad-torch-file-sparse-index-beyond/", "/dcp-stale/", "/torch-file-int-keys/" };
+
+static bool is_always_chosen(const char *path)
+{
+    for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++)
+        if (strstr(path, always[i]))
+            return true;
+    return false;
+}
+
+static uint64_t random_state;
+
+static unsigned long next_failure(const struct fault *fault, const char *source, unsigned long before, unsigned long nth)
+{
+    const unsigned long done = nth - before;
+    return nth + 1 + (done < fault->each || is_always_chosen(source) ? 0 : test_random(&random_state) % (done / 4));
+}
+
+static reshard_status run(struct fault *fault, const char *source, size_t operation, unsigned *sum, reshard_error *err)
 {
     reshard_checkpoint *checkpoint = NULL;
     *err = (reshard_error)RESHARD_ERROR_INIT;
     *sum = 0;
     reshard_status status = reshard_open(source, NULL, &checkpoint, err);
-    calls_to_open = fail_io_calls();
+    fault->calls_to_open = fault->calls();
     if (!status)
         status = operations[operation].run(checkpoint, sum, err);
     reshard_close(checkpoint);
@@ -97,61 +140,109 @@ static reshard_status run(const char *source, size_t operation, unsigned *sum, r
 
 static unsigned long wrong;
 
-/* The number of calls that failed. Those that open the checkpoint fail for the first operation alone. */
-static unsigned long fail_each(const char *source, size_t operation, reshard_status expected_status, unsigned expected)
+/* The number of failures. What opens the checkpoint fails for the first operation alone. */
+static unsigned long fail_each(struct fault *fault, const char *source, size_t operation, reshard_status expected_status,
+                               unsigned expected)
 {
-    const unsigned long before = operation == READ ? 0 : calls_to_open;
-    unsigned long nth = before;
+    const unsigned long before = operation == READ ? 0 : fault->calls_to_open;
+    unsigned long nth = before, failures = 0;
     bool was_hit;
     do {
         unsigned found;
         reshard_error err;
-        fail_io_at(nth = fail_next(nth), EIO, false);
-        reshard_status status = run(source, operation, &found, &err);
-        was_hit = fail_io_was_hit();
-        bool is_told = was_hit && (status == RESHARD_ERR_IO || (operation == VERIFY && status == RESHARD_DIFFERS));
+        fault->fail_at(nth = next_failure(fault, source, before, nth));
+        reshard_status status = run(fault, source, operation, &found, &err);
+        was_hit = fault->was_hit();
+        bool is_told = was_hit && status == fault->told;
+        is_told |= was_hit && status == RESHARD_DIFFERS && operation == VERIFY && fault->told == RESHARD_ERR_IO;
         if (!is_told && (status != expected_status || found != expected))
-            print_error("%s: %s, call %lu: status %d, not %d: %s\n", source, operations[operation].what, nth, status, expected_status,
-                        err.message), wrong++;
+            print_error("%s: %s, %s %lu: status %d, not %d: %s\n", source, operations[operation].what, fault->what, nth, status,
+                        expected_status, err.message), wrong++;
+        failures += was_hit;
     } while (was_hit);
-    return nth - 1 - before;
+    return failures;
+}
+
+static void fail_every_fixture(struct fault *fault)
+{
+    const char *given = getenv("RESHARD_FAULT_SEED");
+    const unsigned long seed = given ? strtoul(given, NULL, 10) : 1;
+    const size_t step = getenv("RESHARD_EVERY_FIXTURE") ? 1 : fault->checked_part, first = seed % step;
+    char pattern[4096];
+    glob_t all;
+    unsigned long checkpoints = 0, failures = 0;
+    one_thread.threads = 1;
+    wrong = 0;
+    random_state = seed;
+    snprintf(pattern, sizeof(pattern), "%s/*/*/ckpt*", test_fixtures());
+    assert_int_equal(glob(pattern, 0, NULL, &all), 0);
+    for (size_t i = 0; i < all.gl_pathc; i++) {
+        const bool is_chosen = i % step == first || is_always_chosen(all.gl_pathv[i]);
+        if (!is_chosen || strstr(all.gl_pathv[i], "-huge/")) // gigabytes of one element, by the same calls
+            continue;
+        other_format++;
+        for (size_t operation = 0; operation < sizeof(operations) / sizeof(operations[0]); operation++) {
+            unsigned sum;
+            reshard_error err;
+            fault->fail_at(LONG_MAX);
+            reshard_status status = run(fault, all.gl_pathv[i], operation, &sum, &err);
+            if (status && !(status == RESHARD_DIFFERS && operation == VERIFY))
+                continue;
+            failures += fail_each(fault, all.gl_pathv[i], operation, status, sum);
+            checkpoints += operation == READ;
+        }
+    }
+    print_message("# %s: %lu checkpoints, %lu failures\n", fault->what, checkpoints, failures);
+    globfree(&all);
+    assert_int_equal(wrong, 0);
+    assert_true(checkpoints >= CHECKPOINTS_MIN / step && failures >= fault->failures_min / step);
+}
+
+static void fail_call_at(unsigned long nth)
+{
+    fail_io_at(nth, EIO, false);
 }
 
 TEST(a_call_that_fails_is_the_disks_error)
 {
-    const char *seed = getenv("RESHARD_FAULT_SEED");
-    const size_t step = getenv("RESHARD_EVERY_FAULT") ? 1 : CHECKED_SHARE, first = (seed ? strtoul(seed, NULL, 10) : 1) % step;
-    char pattern[4096];
-    glob_t all;
-    unsigned long checkpoints = 0, calls = 0, planned = 0;
-    one_thread.threads = 1;
-    snprintf(pattern, sizeof(pattern), "%s/*/*/ckpt*", test_fixtures());
-    assert_int_equal(glob(pattern, 0, NULL, &all), 0);
-    for (size_t i = first; i < all.gl_pathc; i += step) {
-        if (strstr(all.gl_pathv[i], "-huge/")) // gigabytes of one element, by the same calls
-            continue;
-        for (size_t operation = 0; operation < sizeof(operations) / sizeof(operations[0]); operation++) {
-            unsigned sum;
-            reshard_error err;
-            fail_io_at(LONG_MAX, EIO, false);
-            reshard_status status = run(all.gl_pathv[i], operation, &sum, &err);
-            if (status && !(status == RESHARD_DIFFERS && operation == VERIFY))
-                continue;
-            calls += fail_each(all.gl_pathv[i], operation, status, sum);
-            checkpoints += operation == READ;
-            planned += operation == PLAN;
-        }
-    }
-    print_message("# %lu checkpoints, %lu of them planned, %lu calls\n", checkpoints, planned, calls);
-    assert_int_equal(wrong, 0);
-    assert_true(checkpoints >= CHECKPOINTS_MIN / step && calls >= CALLS_MIN / step);
-    globfree(&all);
+    fail_every_fixture(&(struct fault){ .what = "call",
+                                        .fail_at = fail_call_at,
+                                        .calls = fail_io_calls,
+                                        .was_hit = fail_io_was_hit,
+                                        .told = RESHARD_ERR_IO,
+                                        .each = ULONG_MAX,
+                                        .checked_part = 5,
+                                        .failures_min = 40000 });
+}
+
+static void fail_allocations(const char *what, void (*fail_at)(unsigned long nth))
+{
+    fail_every_fixture(&(struct fault){ .what = what,
+                                        .fail_at = fail_at,
+                                        .calls = fail_malloc_calls,
+                                        .was_hit = fail_malloc_was_hit,
+                                        .told = RESHARD_ERR_MEMORY,
+                                        .each = 8,
+                                        .checked_part = 10,
+                                        .failures_min = 30000 });
+}
+
+TEST(an_allocation_that_fails_is_want_of_memory)
+{
+    fail_allocations("allocation", fail_malloc_at);
+}
+
+TEST(an_allocation_in_an_arena_that_fails_is_want_of_memory)
+{
+    fail_allocations("allocation in an arena", fail_arena_at);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_that_fails_is_the_disks_error),
+        cmocka_unit_test(an_allocation_that_fails_is_want_of_memory),
+        cmocka_unit_test(an_allocation_in_an_arena_that_fails_is_want_of_memory),
     };
     return cmocka_run_group_tests_name("format_reads", tests, NULL, NULL);
 }

@@ -170,6 +170,16 @@ class Test:
         assert done.returncode == 0 and "0.metadata.lock" in done.stdout, done.stdout + done.stderr
         assert self.digests(folder) == self.wanted(self.manifest("paddle-fc-2ranks-uneven")["tensors"])
 
+    def damage_is_told_behind_any_number_of_warnings(self):
+        folder = self.copy("paddle-fc-2ranks-uneven", "crowded")
+        for i in range(1003):
+            (folder / f"{i}.metadata.lock").write_text("1")
+        done = self.run("verify", folder)
+        assert done.returncode == 0 and "warning\twarning\t\t3 more warnings\n" in done.stdout, done.stdout[-500:]
+        (folder / "1_0.distcp").unlink()
+        done = self.run("verify", folder)
+        assert done.returncode == 1 and "data file '1_0.distcp'" in done.stdout and "more damages" not in done.stdout, done.stdout[-500:]
+
     def arrays_of_protocol(self, protocol):
         folder = self.work / f"protocol{protocol}"
         folder.mkdir()
@@ -235,7 +245,8 @@ class Test:
 
 
 CASES = ["weights_of_a_trainer_are_cast_from_masters", "every_uid_can_be_opened", "metadata_of_the_loader_can_be_opened",
-         "locks_and_signals_mean_nothing", "empty_shards_hide_no_others", "every_protocol_is_read",
+         "locks_and_signals_mean_nothing", "damage_is_told_behind_any_number_of_warnings",
+         "empty_shards_hide_no_others", "every_protocol_is_read",
          "arrays_in_slices_are_one", "values_that_are_no_tensors_are_items",
          "messages_name_file_and_cause"]
 

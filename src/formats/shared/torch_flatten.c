@@ -234,10 +234,13 @@ static reshard_status key_part(const struct member *member, size_t index, struct
     struct buffer text = { .limit = 65536 };
     bool good = value_to_repr(key, &text, arena->work);
     good = good && arena_str(arena, buffer_str(&text), &out->key);
+    const bool is_long = text.over_limit;
     buffer_release(&text);
-    if (work_is_spent(arena->work))
+    if (good)
+        return RESHARD_OK;
+    if (work_is_spent(arena->work) || !is_long)
         return work_error(arena->work, err);
-    return good ? RESHARD_OK : error_set_at(err, RESHARD_ERR_UNSUPPORTED, key->offset, "a dictionary key of more than 65536 characters");
+    return error_set_at(err, RESHARD_ERR_UNSUPPORTED, key->offset, "a dictionary key of more than 65536 characters");
 }
 
 /* An open container: the parts that its members add to the path, and which members later ones with the same key replace. */
