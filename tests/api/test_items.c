@@ -104,6 +104,8 @@ TEST(items_are_values)
     CHECK_OK(reshard_items_new(&copied, &err));
     for (size_t i = 0; i < reshard_item_count(opened); i++)
         CHECK_OK(reshard_items_copy(copied, opened, i, (reshard_str){ NULL, 0 }, &err));
+    CHECK_FAILS(reshard_items_copy(copied, opened, 0, (reshard_str){ NULL, 0 }, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "is there twice"));
     reshard_close(opened);
     items_write(copied, copy);
     reshard_items_free(copied);

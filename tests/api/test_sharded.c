@@ -503,6 +503,28 @@ TEST(flat_ranges_tile_their_cell)
     assert_non_null(strstr(err.message, "Invalid access pattern"));
 }
 
+/* Two runs of one box do not meet; the third rank's box meets both. */
+TEST(of_flat_ranges_those_that_overlap_are_named)
+{
+    static const int64_t whole[] = { 4, 3 }, local[][2] = { { 2, 3 }, { 2, 3 }, { 2, 3 }, { 1, 3 } };
+    static const int64_t starts[][2] = { { 0, 0 }, { 0, 0 }, { 1, 0 }, { 3, 0 } }, ranges[][2] = { { 0, 3 }, { 3, 6 }, { 0, 6 }, { 0, 3 } };
+    reshard_sharded *ranks[4];
+    for (int r = 0; r < 4; r++) {
+        ranks[r] = state_new();
+        reshard_sharded_tensor tensor = tensor_of("w", 2, 0, local[r]);
+        tensor.global_shape = whole;
+        tensor.global_offset = starts[r];
+        tensor.is_flattened = 1;
+        tensor.flat_begin = ranges[r][0];
+        tensor.flat_end = ranges[r][1];
+        CHECK_OK(reshard_sharded_add(ranks[r], &tensor, &err));
+    }
+    CHECK_FAILS(reshard_sharded_check((const reshard_sharded *const *)ranks, 4, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "main copies of 'w' overlap of ranks 0 and 2: 15 elements of 12"));
+    for (int r = 0; r < 4; r++)
+        reshard_sharded_free(ranks[r]);
+}
+
 TEST(objects_fill_their_grid)
 {
     const int64_t shape[] = { 3 };
@@ -650,7 +672,8 @@ int main(void)
         cmocka_unit_test(common_values_are_compared),         cmocka_unit_test(each_element_has_one_main_copy),
         cmocka_unit_test(common_values_are_taken_out),        cmocka_unit_test(who_says_something_else_is_named),
         cmocka_unit_test(two_main_copies_of_a_cell_are_refused),
-        cmocka_unit_test(flat_ranges_tile_their_cell),               cmocka_unit_test(objects_fill_their_grid),
+        cmocka_unit_test(flat_ranges_tile_their_cell),
+        cmocka_unit_test(of_flat_ranges_those_that_overlap_are_named),               cmocka_unit_test(objects_fill_their_grid),
         cmocka_unit_test(copies_are_spread_by_bytes),        cmocka_unit_test(copies_are_spread_as_megatron_does),
     };
     return cmocka_run_group_tests_name("sharded", tests, NULL, NULL);

@@ -427,6 +427,9 @@ TEST(members_that_are_something_else_are_refused)
         { "an index that is compressed", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],"
              "\"index_codecs\":[" LITTLE ",\"gzip\"]"),
           RESHARD_ERR_UNSUPPORTED, "index codec 'gzip'" },
+        { "an index in an unknown order of bytes", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],"
+             "\"index_codecs\":[{\"name\":\"bytes\",\"configuration\":{\"endian\":\"middle\"}}]"),
+          RESHARD_ERR_FORMAT, "endian" },
         { "an index in no order of bytes", "zarr.json", SHARD_OF("\"chunk_shape\":[2],\"codecs\":[\"bytes\"],\"index_codecs\":[\"bytes\"]"),
           RESHARD_ERR_FORMAT, "endian is neither" },
         { "inner chunks of more axes", "zarr.json", SHARD_OF("\"chunk_shape\":[2,1],\"codecs\":[\"bytes\"],\"index_codecs\":[" LITTLE "]"),

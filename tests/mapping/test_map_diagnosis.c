@@ -209,6 +209,10 @@ TEST(what_paddles_engine_would_not_take_is_told)
           "      |                      ^\n" },
     };
     static const struct map_case backwards[] = {
+        { "a number of heads that is none", "a -> d, fused_qkv, num_heads='two', num_key_value_groups=1",
+          "t:1:30: error: fused_qkv: the value must be a number\n"
+          "    1 | a -> d, fused_qkv, num_heads='two', num_key_value_groups=1\n"
+          "      |                              ^^^^^\n" },
         { "a flag that splits", "c -> a, b, fused_ffn",
           "t:1:1: warning: Paddle's engine crashes on fused_ffn into 2 names backwards\n"
           "    1 | c -> a, b, fused_ffn\n"
