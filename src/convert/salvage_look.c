@@ -349,9 +349,12 @@ static reshard_status look_at_items(struct looking *looking, reshard_error *err)
     for (uint32_t i = 0; i < looking->catalog->item_count && may_name && !status; i++) {
         const struct catalog_item *item = &looking->catalog->items[i];
         struct item_walk walk = { looking->remains, false };
+        bool no_memory = false;
         if (item->value && item->graph)
-            value_walk(item->value, item->graph->count, NULL, note_lost_storage, &walk, NULL);
-        if (walk.is_lost)
+            value_walk(item->value, item->graph->count, NULL, note_lost_storage, &walk, &no_memory);
+        if (no_memory)
+            status = error_set_memory(err);
+        else if (walk.is_lost)
             status = remains_lose_item(looking->remains, i, "a storage in it is lost", err);
     }
     return status;

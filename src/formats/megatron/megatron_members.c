@@ -224,18 +224,20 @@ static reshard_status put_model_item(struct rank_pickle *pickle, const struct pa
 }
 
 /* Whether another wanted item is this one's value for exactly the source rank that stands for the target's. */
-static bool is_overruled(const struct rank_pickle *pickle, uint32_t index, const struct name_map *own)
+static reshard_status check_overruled(const struct rank_pickle *pickle, uint32_t index, const struct name_map *own, bool *out,
+                                      reshard_error *err)
 {
     const struct megatron_source *source = megatron_folder_state(pickle->request->source);
     uint32_t rank = pickle->state->ranks[pickle->rank].source;
+    *out = false;
     if (!source || rank == TORCH_NONE)
-        return false;
+        return RESHARD_OK;
     struct buffer text = { 0 };
     struct str key = pickle->request->wanted->items[index].key;
-    bool found = buffer_printf(&text, "%.*s.", STR_ARG(source->ranks[rank].folder)) && buffer_append_str(&text, key) &&
-                 name_map_find(own, buffer_str(&text)) != NAME_NONE;
+    bool is_made = buffer_printf(&text, "%.*s.", STR_ARG(source->ranks[rank].folder)) && buffer_append_str(&text, key);
+    *out = is_made && name_map_find(own, buffer_str(&text)) != NAME_NONE;
     buffer_release(&text);
-    return found;
+    return is_made ? RESHARD_OK : error_set_memory(err);
 }
 
 /* "rng_state/shard_0.1_1.2": the list that rank (0, 1) of a (PP, TP) grid of (1, 2) stored around its value. */
@@ -325,9 +327,10 @@ static reshard_status put_item(struct rank_pickle *pickle, uint32_t index, const
     struct str folder, name;
     size_t count;
     const struct path_part *parts = megatron_members_item_path(pickle->request, index, &single, &count, &folder);
-    if (folder.size > 0 ? !source || source_rank == TORCH_NONE || !str_equal(folder, source->ranks[source_rank].folder)
-                        : is_overruled(pickle, index, own))
-        return RESHARD_OK;
+    bool is_others = folder.size > 0 && (!source || source_rank == TORCH_NONE || !str_equal(folder, source->ranks[source_rank].folder));
+    reshard_status status = folder.size > 0 ? RESHARD_OK : check_overruled(pickle, index, own, &is_others, err);
+    if (status || is_others)
+        return status;
     struct buffer joined = { 0 };
     bool is_good = path_join(parts, count, &joined) && arena_str(&pickle->graph.arena, buffer_str(&joined), &name);
     buffer_release(&joined);
@@ -342,7 +345,7 @@ static reshard_status put_item(struct rank_pickle *pickle, uint32_t index, const
     if ((state->optimizer && optimizer_item_is_known(name)) || is_rng_leaf(parts, count))
         return RESHARD_OK; /* put_optimizer; note_items */
     struct value *value;
-    reshard_status status = item_value(pickle, index, &value, err);
+    status = item_value(pickle, index, &value, err);
     if (status || !value)
         return status;
     if (use == ITEM_MODEL)

@@ -263,7 +263,7 @@ static reshard_status flex_layout_take_item(const struct layout_request *request
     struct flex_target *state = flex_target_state(target);
     struct str key = request->wanted->items[wanted].key;
     const struct catalog_item *item;
-    const char *why = "";
+    const char *why;
     if (layout_item_stored(request, wanted)->kind == ITEM_FILE)
         return RESHARD_OK;
     reshard_status status = layout_item(request, wanted, &item, err);
@@ -273,9 +273,11 @@ static reshard_status flex_layout_take_item(const struct layout_request *request
         return take_names(request, target, item, layout_item_stored(request, wanted)->key, err);
     if (flex_layout_is_reserved(key))
         return target_note_dropped(target, NOTE_NO_PLACE, key, err, "Paddle keeps such names for itself");
-    if (!flex_item_is_plain(item, &why))
+    status = flex_item_check_plain(item, &why, err);
+    if (!status && why)
         return target_note_dropped(target, item->value ? NOTE_NO_PLACE : NOTE_NO_VALUE, key, err, "%s", why);
-    status = flex_layout_check_key(names, key, err);
+    if (!status)
+        status = flex_layout_check_key(names, key, err);
     if (status)
         return status;
     state->items[state->item_count++] = (struct flex_out_item){ wanted, key };

@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "formats/paddle/flex_metadata.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum attribute { OFFSET, SHAPE, DTYPE, GLOBAL_SHAPE, IS_FLATTENED, RANGE, KEY, REPLICA, ATTRIBUTES };
@@ -271,7 +272,7 @@ static void put_path(struct metadata_writing *w, uint32_t tensor)
     if (count > 3)
         pickle_stream_opcode(&w->stream, PICKLE_MARK);
     for (size_t i = 0; i < count; i++) {
-        struct buffer digits = { 0 };
+        char digits[24];
         if (count == 1 && parts[i].kind == PATH_KEY && str_equal(parts[i].key, w->catalog->tensors[tensor].key)) {
             put_key(w, tensor);
             continue;
@@ -280,9 +281,8 @@ static void put_path(struct metadata_writing *w, uint32_t tensor)
             pickle_stream_str(&w->stream, parts[i].key);
             continue;
         }
-        buffer_printf(&digits, "%lld", (long long)parts[i].index);
-        pickle_stream_str(&w->stream, buffer_str(&digits));
-        buffer_release(&digits);
+        snprintf(digits, sizeof(digits), "%lld", (long long)parts[i].index);
+        pickle_stream_str(&w->stream, str_of(digits));
     }
     pickle_stream_opcode(&w->stream, count > 3 ? PICKLE_TUPLE : small[count]);
     if (count)

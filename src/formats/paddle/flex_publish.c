@@ -24,14 +24,14 @@ static bool visit_plain(const struct value *value, void *context)
     return !plainness->why;
 }
 
-bool flex_item_is_plain(const struct catalog_item *item, const char **why)
+reshard_status flex_item_check_plain(const struct catalog_item *item, const char **why, reshard_error *err)
 {
     struct plainness plainness = { .why = item->value ? NULL : "its value is not known" };
-    bool is_short_of_memory = false;
-    if (item->value && !value_walk(item->value, item->graph->count, NULL, visit_plain, &plainness, &is_short_of_memory) && !plainness.why)
-        plainness.why = "there is no memory to look at it";
+    bool no_memory = false;
+    if (item->value)
+        value_walk(item->value, item->graph->count, NULL, visit_plain, &plainness, &no_memory);
     *why = plainness.why;
-    return !plainness.why;
+    return no_memory ? error_set_memory(err) : RESHARD_OK;
 }
 
 /* ---- files ---- */

@@ -188,8 +188,8 @@ reshard_status flex_metadata_write(const struct target *target, const struct cat
 reshard_status flex_file_plan(const struct layout_request *request, const struct target *target, uint32_t file, uint64_t *offsets,
                               uint64_t *bytes, reshard_error *err);
 
-/* Whether the value is plain data that any reader of the pickle takes; if not, *why says what it is. */
-bool flex_item_is_plain(const struct catalog_item *item, const char **why);
+/* Whether the value is plain data that any reader of the pickle takes: *why is NULL then, or says what it is. */
+reshard_status flex_item_check_plain(const struct catalog_item *item, const char **why, reshard_error *err);
 reshard_status flex_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
 reshard_status flex_commit(const struct publish_job *job, reshard_error *err);
 

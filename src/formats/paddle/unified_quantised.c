@@ -55,27 +55,24 @@ static bool unified_quantised_is_staged(const struct st_set *set)
 }
 
 /* The number of a weight's state in a file, or NAME_NONE. */
-static uint32_t unified_quantised_number(const struct st_header *header, struct str weight, const char *end)
+static reshard_status unified_quantised_number(const struct st_header *header, struct str weight, const char *end, uint32_t *out,
+                                               reshard_error *err)
 {
     struct buffer key = { 0 };
     buffer_append_str(&key, weight);
-    uint32_t number = buffer_append_text(&key, end) ? name_map_find(&header->names, buffer_str(&key)) : NAME_NONE;
+    bool is_made = buffer_append_text(&key, end);
+    *out = is_made ? name_map_find(&header->names, buffer_str(&key)) : NAME_NONE;
     buffer_release(&key);
-    return number;
+    return is_made ? RESHARD_OK : error_set_memory(err);
 }
 
-static bool unified_quantised_has(const struct st_header *header, struct str weight, const char *end)
-{
-    return unified_quantised_number(header, weight, end) != NAME_NONE;
-}
-
-uint32_t uc_quantised_owner(const struct st_header *header, struct str scale)
+reshard_status uc_quantised_owner(const struct st_header *header, struct str scale, uint32_t *out, reshard_error *err)
 {
     struct str state = uc_quantised_state(scale);
-    uint32_t number = name_map_find(&header->names, state);
-    if (number == NAME_NONE && str_ends_with(state, MOMENT1))
-        number = unified_quantised_number(header, without_end(state, MOMENT1), MOMENT2);
-    return number;
+    *out = name_map_find(&header->names, state);
+    if (*out == NAME_NONE && str_ends_with(state, MOMENT1))
+        return unified_quantised_number(header, without_end(state, MOMENT1), MOMENT2, out, err);
+    return RESHARD_OK;
 }
 
 bool uc_quantised_is_state(const struct st_set *set, struct str key, enum dtype dtype)
@@ -85,10 +82,16 @@ bool uc_quantised_is_state(const struct st_set *set, struct str key, enum dtype 
 }
 
 /* Whether a file has both moments of a weight in one. */
-static bool unified_quantised_has_merged(const struct st_header *header, struct str weight)
+static reshard_status unified_quantised_has_merged(const struct st_header *header, struct str weight, bool *out, reshard_error *err)
 {
-    return unified_quantised_has(header, weight, MOMENT2) && unified_quantised_has(header, weight, MOMENT1 "@scales") &&
-           !unified_quantised_has(header, weight, MOMENT1);
+    uint32_t first, second, scales;
+    reshard_status status = unified_quantised_number(header, weight, MOMENT1, &first, err);
+    if (!status)
+        status = unified_quantised_number(header, weight, MOMENT2, &second, err);
+    if (!status)
+        status = unified_quantised_number(header, weight, MOMENT1 "@scales", &scales, err);
+    *out = !status && second != NAME_NONE && scales != NAME_NONE && first == NAME_NONE;
+    return status;
 }
 
 bool uc_quantised_is_scale(const struct st_set *set, struct str key)
@@ -96,14 +99,15 @@ bool uc_quantised_is_scale(const struct st_set *set, struct str key)
     return unified_quantised_is_staged(set) && uc_quantised_state(key).size > 0;
 }
 
-bool uc_quantised_is_merged(const struct st_set *set, struct str key)
+reshard_status uc_quantised_is_merged(const struct st_set *set, struct str key, bool *out, reshard_error *err)
 {
+    reshard_status status = RESHARD_OK;
+    *out = false;
     if (!str_ends_with(key, MOMENT1) || !unified_quantised_is_staged(set))
-        return false;
-    for (uint32_t f = 0; f < set->files.count; f++)
-        if (unified_quantised_has_merged(&set->files.items[f].header, without_end(key, MOMENT1)))
-            return true;
-    return false;
+        return RESHARD_OK;
+    for (uint32_t f = 0; f < set->files.count && !*out && !status; f++)
+        status = unified_quantised_has_merged(&set->files.items[f].header, without_end(key, MOMENT1), out, err);
+    return status;
 }
 
 /* ---- the view ---- */

@@ -36,7 +36,7 @@ bool uc_stage_is_known(struct str stage);
 
 /* For sets whose index says such a stage (safetensors_set.h): which keys of the files no map has, and which of the map no file. */
 bool uc_quantised_is_scale(const struct st_set *set, struct str key);
-bool uc_quantised_is_merged(const struct st_set *set, struct str key);
+reshard_status uc_quantised_is_merged(const struct st_set *set, struct str key, bool *out, reshard_error *err);
 
 /* The state whose scales a key is, or empty; and the first moment that a tensor of a second one holds too: its end, NULL: none. */
 struct str uc_quantised_state(struct str key);
@@ -44,7 +44,7 @@ const char *uc_quantised_within(struct str key, enum dtype dtype);
 
 /* Whether a tensor of such a set is a quantised state; and which entry of a file is the state that a scale belongs to, or NAME_NONE. */
 bool uc_quantised_is_state(const struct st_set *set, struct str key, enum dtype dtype);
-uint32_t uc_quantised_owner(const struct st_header *header, struct str scale);
+reshard_status uc_quantised_owner(const struct st_header *header, struct str scale, uint32_t *out, reshard_error *err);
 
 /* What a weight's states have in common: the part of a key before its '/'. */
 struct str uc_weight_of(struct str key);

@@ -160,31 +160,35 @@ static reshard_status unified_ranked_add_pieces(struct uc_pieces *pieces, struct
 }
 
 /* Whether the state that a scale belongs to is the whole weight's on this rank, which has its scales then. */
-static bool unified_ranked_is_whole_scale(const struct uc_pieces *pieces, struct str key, const struct st_header *file)
+static reshard_status unified_ranked_is_whole_scale(const struct uc_pieces *pieces, struct str key, const struct st_header *file, bool *out,
+                                                    reshard_error *err)
 {
     const struct st_header *header = NULL;
     const struct st_entry *weight = unified_ranked_weight(pieces, key, &header);
-    uint32_t owner = uc_quantised_owner(file, key);
+    uint32_t owner;
+    reshard_status status = uc_quantised_owner(file, key, &owner, err);
     const struct st_entry *state = owner == NAME_NONE ? NULL : &file->entries[owner];
-    bool is_whole = weight && state && state->rank == weight->rank;
-    for (int i = 0; is_whole && i < state->rank; i++)
-        is_whole = st_entry_shape(file, state)[i] == st_entry_shape(header, weight)[i];
-    return is_whole;
+    *out = weight && state && state->rank == weight->rank;
+    for (int i = 0; *out && i < state->rank; i++)
+        *out = st_entry_shape(file, state)[i] == st_entry_shape(header, weight)[i];
+    return status;
 }
 
 /* As unified_ranked_cut. Each rank quantised its piece with scales of its own. */
-static struct uc_cut unified_ranked_cut_quantised(const struct uc_pieces *pieces, struct str key, const struct st_header *file,
-                                                  const struct st_entry *entry, const char **why)
+static reshard_status unified_ranked_cut_quantised(const struct uc_pieces *pieces, struct str key, const struct st_header *file,
+                                                   const struct st_entry *entry, struct uc_cut *out, const char **why, reshard_error *err)
 {
-    bool is_scale = pieces->tp > 1 && uc_quantised_is_scale(pieces->set, key);
+    bool is_scale = pieces->tp > 1 && uc_quantised_is_scale(pieces->set, key), is_whole;
     if (is_scale) {
-        *why = unified_ranked_is_whole_scale(pieces, key, file) ? NULL : "and has the scales of a quantised piece, which are its own";
-        return (struct uc_cut){ .axis = -1 };
+        *out = (struct uc_cut){ .axis = -1 };
+        reshard_status status = unified_ranked_is_whole_scale(pieces, key, file, &is_whole, err);
+        *why = is_whole ? NULL : "and has the scales of a quantised piece, which are its own";
+        return status;
     }
-    struct uc_cut cut = unified_ranked_cut(pieces, key, entry, st_entry_shape(file, entry), why);
-    if (!*why && cut.axis >= 0 && uc_quantised_is_state(pieces->set, key, (enum dtype)entry->dtype))
+    *out = unified_ranked_cut(pieces, key, entry, st_entry_shape(file, entry), why);
+    if (!*why && out->axis >= 0 && uc_quantised_is_state(pieces->set, key, (enum dtype)entry->dtype))
         *why = "and is quantised, with scales of its own";
-    return cut;
+    return RESHARD_OK;
 }
 
 static reshard_status unified_ranked_add_key(struct uc_pieces *pieces, struct str key, uint32_t owner_index, reshard_error *err)
@@ -192,7 +196,10 @@ static reshard_status unified_ranked_add_key(struct uc_pieces *pieces, struct st
     const struct st_file *owner = &pieces->set->files.items[owner_index];
     const struct st_entry *first = &owner->header.entries[name_map_find(&owner->header.names, key)];
     const char *why = NULL;
-    struct uc_cut cut = unified_ranked_cut_quantised(pieces, key, &owner->header, first, &why);
+    struct uc_cut cut;
+    reshard_status status = unified_ranked_cut_quantised(pieces, key, &owner->header, first, &cut, &why, err);
+    if (status)
+        return status;
     if (!why)
         return unified_ranked_add_pieces(pieces, key, owner_index, &cut, err);
     if (!pieces->read->source->skip_unsupported)

@@ -103,8 +103,11 @@ static struct value *path_nest_dress(struct nest *nest, const struct path_tree_n
 
 static struct value *path_nest_key(struct nest *nest, const struct path_tree_node *node)
 {
-    if (node->key && value_walk(node->key, nest->form_count, nest->graph->arena.work, is_no_tensor, NULL, NULL))
+    bool no_memory = false;
+    if (node->key && value_walk(node->key, nest->form_count, nest->graph->arena.work, is_no_tensor, NULL, &no_memory))
         return value_copy(nest->graph, node->key, nest->form_count);
+    if (no_memory)
+        return NULL;
     return node->part.kind == PATH_KEY ? value_new_str(nest->graph, node->part.key) : value_new_int(nest->graph, node->part.index);
 }
 

@@ -271,7 +271,11 @@ static reshard_status check_mapped(struct source *source, struct st_set *set, re
         const struct st_file *file = set->index.file_of[i] == ST_NO_FILE ? NULL : &set->files.items[set->index.file_of[i]];
         if (!file || name_map_find(&file->header.names, key) != NAME_NONE)
             continue;
-        if (set->is_within && set->is_within(set, key)) {
+        bool is_within = false;
+        reshard_status status = set->is_within ? set->is_within(set, key, &is_within, err) : RESHARD_OK;
+        if (status)
+            return status;
+        if (is_within) {
             set->index.file_of[i] = ST_NO_FILE;
             continue;
         }
@@ -323,14 +327,21 @@ static reshard_status read_index_files(struct source *source, struct st_set *set
 }
 
 /* Names of the map that no file has: nothing is left that says what they were. */
-static void tell_lost(struct source *source, const struct st_set *set)
+static reshard_status tell_lost(struct source *source, const struct st_set *set, reshard_error *err)
 {
-    for (uint32_t i = 0; i < set->mapped_count; i++) {
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < set->mapped_count && !status; i++) {
         struct str key = name_map_at(&set->index.keys, i);
-        if (set->index.file_of[i] == ST_NO_FILE && !(set->is_within && set->is_within(set, key)))
+        bool is_within = false;
+        if (set->index.file_of[i] != ST_NO_FILE)
+            continue;
+        if (set->is_within)
+            status = set->is_within(set, key, &is_within, err);
+        if (!status && !is_within)
             catalog_warn_lost(source->catalog, key, "tensor '%.*s' is lost: '%.*s' has it, no file does", STR_ARG(key),
                               STR_ARG(set->index_name));
     }
+    return status;
 }
 
 reshard_status st_set_read_indexed(struct source *source, struct str index_name, struct str directory, struct arena *arena,
@@ -356,9 +367,7 @@ reshard_status st_set_read_indexed(struct source *source, struct str index_name,
     status = check_mapped(source, out, err);
     if (!status)
         status = add_unmapped(source, out, err);
-    if (!status)
-        tell_lost(source, out);
-    return status;
+    return status ? status : tell_lost(source, out, err);
 }
 
 reshard_status st_set_read_listed(struct source *source, const struct str *names, size_t count, struct st_set *out, reshard_error *err)

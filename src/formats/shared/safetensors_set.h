@@ -51,8 +51,9 @@ struct st_set {
                                  * too, as a key may be in several files though the map names but one. To be set before */
     size_t numbered_count;
     bool (*is_beside)(const struct st_set *set, struct str key); /* whether a file may have this though no map does; NULL: nothing */
-    bool (*is_within)(const struct st_set *set, struct str key); /* whether another tensor of the files holds what the map says of this;
-                                                                  * NULL: none does. Then file_of says ST_NO_FILE. To be set before */
+    /* Whether another tensor of the files holds what the map says of this; NULL: none does. Then file_of says ST_NO_FILE. To be set before
+     */
+    reshard_status (*is_within)(const struct st_set *set, struct str key, bool *out, reshard_error *err);
     struct str index_name; /* relative to the store's root, NUL-terminated; empty: there is none */
     struct st_index index; /* of all tensors of the files; file_of counts files.items, ST_NO_FILE: the tensor is lost */
     uint32_t mapped_count; /* keys that the index file has; those behind them it does not */

@@ -372,11 +372,10 @@ static reshard_status has_own(const struct emitting *emitting, struct str key, b
     char prefix[24];
     snprintf(prefix, sizeof(prefix), "rank_%" PRIu32 ".", emitting->file->rank);
     buffer_append_text(&name, prefix);
-    if (!buffer_append_str(&name, key))
-        return error_set_memory(err);
-    *out = name_map_find(&emitting->state->item_keys, buffer_str(&name)) != NAME_NONE;
+    bool is_made = buffer_append_str(&name, key);
+    *out = is_made && name_map_find(&emitting->state->item_keys, buffer_str(&name)) != NAME_NONE;
     buffer_release(&name);
-    return RESHARD_OK;
+    return is_made ? RESHARD_OK : error_set_memory(err);
 }
 
 /*

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each call to the files fails once while a checkpoint is read, verified and planned into its own format and another: that is told as the
- * disk's error, or all comes of it that comes of it without. So do many allocations. Every fixture that opens takes part in `make faults`
- * (RESHARD_EVERY_FIXTURE), a part of them in `make check`.
+ * Each call to the files fails once while a checkpoint is read, verified, planned into its own format, and written into another: that is
+ * told as the disk's error, and nothing is visible then, or all comes of it that comes of it without. So do many allocations. Every fixture
+ * that opens takes part in `make faults` (RESHARD_EVERY_FIXTURE), a part of them in `make check`.
  */
 #include "check.h"
 
 #include "fail_io.h"
 #include "fail_malloc.h"
+#include "test_folder.h"
 
 #include "reshard/reshard.h"
 
@@ -15,6 +16,7 @@
 #include <glob.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* What there are at least: fewer would say that something is not asked any more. */
 #define CHECKPOINTS_MIN 450
@@ -61,36 +63,58 @@ static reshard_status verify(reshard_checkpoint *checkpoint, unsigned *sum, resh
     return reshard_verify(checkpoint, &options, &one_thread, add_finding, sum, err);
 }
 
-static reshard_status plan_into(reshard_checkpoint *checkpoint, const char *to, unsigned *sum, reshard_error *err)
+/* Into its own format, as it is laid out. */
+static reshard_status plan(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err)
 {
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_report report = RESHARD_REPORT_INIT;
-    options.to = to;
+    options.to = reshard_checkpoint_format(checkpoint);
     reshard_status status = reshard_estimate(checkpoint, "/tmp/reshard-nothing", &options, &one_thread, &report, err);
     *sum += (unsigned)report.write_bytes;
     reshard_report_release(&report);
     return status;
 }
 
-/* Into its own format, as it is laid out. */
-static reshard_status plan(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err)
+static size_t other_format; /* the turn of each fixture goes on by one */
+static unsigned long wrong;
+
+/* What was written is read when nothing fails any more. What cannot be read counts for a value of its own. */
+static void read_back(const char *target, unsigned *sum)
 {
-    return plan_into(checkpoint, reshard_checkpoint_format(checkpoint), sum, err);
+    reshard_checkpoint *made = NULL;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status = reshard_open(target, NULL, &made, &err);
+    if (!status)
+        status = read_values(made, sum, &err);
+    *sum += (unsigned)status;
+    reshard_close(made);
 }
 
-static size_t other_format; /* the turn of each fixture goes on by one */
-
-static reshard_status convert(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err)
+static reshard_status write_other(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err)
 {
     reshard_format format = RESHARD_FORMAT_INIT;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    char folder[64], target[128]; /* in memory, where there is such a folder: it is made tens of thousands of times */
+    snprintf(folder, sizeof(folder), "%s/reshard-test-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    assert_non_null(mkdtemp(folder));
+    snprintf(target, sizeof(target), "%s/target", folder);
     reshard_format_at(other_format % reshard_format_count(), &format);
-    return plan_into(checkpoint, format.name, sum, err);
+    options.to = format.name;
+    options.no_sync = 1;
+    reshard_status status = reshard_convert(checkpoint, target, &options, &one_thread, NULL, err);
+    (void)fail_io_was_hit(), (void)fail_malloc_was_hit(); // nothing fails any more
+    if (!status)
+        read_back(target, sum);
+    else if (access(target, F_OK) == 0)
+        print_error("%s: visible after status %d: %s\n", format.name, status, err->message), wrong++;
+    test_tree_remove(folder);
+    return status;
 }
 
 static const struct {
     const char *what;
     reshard_status (*run)(reshard_checkpoint *checkpoint, unsigned *sum, reshard_error *err);
-} operations[] = { { "read", read_values }, { "verify", verify }, { "plan", plan }, { "convert", convert } };
+} operations[] = { { "read", read_values }, { "verify", verify }, { "plan", plan }, { "write", write_other } };
 enum { READ, VERIFY };
 
 /* What fails, and what that is told as. Of allocations there are too many: ever less of them fail. */
@@ -137,8 +161,6 @@ static reshard_status run(struct fault *fault, const char *source, size_t operat
     reshard_close(checkpoint);
     return status;
 }
-
-static unsigned long wrong;
 
 /* The number of failures. What opens the checkpoint fails for the first operation alone. */
 static unsigned long fail_each(struct fault *fault, const char *source, size_t operation, reshard_status expected_status,
@@ -211,7 +233,7 @@ TEST(a_call_that_fails_is_the_disks_error)
                                         .was_hit = fail_io_was_hit,
                                         .told = RESHARD_ERR_IO,
                                         .each = ULONG_MAX,
-                                        .checked_part = 5,
+                                        .checked_part = 10,
                                         .failures_min = 40000 });
 }
 
@@ -223,7 +245,7 @@ static void fail_allocations(const char *what, void (*fail_at)(unsigned long nth
                                         .was_hit = fail_malloc_was_hit,
                                         .told = RESHARD_ERR_MEMORY,
                                         .each = 8,
-                                        .checked_part = 10,
+                                        .checked_part = 20,
                                         .failures_min = 30000 });
 }
 
@@ -244,5 +266,5 @@ int main(void)
         cmocka_unit_test(an_allocation_that_fails_is_want_of_memory),
         cmocka_unit_test(an_allocation_in_an_arena_that_fails_is_want_of_memory),
     };
-    return cmocka_run_group_tests_name("format_reads", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("fixture_failures", tests, NULL, NULL);
 }
