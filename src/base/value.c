@@ -103,23 +103,27 @@ bool value_is_call(const struct value *value, const char *module, const char *na
 }
 
 /* The place of the key's value, the last one of several; NULL if absent. */
-static struct value **dict_place(struct value *const *pairs, size_t count, const char *key)
+static struct value **dict_place(struct value *const *pairs, size_t count, struct str key)
 {
-    struct str wanted = str_of(key);
     for (size_t i = count / 2; i-- > 0;) {
         const struct value *found = pairs[2 * i];
-        if (found && found->kind == VALUE_STR && str_equal(found->text, wanted))
+        if (found && found->kind == VALUE_STR && str_equal(found->text, key))
             return (struct value **)&pairs[2 * i + 1];
     }
     return NULL;
 }
 
-struct value *value_dict_get(const struct value *dict, const char *key)
+struct value *value_dict_find(const struct value *dict, struct str key)
 {
     struct value **pairs;
     size_t count;
     struct value **place = value_as_mapping(dict, &pairs, &count) ? dict_place(pairs, count, key) : NULL;
     return place ? *place : NULL;
+}
+
+struct value *value_dict_get(const struct value *dict, const char *key)
+{
+    return value_dict_find(dict, str_of(key));
 }
 
 bool value_dict_is_true(const struct value *dict, const char *key)
@@ -131,7 +135,7 @@ bool value_dict_is_true(const struct value *dict, const char *key)
 bool value_dict_set(struct value_graph *graph, struct value *dict, const char *key, struct value *value, bool must_be)
 {
     size_t count = dict->list.count;
-    struct value **place = dict_place(dict->list.items, count, key);
+    struct value **place = dict_place(dict->list.items, count, str_of(key));
     if (place)
         *place = value;
     if (place || !must_be)

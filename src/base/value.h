@@ -98,6 +98,7 @@ bool value_is_call(const struct value *value, const char *module, const char *na
 
 /* DICT (or dict-like CALL such as OrderedDict, by its dict_items): value of the string key; the last one wins; NULL if absent. */
 struct value *value_dict_get(const struct value *dict, const char *key);
+struct value *value_dict_find(const struct value *dict, struct str key);
 
 /* Whether the dict (may be NULL) has True under the key. */
 bool value_dict_is_true(const struct value *dict, const char *key);

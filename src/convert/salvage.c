@@ -26,7 +26,6 @@ struct salvaging {
     struct salvage_counts *counts;
     struct layout_files layout_files; /* of the sibling's format; the open store asks for them */
     bool has_sibling; /* names, shapes and places are its */
-    bool is_rebuilt;  /* there was nothing that said them, and data files alone were asked */
 };
 
 /* ---- opening ---- */
@@ -56,16 +55,15 @@ static bool has_match(const struct store_entry *entries, size_t count, const cha
 }
 
 /* Whether the folder has such files itself: all that have one name, or one of those that have a pattern. */
-static bool has_layout_files(struct store *store, const char *name, const struct layout_files *files)
+static reshard_status has_layout_files(struct store *store, const char *name, const struct layout_files *files, bool *out,
+                                       reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries = NULL;
-    reshard_error seen = { 0 };
     size_t count = 0;
     bool has_all = true, has_plain = false, has_pattern = false;
-    if (store_list(store, name, &arena, &entries, &count, &seen))
-        count = 0;
-    for (size_t i = 0; files->globs[i]; i++) {
+    reshard_status status = store_list(store, name, &arena, &entries, &count, err);
+    for (size_t i = 0; files->globs[i] && !status; i++) {
         bool has = has_match(entries, count, files->globs[i]);
         if (strchr(files->globs[i], '*'))
             has_pattern = has_pattern || has;
@@ -74,7 +72,8 @@ static bool has_layout_files(struct store *store, const char *name, const struct
         has_plain = has_plain || !strchr(files->globs[i], '*');
     }
     arena_release(&arena);
-    return (has_plain && has_all) || has_pattern;
+    *out = (has_plain && has_all) || has_pattern;
+    return status;
 }
 
 /* Of what store_open_path says of a path. */
@@ -145,7 +144,9 @@ static reshard_status lacks_layout(const struct salvage_options *options, const 
         status = driver_recognise(store, "", &driver, err);
     if (!status && driver && driver->layout_files) {
         struct layout_files files = { driver->layout_files };
-        *needs = !has_layout_files(store, "", &files);
+        bool has = false;
+        status = has_layout_files(store, "", &files, &has, err);
+        *needs = !has;
     }
     store_free(store);
     free(file);
@@ -159,12 +160,13 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
     reshard_error seen = { 0 };
     bool needs_layout = false;
     open.open.is_salvage = true;
-    reshard_status status = RESHARD_OK;
+    reshard_status status = salvaging->options->like ? lacks_layout(salvaging->options, path, &needs_layout, &seen) : RESHARD_OK;
+    if (status_ends_run(status))
+        return error_set(err, status, "%s", seen.message);
     /* A sibling knows more than what can be made of data files alone. */
-    bool wants_sibling = salvaging->options->like && !lacks_layout(salvaging->options, path, &needs_layout, &seen) && needs_layout;
+    bool wants_sibling = !status && needs_layout;
     if (!wants_sibling) {
         status = checkpoint_open(path, &open, &salvaging->checkpoint, err);
-        salvaging->is_rebuilt = !status && !lacks_layout(salvaging->options, path, &needs_layout, &seen) && needs_layout;
         if (!status || status_ends_run(status))
             return status;
     }
@@ -172,7 +174,10 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
         status = sibling_driver(salvaging->options, &driver, err);
         return status ? status : open_with_sibling(salvaging, path, driver, err);
     }
-    if (lacks_layout(salvaging->options, path, &needs_layout, &seen) || !needs_layout)
+    reshard_status looked = lacks_layout(salvaging->options, path, &needs_layout, &seen);
+    if (status_ends_run(looked))
+        return error_set(err, looked, "%s", seen.message);
+    if (looked || !needs_layout)
         return status;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': its data files hold neither names nor places of tensors, and the metadata is gone",
               path);
@@ -187,7 +192,7 @@ static const char *foreign_places(const struct salvaging *salvaging)
 {
     if (salvaging->has_sibling)
         return "its name and place are the sibling's";
-    return salvaging->is_rebuilt ? "its shape and place are those of the only file that has it" : NULL;
+    return salvaging->checkpoint->source->is_rebuilt ? "its shape and place are those of the only file that has it" : NULL;
 }
 
 /* What is written. */

@@ -280,6 +280,8 @@ static reshard_status verify_by_driver(struct looking *looking, reshard_error *e
     reshard_error seen = { 0 };
     uint32_t before = catalog->warning_count;
     reshard_status status = source_verify(looking->source, false, &seen);
+    if (status_ends_run(status))
+        return error_set(err, status, "%s", seen.message);
     if (status)
         finding_report(looking->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%s", seen.message);
     reshard_status taken = RESHARD_OK;

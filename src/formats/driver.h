@@ -58,6 +58,7 @@ struct source {
     bool is_in_root;           /* name is the sub-directory that a root's choice names */
     bool lenient;
     bool is_salvage;           /* what is missing of files, or of a file's end, is no error: tensors there are lost */
+    bool is_rebuilt;           /* set by read_catalog: nothing said names, shapes and places, they are made of data files alone */
     struct source *stored;     /* of a view that source_by_parameter made: the source that it is a view of; else NULL */
     uint32_t *stored_items;    /* of a view: by item, the item of stored that it is */
     uint32_t read_warnings;    /* warnings of its catalog that were there before it was sealed */

@@ -230,15 +230,10 @@ static reshard_status read_shape_range(struct shapes_reader *reader, struct str 
 }
 
 /* unless NAME: a member that makes the rest of the section say nothing, if it is there and not empty. */
-static reshard_status read_unless(struct shapes_reader *reader, struct str rest, reshard_error *err)
+static void read_unless(struct shapes_reader *reader, struct str rest)
 {
-    char *name = str_copy(str_take_word(&rest));
-    if (!name)
-        return error_set_memory(err);
-    const struct value *member = value_dict_get(reader->config.root, name);
+    const struct value *member = value_dict_find(reader->config.root, str_take_word(&rest));
     reader->is_refused = member && member->kind == VALUE_LIST && member->list.count;
-    free(name);
-    return RESHARD_OK;
 }
 
 static reshard_status read_line(struct shapes_reader *reader, struct str line, reshard_error *err)
@@ -248,8 +243,10 @@ static reshard_status read_line(struct shapes_reader *reader, struct str line, r
         return read_default(reader, rest, err);
     if (str_is(word, "range"))
         return read_shape_range(reader, rest, err);
-    if (str_is(word, "unless"))
-        return read_unless(reader, rest, err);
+    if (str_is(word, "unless")) {
+        read_unless(reader, rest);
+        return RESHARD_OK;
+    }
     if (str_is(word, "ignore"))
         return expand_line(reader, str_take_word(&rest), rest, LINE_IGNORE, err);
     if (str_is(word, "?"))

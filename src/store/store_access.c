@@ -71,20 +71,22 @@ static mode_t common_mode(int old_fd, const char *path)
     return common;
 }
 
-static mode_t common_mode_beside(struct replaced *replaced, const char *name)
+/* That of the file's directory; false without memory. */
+static bool common_mode_beside(struct replaced *replaced, const char *name, mode_t *out)
 {
     const char *slash = strrchr(name, '/');
     struct str directory = { name, slash ? (size_t)(slash - name) : 0 };
     uint32_t known = slash ? name_map_find(replaced->job->directories, directory) : 0;
     mode_t *mask = &replaced->masks[slash && known != NAME_NONE ? known + 1 : 0];
-    if (*mask != MASK_UNKNOWN)
-        return *mask;
-    char *path = slash ? strndup(name, directory.size) : strdup(".");
-    mode_t common = path ? common_mode(replaced->old_fd, path) : 0;
-    if (path)
-        *mask = common;
-    free(path);
-    return common;
+    if (*mask == MASK_UNKNOWN) {
+        char *path = slash ? strndup(name, directory.size) : strdup(".");
+        if (!path)
+            return false;
+        *mask = common_mode(replaced->old_fd, path);
+        free(path);
+    }
+    *out = *mask;
+    return true;
 }
 
 /* What has no counterpart keeps the permissions that it was made with, and belongs to whom the old target did. */
@@ -108,9 +110,10 @@ static bool wanted_access(struct replaced *replaced, const char *name, int fd, s
     }
     if (fstatat(replaced->old_fd, name, out, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(out->st_mode))
         return true;
-    if (!own_access(replaced, fd, out))
+    mode_t common;
+    if (!own_access(replaced, fd, out) || !common_mode_beside(replaced, name, &common))
         return false;
-    out->st_mode &= common_mode_beside(replaced, name) | S_IRUSR | S_IWUSR;
+    out->st_mode &= common | S_IRUSR | S_IWUSR;
     return true;
 }
 

@@ -29,14 +29,11 @@ static const char *overlay_path(const struct store *store)
     return store_path(overlay_of(store)->below);
 }
 
-static bool overlay_has(const struct overlay_store *overlay, struct str name)
+static bool is_from_above(const struct overlay_store *overlay, const char *name)
 {
     bool is_directory;
     uint64_t bytes;
-    char *plain = strndup(name.data, name.size);
-    bool has = plain && store_exists(overlay->below, plain, &is_directory, &bytes);
-    free(plain);
-    return has;
+    return overlay->is_taken(overlay->context, str_of(name)) && !store_exists(overlay->below, name, &is_directory, &bytes);
 }
 
 static reshard_status overlay_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
@@ -49,23 +46,25 @@ static reshard_status overlay_list(struct store *store, const char *directory, s
     reshard_status status = store_list(overlay->below, directory, arena, &below, &below_count, err);
     if (status)
         return status;
-    if (store_list(overlay->above, directory, arena, &above, &above_count, &seen))
+    status = store_list(overlay->above, directory, arena, &above, &above_count, &seen);
+    if (status == RESHARD_ERR_MEMORY)
+        return error_set_memory(err);
+    if (status)
         above_count = 0; /* the other one lacks this folder */
     *entries = arena_array(arena, below_count + above_count, sizeof(**entries));
     if (!*entries)
         return error_set_memory(err);
     memcpy(*entries, below, below_count * sizeof(**entries));
     *count = below_count;
-    for (size_t i = 0; i < above_count; i++)
-        if (!above[i].is_directory && overlay->is_taken(overlay->context, above[i].name) && !overlay_has(overlay, above[i].name))
+    for (size_t i = 0; i < above_count; i++) {
+        const char *name = arena_copy(arena, above[i].name.data, above[i].name.size);
+        if (!name)
+            return error_set_memory(err);
+        if (!above[i].is_directory && is_from_above(overlay, name))
             (*entries)[(*count)++] = above[i];
+    }
     store_entries_sort(*entries, *count);
     return RESHARD_OK;
-}
-
-static bool is_from_above(const struct overlay_store *overlay, const char *name)
-{
-    return overlay->is_taken(overlay->context, str_of(name)) && !overlay_has(overlay, str_of(name));
 }
 
 static bool overlay_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)

@@ -374,6 +374,14 @@ def with_a_gap(test):
     assert code == 1 and lost == ["aa.weight"] and "aa.weight" not in after and after, f"exit {code}: {report}"
 
 
+def metadata_in_a_folder_below(test):
+    """Names and places that stand in a folder below the path are the checkpoint's own: its checksums prove them."""
+    source = copy_of(test, "accelerate/accelerate-dcp")
+    before = test.hashes(source)
+    code, report, after = test.salvage(source)
+    assert code == 0 and after == before and report["proved"] == len(before) and report["unproved"] == 0, report
+
+
 def more_holes_than_warnings(test):
     """Tensors whose hole no warning tells any more, as there were a thousand, are lost as the others are."""
     names = [f"t{i:04}" for i in range(1101)]
@@ -418,6 +426,7 @@ def main():
     args = parser.parse_args()
     tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
     tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("more holes than warnings", more_holes_than_warnings),
+              ("metadata in a folder below", metadata_in_a_folder_below),
               ("without a rank", without_a_rank),
               ("with digests, without a file", with_digests_and_without_a_file), ("state by bucket", state_by_bucket),
               ("digests by bucket", digests_by_bucket), ("views without checksums", views_without_checksums),

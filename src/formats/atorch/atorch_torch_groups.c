@@ -137,14 +137,10 @@ static reshard_status has_options(const struct torch_groups *reading, const stru
     reshard_status status = RESHARD_OK;
     *out = group->list.count == members->list.count + 2;
     for (size_t i = 0; !status && *out && i + 1 < members->list.count; i += 2) {
-        char *name = str_copy(members->list.items[i]->text);
-        if (!name)
-            return error_set_memory(err);
-        const struct value *other = value_dict_get(group, name);
+        const struct value *other = value_dict_find(group, members->list.items[i]->text);
         *out = other != NULL;
         if (other)
             status = value_compare(other, members->list.items[i + 1], reading->request->limits.budget, out, err);
-        free(name);
     }
     return status;
 }

@@ -166,6 +166,7 @@ reshard_status flex_rebuild(struct source *source, const struct flex_listing *li
         status = error_set(err, RESHARD_ERR_FORMAT, "there is no metadata file (<uid>.metadata), and no tensor is in one file alone");
     if (!status)
         status = rebuild_each_file(&rebuilding, rebuild_place_file, false, err);
+    source->is_rebuilt = !status;
     if (!status)
         catalog_warn(source->catalog, true, "there is no metadata file: what one data file alone has is taken for the whole tensor");
     name_map_release(&rebuilding.names);

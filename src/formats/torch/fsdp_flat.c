@@ -193,12 +193,10 @@ static reshard_status compare_rest(struct joining *joining, bool *same, reshard_
         *same = value_as_mapping(joining->state->files[assembling->file].graph->root, &pairs, &count);
         for (size_t i = 0; !status && *same && i + 1 < count; i += 2) {
             bool found = false;
-            char *name = pairs[i]->kind == VALUE_STR ? str_copy(pairs[i]->text) : NULL;
-            const struct value *other = name ? value_dict_get(first, name) : NULL;
-            bool is_state = name && strcmp(name, "state") == 0;
-            free(name);
-            if (is_state)
+            const bool is_text = pairs[i]->kind == VALUE_STR;
+            if (is_text && str_is(pairs[i]->text, "state"))
                 continue;
+            const struct value *other = is_text ? value_dict_find(first, pairs[i]->text) : NULL;
             status = fsdp_has_storage(assembling, pairs[i + 1], &found, err);
             *same = other && !found;
             if (!status && *same)
