@@ -96,6 +96,9 @@ TEST(items_are_values)
     assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "x", 1 }, &object, NULL, &err), RESHARD_ERR_USAGE);
     assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "x", 1 }, &broken, NULL, &err), RESHARD_ERR_USAGE);
     assert_int_equal(reshard_items_add(list, NULL, (reshard_str){ "done", 4 }, &object, NULL, &err), RESHARD_ERR_USAGE);
+    const reshard_value_info huge = info_of(RESHARD_VALUE_BIG_INT, 0, 0, NULL);
+    CHECK_FAILS(reshard_items_add(list, NULL, (reshard_str){ "huge", 4 }, &huge, NULL, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "a big integer without bytes"));
     items_write(list, path);
     live_items_check(list);
     reshard_items_free(list);

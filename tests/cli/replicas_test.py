@@ -6,6 +6,7 @@ usage: replicas_test.py --bin PATH
 Ranks of Megatron and of torch's Distributed Checkpoint hold the same norms. One copy is changed here, with a checksum that is right again.
 """
 import argparse
+import re
 import struct
 import subprocess
 import sys
@@ -50,6 +51,9 @@ def copies(shapes, layout, key, ranks):
         replace_bytes(second, stored, changed)
         status, text = verify(shell, "legacy")
         assert status == 1 and key in text, (status, text)
+        was, became = (struct.unpack("<f", b"\0\0" + value[-2:])[0] for value in (stored, changed))
+        told = float(re.search(r"max abs ([-+.e0-9]+)", text)[1])
+        assert abs(told - abs(was - became)) <= told * 1e-3, (told, was, became)
         assert not any(other in text for other in shapes if other != key), text
         replace_bytes(first, stored, changed)
         assert verify(shell, "legacy")[0] == 0, "both copies are the same again"

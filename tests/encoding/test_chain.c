@@ -33,6 +33,7 @@ static reshard_status decode(const struct chain *chain, const void *in, size_t s
 
 #define I4 { DTYPE_I32, false }
 #define BIG_I2 { DTYPE_I16, true }
+#define F4 { DTYPE_F32, false }
 #define F8 { DTYPE_F64, false }
 
 /* The right sides are what numcodecs 0.13 decodes the left sides to. */
@@ -53,6 +54,7 @@ TEST(stored_bytes_decode_as_numcodecs_decodes_them)
         { "a part of a shard", { .kind = CHAIN_SLICE, .slice_offset = 2, .slice_bytes = 3, .slice_within = 6 }, "0001020304 05", "020304" },
         { "shuffle with a rest", { .kind = CHAIN_SHUFFLE, .element_bytes = 2 }, "0103 0204 09", "01020304 09" },
         { "delta", { .kind = CHAIN_DELTA, .stored = I4, .shown = I4 }, "05000000 ffffffff 02000000", "05000000 04000000 06000000" },
+        { "delta of floats", { .kind = CHAIN_DELTA, .stored = F4, .shown = F4 }, "0000c03f 0000003f 000000c0", "0000c03f 00000040 00000000" },
         { "delta stored smaller", { .kind = CHAIN_DELTA, .stored = BIG_I2, .shown = I4 }, "0005 ffff", "05000000 04000000" },
         { "astype", { .kind = CHAIN_ASTYPE, .stored = BIG_I2, .shown = F8 }, "fffe", "00000000 000000c0" },
         { "scale", { .kind = CHAIN_SCALE, .stored = I4, .shown = F8, .scale = 10, .offset = 1 }, "05000000", "00000000 0000f83f" },

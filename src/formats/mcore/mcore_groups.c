@@ -108,20 +108,23 @@ static bool is_parameter(const struct groups *groups, const struct catalog_tenso
 }
 
 /* The parameter's name: the key below the prefix, without the ending of a half. is_counted: the other half stands for it. */
-static struct str parameter_name(const struct groups *groups, const struct catalog_tensor *tensor, bool *is_counted)
+static reshard_status parameter_name(const struct groups *groups, const struct catalog_tensor *tensor, struct str *out, bool *is_counted,
+                                     reshard_error *err)
 {
     struct str key = tensor->key, name = { key.data + sizeof(MEGATRON_FSDP_MODEL) - 1, key.size - (sizeof(MEGATRON_FSDP_MODEL) - 1) };
     bool is_gate = str_ends_with(key, GATE_END), is_value = str_ends_with(key, VALUE_END);
     struct buffer other = { 0 };
     *is_counted = false;
+    *out = name;
     if (!is_gate && !is_value)
-        return name;
+        return RESHARD_OK;
     buffer_append(&other, key.data, key.size - strlen(GATE_END));
-    buffer_append_str(&other, str_of(is_gate ? VALUE_END : GATE_END));
-    bool is_half = !other.failed && name_map_find(&groups->halves, buffer_str(&other)) != NAME_NONE;
+    bool is_made = buffer_append_str(&other, str_of(is_gate ? VALUE_END : GATE_END));
+    bool is_half = is_made && name_map_find(&groups->halves, buffer_str(&other)) != NAME_NONE;
     buffer_release(&other);
     *is_counted = is_half && is_value;
-    return is_half ? (struct str){ name.data, name.size - strlen(GATE_END) } : name;
+    out->size -= is_half ? strlen(GATE_END) : 0;
+    return is_made ? RESHARD_OK : error_set_memory(err);
 }
 
 /* The only group that fits the parameter; NULL if none or several do. */
@@ -188,9 +191,10 @@ reshard_status mcore_group_meta_add(const struct layout_request *request, struct
         bool is_counted;
         if (!is_parameter(&groups, tensor))
             continue;
-        struct str name = parameter_name(&groups, tensor, &is_counted);
-        const struct group *group = is_counted ? NULL : find_group(&groups, name, tensor);
-        if (is_counted)
+        struct str name;
+        status = parameter_name(&groups, tensor, &name, &is_counted, err);
+        const struct group *group = status || is_counted ? NULL : find_group(&groups, name, tensor);
+        if (status || is_counted)
             continue;
         if (group)
             status = add_parameter(target, &groups, group, name, err);
