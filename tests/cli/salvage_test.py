@@ -382,6 +382,21 @@ def metadata_in_a_folder_below(test):
     assert code == 0 and after == before and report["proved"] == len(before) and report["unproved"] == 0, report
 
 
+def with_digests_and_without_metadata(test):
+    """What digests say of values says nothing of shapes and places that were made of data files alone."""
+    whole, source = test.work / "whole.safetensors", test.work / "flex"
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 32]}}).encode()
+    whole.write_bytes(len(header).to_bytes(8, "little") + header + b"\1" * 32)
+    code, _, err = run(test.bin, "convert", whole, source, "--to", "paddle-flex", "--checksum", "crc32c", "--no-sync")
+    assert code == 0, err
+    code, report, _ = test.salvage(source)
+    assert code == 0 and report["proved"] == 1, report
+    next(source.glob("*.metadata")).unlink()
+    code, report, after = test.salvage(source)
+    reasons = [f["reason"] for f in report["findings"] if f["kind"] == "unproved"]
+    assert code == 0 and set(after) == {"w"} and report["proved"] == 0 and "the only file that has it" in reasons[0], report
+
+
 def more_holes_than_warnings(test):
     """Tensors whose hole no warning tells any more, as there were a thousand, are lost as the others are."""
     names = [f"t{i:04}" for i in range(1101)]
@@ -427,6 +442,7 @@ def main():
     tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
     tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("more holes than warnings", more_holes_than_warnings),
               ("metadata in a folder below", metadata_in_a_folder_below),
+              ("digests, and no metadata", with_digests_and_without_metadata),
               ("without a rank", without_a_rank),
               ("with digests, without a file", with_digests_and_without_a_file), ("state by bucket", state_by_bucket),
               ("digests by bucket", digests_by_bucket), ("views without checksums", views_without_checksums),

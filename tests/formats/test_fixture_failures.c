@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each call to the files fails once while a checkpoint is read, verified, planned into its own format, and written into another: that is
- * told as the disk's error, and nothing is visible then, or all comes of it that comes of it without. So do many allocations. Every fixture
- * that opens takes part in `make faults` (RESHARD_EVERY_FIXTURE), a part of them in `make check`.
+ * Calls to the files fail, one at a time, while a checkpoint is read, verified, planned into its own format, and written into another: that
+ * is told as the disk's error, and nothing is visible then, or all comes of it that comes of it without. So do allocations. Of the fixtures
+ * that open a part is drawn, a larger one by `make faults` (RESHARD_MANY_FIXTURES).
  */
 #include "check.h"
 
@@ -117,7 +117,7 @@ static const struct {
 } operations[] = { { "read", read_values }, { "verify", verify }, { "plan", plan }, { "write", write_other } };
 enum { READ, VERIFY };
 
-/* What fails, and what that is told as. Of allocations there are too many: ever less of them fail. */
+/* What fails, and what that is told as. Behind the first of an operation, ever less of them fail. */
 struct fault {
     const char *what;
     void (*fail_at)(unsigned long nth);
@@ -125,7 +125,7 @@ struct fault {
     bool (*was_hit)(void);
     reshard_status told;
     unsigned long each;  /* of one operation, from where it begins */
-    size_t checked_part; /* of the fixtures, in `make check` */
+    size_t part, checked_part; /* of the fixtures, drawn by the seed: by `make faults`, and by `make check` */
     unsigned long failures_min;
     unsigned long calls_to_open;
 };
@@ -189,7 +189,7 @@ static void fail_every_fixture(struct fault *fault)
 {
     const char *given = getenv("RESHARD_FAULT_SEED");
     const unsigned long seed = given ? strtoul(given, NULL, 10) : 1;
-    const size_t step = getenv("RESHARD_EVERY_FIXTURE") ? 1 : fault->checked_part, first = seed % step;
+    const size_t step = getenv("RESHARD_MANY_FIXTURES") ? fault->part : fault->checked_part, first = seed % step;
     char pattern[4096];
     glob_t all;
     unsigned long checkpoints = 0, failures = 0;
@@ -232,9 +232,10 @@ TEST(a_call_that_fails_is_the_disks_error)
                                         .calls = fail_io_calls,
                                         .was_hit = fail_io_was_hit,
                                         .told = RESHARD_ERR_IO,
-                                        .each = ULONG_MAX,
+                                        .each = 100,
+                                        .part = 2,
                                         .checked_part = 10,
-                                        .failures_min = 40000 });
+                                        .failures_min = 25000 });
 }
 
 static void fail_allocations(const char *what, void (*fail_at)(unsigned long nth))
@@ -245,6 +246,7 @@ static void fail_allocations(const char *what, void (*fail_at)(unsigned long nth
                                         .was_hit = fail_malloc_was_hit,
                                         .told = RESHARD_ERR_MEMORY,
                                         .each = 8,
+                                        .part = 5,
                                         .checked_part = 20,
                                         .failures_min = 30000 });
 }

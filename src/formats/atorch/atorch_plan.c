@@ -566,6 +566,8 @@ static reshard_status plan_wrap(struct planning *planning, const struct wrap_rul
             status =
                 plan_add_parameter(planning, unit, &planning->known[i], name, (struct str){ name.data + skip, name.size - skip }, NULL, 0);
         }
+        if (status)
+            break; /* a unit that lacks its parameters has no type yet */
         model->units[unit].count = model->parameter_count - model->units[unit].first;
         model->units[unit].alignment = !model->is_original   ? 1
                                        : planning->alignment ? planning->alignment
