@@ -2,6 +2,7 @@
 #include "base/name_map.h"
 
 #include "base/array.h"
+#include "base/buffer.h"
 #include "base/hash.h"
 
 #include <stdlib.h>
@@ -105,6 +106,17 @@ uint32_t name_map_find(const struct name_map *map, struct str name)
         return NAME_NONE;
     uint32_t number = map->slots[slot_search(map, name, tag_of(map, name))].number;
     return number ? number - 1 : NAME_NONE;
+}
+
+reshard_status name_map_find_joined(const struct name_map *map, const struct str *parts, size_t count, uint32_t *out, reshard_error *err)
+{
+    struct buffer name = { 0 };
+    for (size_t i = 0; i < count; i++)
+        buffer_append_str(&name, parts[i]);
+    const bool is_made = !name.failed;
+    *out = is_made ? name_map_find(map, buffer_str(&name)) : NAME_NONE;
+    buffer_release(&name);
+    return is_made ? RESHARD_OK : error_set_memory(err);
 }
 
 void name_map_release(struct name_map *map)

@@ -7,6 +7,7 @@
 #define BASE_NAME_MAP_H
 
 #include "base/arena.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +27,9 @@ uint32_t name_map_intern(struct name_map *map, struct str name, bool *was_new);
 
 /* Index of name, or NAME_NONE. */
 uint32_t name_map_find(const struct name_map *map, struct str name);
+
+/* Of the name that the parts make, one behind the other. Fails without memory alone: then *out is NAME_NONE too. */
+reshard_status name_map_find_joined(const struct name_map *map, const struct str *parts, size_t count, uint32_t *out, reshard_error *err);
 
 static inline struct str name_map_at(const struct name_map *map, uint32_t index)
 {

@@ -221,11 +221,8 @@ static reshard_status hole_report(struct cover *cover, const struct catalog_tens
     int axis;
     int64_t begin, end, volume = box_volume(tensor->rank, catalog_vector_at(cover->catalog, tensor->shape));
 
-    if (cover->allow_holes && cover->catalog->damage_count >= CATALOG_WARNINGS_MAX) {
-        cover->catalog->damage_dropped++;
-        return RESHARD_OK;
-    }
-    if (covered > 0 && gap_find(cover, tensor, &axis, &begin, &end))
+    const bool is_told = !cover->allow_holes || cover->catalog->damage_count < CATALOG_WARNINGS_MAX; /* others are counted alone */
+    if (is_told && covered > 0 && gap_find(cover, tensor, &axis, &begin, &end))
         snprintf(where, sizeof(where), ", nothing holds %" PRId64 ":%" PRId64 " of axis %d", begin, end, axis);
     if (cover->allow_holes) {
         catalog_warn(cover->catalog, true, "tensor '%.*s': its %" PRIu32 " chunks hold %" PRId64 " of %" PRId64 " elements%s",

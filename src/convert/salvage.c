@@ -161,8 +161,8 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
     bool needs_layout = false;
     open.open.is_salvage = true;
     reshard_status status = salvaging->options->like ? lacks_layout(salvaging->options, path, &needs_layout, &seen) : RESHARD_OK;
-    if (status_ends_run(status))
-        return error_set(err, status, "%s", seen.message);
+    if (failure_ends_run(status, &seen, err))
+        return status;
     /* A sibling knows more than what can be made of data files alone. */
     bool wants_sibling = !status && needs_layout;
     if (!wants_sibling) {
@@ -175,8 +175,8 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
         return status ? status : open_with_sibling(salvaging, path, driver, err);
     }
     reshard_status looked = lacks_layout(salvaging->options, path, &needs_layout, &seen);
-    if (status_ends_run(looked))
-        return error_set(err, looked, "%s", seen.message);
+    if (failure_ends_run(looked, &seen, err))
+        return looked;
     if (looked || !needs_layout)
         return status;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': its data files hold neither names nor places of tensors, and the metadata is gone",

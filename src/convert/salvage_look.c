@@ -71,8 +71,8 @@ static reshard_status resolve_each(struct looking *looking, uint32_t tensor, res
         if (!(looking->catalog->chunks[i].flags & CHUNK_UNRESOLVED))
             continue;
         reshard_status found = source->driver->resolve(source, &i, 1, &seen);
-        if (status_ends_run(found))
-            return error_set(err, found, "%s", seen.message);
+        if (failure_ends_run(found, &seen, err))
+            return found;
         if (found)
             status = bad_chunks_add(bad, i, seen.message, err);
     }
@@ -115,8 +115,8 @@ static reshard_status look_at_tensor(struct looking *looking, uint32_t tensor, r
     if (status)
         return status;
     reshard_status found = all_there ? source_resolve(source, &tensor, 1, &seen) : RESHARD_ERR_FORMAT;
-    if (status_ends_run(found))
-        return error_set(err, found, "%s", seen.message);
+    if (failure_ends_run(found, &seen, err))
+        return found;
     if (found)
         status = resolve_each(looking, tensor, err);
     if (!status)
@@ -280,8 +280,8 @@ static reshard_status verify_by_driver(struct looking *looking, reshard_error *e
     reshard_error seen = { 0 };
     uint32_t before = catalog->warning_count;
     reshard_status status = source_verify(looking->source, false, &seen);
-    if (status_ends_run(status))
-        return error_set(err, status, "%s", seen.message);
+    if (failure_ends_run(status, &seen, err))
+        return status;
     if (status)
         finding_report(looking->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%s", seen.message);
     reshard_status taken = RESHARD_OK;
@@ -335,8 +335,8 @@ static reshard_status load_items(struct looking *looking, reshard_error *err)
         if (looking->remains->items[i] || kind == ITEM_FILE || kind == ITEM_RAW)
             continue;
         reshard_status loaded = source_load_item(source, i, &seen);
-        if (status_ends_run(loaded))
-            return error_set(err, loaded, "%s", seen.message);
+        if (failure_ends_run(loaded, &seen, err))
+            return loaded;
         if (loaded)
             status = remains_lose_item(looking->remains, i, seen.message, err);
     }

@@ -106,8 +106,8 @@ static reshard_status pieces_read(struct salvage_reading *reading, reshard_error
         reshard_error seen = { 0 };
         together = pieces_together(reading, first, &span);
         status = span_read(reading, &span, &seen);
-        if (status_ends_run(status))
-            return error_set(err, status, "%s", seen.message);
+        if (failure_ends_run(status, &seen, err))
+            return status;
         if (!status)
             continue;
         error_prefix(&seen, "'%.*s'", STR_ARG(reading->catalog->objects[span.object].name));

@@ -87,6 +87,14 @@ static inline bool status_ends_run(reshard_status status)
     return status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED;
 }
 
+/* The same of a failure that others would bear: where it ends the run, err is told what was seen. */
+static inline bool failure_ends_run(reshard_status status, const reshard_error *seen, reshard_error *err)
+{
+    if (status_ends_run(status))
+        error_set(err, status, "%s", seen->message);
+    return status_ends_run(status);
+}
+
 /* Tells of a tensor that is left out because nobody reads what it is stored as: a warning, or a loss to whoever wants all that is left. */
 void source_warn_left_out(struct source *source, struct str key, bool is_damage, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

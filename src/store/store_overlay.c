@@ -57,10 +57,12 @@ static reshard_status overlay_list(struct store *store, const char *directory, s
     memcpy(*entries, below, below_count * sizeof(**entries));
     *count = below_count;
     for (size_t i = 0; i < above_count; i++) {
+        if (above[i].is_directory)
+            continue;
         const char *name = arena_copy(arena, above[i].name.data, above[i].name.size);
         if (!name)
             return error_set_memory(err);
-        if (!above[i].is_directory && is_from_above(overlay, name))
+        if (is_from_above(overlay, name))
             (*entries)[(*count)++] = above[i];
     }
     store_entries_sort(*entries, *count);

@@ -673,7 +673,8 @@ int main(void)
         cmocka_unit_test(common_values_are_taken_out),        cmocka_unit_test(who_says_something_else_is_named),
         cmocka_unit_test(two_main_copies_of_a_cell_are_refused),
         cmocka_unit_test(flat_ranges_tile_their_cell),
-        cmocka_unit_test(of_flat_ranges_those_that_overlap_are_named),               cmocka_unit_test(objects_fill_their_grid),
+        cmocka_unit_test(of_flat_ranges_those_that_overlap_are_named),
+        cmocka_unit_test(objects_fill_their_grid),
         cmocka_unit_test(copies_are_spread_by_bytes),        cmocka_unit_test(copies_are_spread_as_megatron_does),
     };
     return cmocka_run_group_tests_name("sharded", tests, NULL, NULL);

@@ -105,6 +105,27 @@ TEST(without_memory_nothing_is_added)
     assert_true(nth > 5 && failed_ever);
 }
 
+TEST(names_are_found_by_their_parts)
+{
+    struct name_map map = { 0 };
+    reshard_error err = { 0 };
+    const struct str parts[] = { STR("layer."), STR(""), STR("7") };
+    uint32_t found;
+    assert_int_equal(name_map_intern(&map, STR("layer."), NULL), 0);
+    assert_int_equal(name_map_intern(&map, STR("layer.7"), NULL), 1);
+    CHECK_OK(name_map_find_joined(&map, parts, 3, &found, &err));
+    assert_int_equal(found, 1);
+    CHECK_OK(name_map_find_joined(&map, parts, 2, &found, &err));
+    assert_int_equal(found, 0);
+    CHECK_OK(name_map_find_joined(&map, parts + 1, 2, &found, &err));
+    assert_int_equal(found, NAME_NONE);
+    fail_malloc_at(1);
+    CHECK_FAILS(name_map_find_joined(&map, parts, 3, &found, &err), RESHARD_ERR_MEMORY);
+    assert_true(fail_malloc_was_hit());
+    assert_int_equal(found, NAME_NONE);
+    name_map_release(&map);
+}
+
 TEST(hashes_of_parts_and_whole_agree)
 {
     static uint8_t bytes[5000];
@@ -142,6 +163,7 @@ int main(void)
         cmocka_unit_test(names_may_be_empty_or_hold_anything),
         cmocka_unit_test(random_names_are_numbered_by_first_insertion),
         cmocka_unit_test(without_memory_nothing_is_added),
+        cmocka_unit_test(names_are_found_by_their_parts),
         cmocka_unit_test(hashes_of_parts_and_whole_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import zipfile
 
+import small_models
 import zip_crcs
 
 NAMES = "unproved-names"
@@ -385,8 +386,7 @@ def metadata_in_a_folder_below(test):
 def with_digests_and_without_metadata(test):
     """What digests say of values says nothing of shapes and places that were made of data files alone."""
     whole, source = test.work / "whole.safetensors", test.work / "flex"
-    header = json.dumps({"w": {"dtype": "F32", "shape": [2, 4], "data_offsets": [0, 32]}}).encode()
-    whole.write_bytes(len(header).to_bytes(8, "little") + header + b"\1" * 32)
+    small_models.write(whole, {"w": [2, 4]})
     code, _, err = run(test.bin, "convert", whole, source, "--to", "paddle-flex", "--checksum", "crc32c", "--no-sync")
     assert code == 0, err
     code, report, _ = test.salvage(source)
@@ -399,10 +399,8 @@ def with_digests_and_without_metadata(test):
 
 def more_holes_than_warnings(test):
     """Tensors whose hole no warning tells any more, as there were a thousand, are lost as the others are."""
-    names = [f"t{i:04}" for i in range(1101)]
-    header = json.dumps({n: {"dtype": "F32", "shape": [2, 4], "data_offsets": [32 * i, 32 * i + 32]} for i, n in enumerate(names)}).encode()
     whole, source = test.work / "whole.safetensors", test.work / "of-two-ranks"
-    whole.write_bytes(len(header).to_bytes(8, "little") + header + b"\1" * 32 * len(names))
+    small_models.write(whole, {f"t{i:04}": [2, 4] for i in range(1101)})
     code, _, err = run(test.bin, "convert", whole, source, "--to", "fsdp-ranks", "--layout", "ranks=2", "--no-sync")
     assert code == 0, err
     (source / "model_world_size_2_rank_1.pt").unlink()

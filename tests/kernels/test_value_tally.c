@@ -398,7 +398,6 @@ TEST(bytes_by_blocks)
     }
 }
 
-/* Sums of more bytes than 32 bits hold, and whose squares need more than 64. */
 /* Tables do not depend on what lay where they are made. */
 TEST(tables_of_bytes_are_whole)
 {
@@ -413,6 +412,7 @@ TEST(tables_of_bytes_are_whole)
     }
 }
 
+/* Sums of more bytes than 32 bits hold, and whose squares need more than 64. */
 TEST(sums_of_many_bytes)
 {
     static uint8_t bytes[1 << 24];

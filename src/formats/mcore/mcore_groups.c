@@ -113,18 +113,16 @@ static reshard_status parameter_name(const struct groups *groups, const struct c
 {
     struct str key = tensor->key, name = { key.data + sizeof(MEGATRON_FSDP_MODEL) - 1, key.size - (sizeof(MEGATRON_FSDP_MODEL) - 1) };
     bool is_gate = str_ends_with(key, GATE_END), is_value = str_ends_with(key, VALUE_END);
-    struct buffer other = { 0 };
+    uint32_t other;
     *is_counted = false;
     *out = name;
     if (!is_gate && !is_value)
         return RESHARD_OK;
-    buffer_append(&other, key.data, key.size - strlen(GATE_END));
-    bool is_made = buffer_append_str(&other, str_of(is_gate ? VALUE_END : GATE_END));
-    bool is_half = is_made && name_map_find(&groups->halves, buffer_str(&other)) != NAME_NONE;
-    buffer_release(&other);
-    *is_counted = is_half && is_value;
-    out->size -= is_half ? strlen(GATE_END) : 0;
-    return is_made ? RESHARD_OK : error_set_memory(err);
+    const struct str parts[] = { { key.data, key.size - strlen(GATE_END) }, str_of(is_gate ? VALUE_END : GATE_END) };
+    reshard_status status = name_map_find_joined(&groups->halves, parts, 2, &other, err);
+    *is_counted = is_value && other != NAME_NONE;
+    out->size -= other != NAME_NONE ? strlen(GATE_END) : 0;
+    return status;
 }
 
 /* The only group that fits the parameter; NULL if none or several do. */

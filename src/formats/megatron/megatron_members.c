@@ -232,12 +232,11 @@ static reshard_status check_overruled(const struct rank_pickle *pickle, uint32_t
     *out = false;
     if (!source || rank == TORCH_NONE)
         return RESHARD_OK;
-    struct buffer text = { 0 };
-    struct str key = pickle->request->wanted->items[index].key;
-    bool is_made = buffer_printf(&text, "%.*s.", STR_ARG(source->ranks[rank].folder)) && buffer_append_str(&text, key);
-    *out = is_made && name_map_find(own, buffer_str(&text)) != NAME_NONE;
-    buffer_release(&text);
-    return is_made ? RESHARD_OK : error_set_memory(err);
+    const struct str parts[] = { source->ranks[rank].folder, STR("."), pickle->request->wanted->items[index].key };
+    uint32_t found;
+    reshard_status status = name_map_find_joined(own, parts, 3, &found, err);
+    *out = found != NAME_NONE;
+    return status;
 }
 
 /* "rng_state/shard_0.1_1.2": the list that rank (0, 1) of a (PP, TP) grid of (1, 2) stored around its value. */

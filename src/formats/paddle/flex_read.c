@@ -208,8 +208,8 @@ static reshard_status read_items_of(struct source *source, const struct flex_fil
     struct flex_data *data = NULL;
     reshard_error unsaid = { 0 };
     reshard_status status = flex_data_open(source, file->name, &data, &unsaid);
-    if (status_ends_run(status))
-        return error_set(err, status, "%s", unsaid.message);
+    if (failure_ends_run(status, &unsaid, err))
+        return status;
     if (!data)
         return RESHARD_OK;
     status = flex_data_add_items(source, data, is_needed, err);

@@ -67,8 +67,8 @@ static reshard_status rebuild_each_file(struct rebuilding *rebuilding,
             continue;
         rebuilding->file = i;
         status = flex_data_open(rebuilding->source, rebuilding->listing->files[i].name, &data, &seen);
-        if (status_ends_run(status))
-            return error_set(err, status, "%s", seen.message);
+        if (failure_ends_run(status, &seen, err))
+            return status;
         if (status && tells)
             catalog_warn(rebuilding->source->catalog, true, "%s", seen.message);
         status = status ? RESHARD_OK : work(rebuilding, data, err);

@@ -58,12 +58,8 @@ static bool unified_quantised_is_staged(const struct st_set *set)
 static reshard_status unified_quantised_number(const struct st_header *header, struct str weight, const char *end, uint32_t *out,
                                                reshard_error *err)
 {
-    struct buffer key = { 0 };
-    buffer_append_str(&key, weight);
-    bool is_made = buffer_append_text(&key, end);
-    *out = is_made ? name_map_find(&header->names, buffer_str(&key)) : NAME_NONE;
-    buffer_release(&key);
-    return is_made ? RESHARD_OK : error_set_memory(err);
+    const struct str parts[] = { weight, str_of(end) };
+    return name_map_find_joined(&header->names, parts, 2, out, err);
 }
 
 reshard_status uc_quantised_owner(const struct st_header *header, struct str scale, uint32_t *out, reshard_error *err)
@@ -84,13 +80,13 @@ bool uc_quantised_is_state(const struct st_set *set, struct str key, enum dtype 
 /* Whether a file has both moments of a weight in one. */
 static reshard_status unified_quantised_has_merged(const struct st_header *header, struct str weight, bool *out, reshard_error *err)
 {
-    uint32_t first, second, scales;
-    reshard_status status = unified_quantised_number(header, weight, MOMENT1, &first, err);
-    if (!status)
-        status = unified_quantised_number(header, weight, MOMENT2, &second, err);
-    if (!status)
+    uint32_t first = NAME_NONE, second, scales = NAME_NONE;
+    reshard_status status = unified_quantised_number(header, weight, MOMENT2, &second, err);
+    if (second != NAME_NONE)
         status = unified_quantised_number(header, weight, MOMENT1 "@scales", &scales, err);
-    *out = !status && second != NAME_NONE && scales != NAME_NONE && first == NAME_NONE;
+    if (scales != NAME_NONE)
+        status = unified_quantised_number(header, weight, MOMENT1, &first, err);
+    *out = !status && scales != NAME_NONE && first == NAME_NONE;
     return status;
 }
 

@@ -263,6 +263,12 @@ static reshard_status read_index_text(struct source *source, struct st_set *set,
     return status;
 }
 
+static reshard_status is_within_another(const struct st_set *set, struct str key, bool *out, reshard_error *err)
+{
+    *out = false;
+    return set->is_within ? set->is_within(set, key, out, err) : RESHARD_OK;
+}
+
 /* Every mapped name must be in its file: what is promised and absent is a damaged checkpoint, not a smaller one. */
 static reshard_status check_mapped(struct source *source, struct st_set *set, reshard_error *err)
 {
@@ -271,8 +277,8 @@ static reshard_status check_mapped(struct source *source, struct st_set *set, re
         const struct st_file *file = set->index.file_of[i] == ST_NO_FILE ? NULL : &set->files.items[set->index.file_of[i]];
         if (!file || name_map_find(&file->header.names, key) != NAME_NONE)
             continue;
-        bool is_within = false;
-        reshard_status status = set->is_within ? set->is_within(set, key, &is_within, err) : RESHARD_OK;
+        bool is_within;
+        reshard_status status = is_within_another(set, key, &is_within, err);
         if (status)
             return status;
         if (is_within) {
@@ -332,11 +338,10 @@ static reshard_status tell_lost(struct source *source, const struct st_set *set,
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < set->mapped_count && !status; i++) {
         struct str key = name_map_at(&set->index.keys, i);
-        bool is_within = false;
+        bool is_within;
         if (set->index.file_of[i] != ST_NO_FILE)
             continue;
-        if (set->is_within)
-            status = set->is_within(set, key, &is_within, err);
+        status = is_within_another(set, key, &is_within, err);
         if (!status && !is_within)
             catalog_warn_lost(source->catalog, key, "tensor '%.*s' is lost: '%.*s' has it, no file does", STR_ARG(key),
                               STR_ARG(set->index_name));

@@ -368,14 +368,13 @@ static reshard_status fsdp_copy_item(struct emitting *emitting, uint32_t index, 
 /* Whether the file's rank has an item of its own of that key. */
 static reshard_status has_own(const struct emitting *emitting, struct str key, bool *out, reshard_error *err)
 {
-    struct buffer name = { 0 };
     char prefix[24];
     snprintf(prefix, sizeof(prefix), "rank_%" PRIu32 ".", emitting->file->rank);
-    buffer_append_text(&name, prefix);
-    bool is_made = buffer_append_str(&name, key);
-    *out = is_made && name_map_find(&emitting->state->item_keys, buffer_str(&name)) != NAME_NONE;
-    buffer_release(&name);
-    return is_made ? RESHARD_OK : error_set_memory(err);
+    const struct str parts[] = { str_of(prefix), key };
+    uint32_t found;
+    reshard_status status = name_map_find_joined(&emitting->state->item_keys, parts, 2, &found, err);
+    *out = found != NAME_NONE;
+    return status;
 }
 
 /*

@@ -403,7 +403,7 @@ static reshard_status cut_by_parameter(const struct fsdp_cutting *cutting, struc
 /* ---- state by unit ---- */
 
 /* The rank's piece of a state of all parameters of a unit. */
-static reshard_status join_unit(const struct fsdp_cutting *cutting, uint32_t unit, struct value *const *states, const char *name,
+static reshard_status join_unit(const struct fsdp_cutting *cutting, uint32_t unit, struct value *const *states, struct str name,
                                 struct value **out, reshard_error *err)
 {
     const struct fsdp_flat_plan *plan = cutting->plan;
@@ -416,14 +416,14 @@ static reshard_status join_unit(const struct fsdp_cutting *cutting, uint32_t uni
     for (uint32_t at = first; !status && at < last; at++) {
         struct flat_unit_part part;
         uint32_t i = plan->members[at];
-        const struct value *node = states[i] ? value_dict_get(states[i], name) : NULL;
+        const struct value *node = states[i] ? value_dict_find(states[i], name) : NULL;
         uint32_t tensor = node ? flat_state(cutting, node) : TORCH_NONE;
         if (tensor != TORCH_NONE && is_first)
             dtype = wanted->tensors[tensor].dtype;
         is_first = false;
         if (tensor == TORCH_NONE || wanted->tensors[tensor].dtype != dtype)
             status = error_set(err, RESHARD_ERR_UNSUPPORTED,
-                               "a unit of FSDP1 keeps one state '%s' for all of its parameters, but that of '%.*s' %s", name,
+                               "a unit of FSDP1 keeps one state '%.*s' for all of its parameters, but that of '%.*s' %s", STR_ARG(name),
                                STR_ARG(plan->parameters[i].name), tensor == TORCH_NONE ? "is not there" : "has another type");
         else if (part_of(cutting, i, &part) && part.count)
             runs[count++] = (struct fsdp_run){ .tensor = tensor, .begin = part.begin, .count = part.count, .place = part.place };
@@ -455,9 +455,7 @@ static reshard_status cut_unit(const struct fsdp_cutting *cutting, uint32_t unit
         joined[i + 1] = pairs[i + 1];
         if (flat_state(cutting, pairs[i + 1]) == TORCH_NONE || pairs[i]->kind != VALUE_STR)
             continue;
-        char *name = str_copy(pairs[i]->text);
-        status = name ? join_unit(cutting, unit, states, name, &joined[i + 1], err) : error_set_memory(err);
-        free(name);
+        status = join_unit(cutting, unit, states, pairs[i]->text, &joined[i + 1], err);
     }
     *out = status ? NULL : value_new_list(cutting->graph, VALUE_DICT, joined, count);
     return status || *out ? status : error_set_memory(err);
