@@ -12,9 +12,9 @@
 
 #define SHAPES_FILE "hf.shapes"
 #define RANGES_MAX 4
-#define RANGE_MAX 65536   /* layers, or experts */
-#define TENSORS_MAX 4000000u
-#define NESTING_MAX 8     /* of brackets */
+#define RANGE_MAX 65536      /* layers, or experts */
+#define TENSORS_MAX 1000000u /* ten times what the largest models have: some hundred bytes can ask for more */
+#define NESTING_MAX 8        /* of brackets */
 
 struct shape_range {
     struct str name;
@@ -28,6 +28,7 @@ struct shapes_reader {
     struct shape_range ranges[RANGES_MAX];
     uint32_t range_count;
     struct model_shapes *out;
+    const struct limits *limits;
     bool is_refused; /* a member of config.json that nothing is known about is set */
 };
 
@@ -153,6 +154,8 @@ static reshard_status add_expected(struct shapes_reader *reader, struct str key,
             return RESHARD_OK;
     }
     reshard_status status = read_axes(reader, shape_text, shape, &rank, err);
+    if (!status && out->catalog->tensor_count >= reader->limits->tensors)
+        status = error_set_limit(err, "tensors", (uint64_t)out->catalog->tensor_count + 1, reader->limits->tensors);
     if (!status && out->catalog->tensor_count >= TENSORS_MAX)
         status = error_set(err, RESHARD_ERR_LIMIT, "config.json asks for more than %u tensors", TENSORS_MAX);
     if (!status)
@@ -304,12 +307,12 @@ static void read_weights_type(struct shapes_reader *reader)
     }
 }
 
-static reshard_status read_shapes_of(struct shapes_reader *reader, struct str config, const struct limits *limits, reshard_error *err)
+static reshard_status read_shapes_of(struct shapes_reader *reader, struct str config, reshard_error *err)
 {
     struct model_shapes *out = reader->out;
     struct str family;
     bool is_known = false;
-    reshard_status status = json_parse(config.data, config.size, limits, &reader->config, err);
+    reshard_status status = json_parse(config.data, config.size, reader->limits, &reader->config, err);
     if (status || reader->config.root->kind != VALUE_DICT)
         return status;
     const struct value *model_type = value_dict_get(reader->config.root, "model_type");
@@ -320,7 +323,7 @@ static reshard_status read_shapes_of(struct shapes_reader *reader, struct str co
     if (!out->family || !out->catalog)
         return error_set_memory(err);
     read_weights_type(reader);
-    status = map_config_constants(config, limits, &reader->numbers, err);
+    status = map_config_constants(config, reader->limits, &reader->numbers, err);
     if (!status)
         status = read_section(reader, family, &is_known, err);
     if (!status && is_known)
@@ -335,9 +338,9 @@ static reshard_status read_shapes_of(struct shapes_reader *reader, struct str co
 
 reshard_status model_shapes_make(struct str config, const struct limits *limits, struct model_shapes *out, reshard_error *err)
 {
-    struct shapes_reader reader = { .out = out };
+    struct shapes_reader reader = { .out = out, .limits = limits };
     *out = (struct model_shapes){ .dtype = DTYPE_COUNT };
-    reshard_status status = read_shapes_of(&reader, config, limits, err);
+    reshard_status status = read_shapes_of(&reader, config, err);
     map_constants_release(&reader.numbers);
     value_graph_release(&reader.config);
     return status;

@@ -8,7 +8,7 @@ with RLIMIT_CPU and RLIMIT_AS, so that a regression fails and does not hang; pea
 exit status and the named limit of `hash` are pinned, and for files of shared or repeated parts those of every verb; else verbs end with one
 of the documented statuses. Sanitizers get five times the time and no limit on addresses.
 
-usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--seed N]
+usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--seed N] [--seconds N]
 --runs 2 does two of an input's runs, which the seed chooses, where there is no --only.
 """
 import argparse
@@ -34,14 +34,13 @@ MIB = 1 << 20
 
 
 class Runner:
-    def __init__(self, binary, work, choose=lambda runs: runs):
-        self.binary, self.work, self.choose = binary, work, choose
+    def __init__(self, binary, work, seconds, choose=lambda runs: runs):
+        self.binary, self.work, self.seconds, self.choose = binary, work, seconds, choose
         libraries = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
         self.is_sanitized = "libasan" in libraries or "libtsan" in libraries
 
     def lower_resources(self):
-        seconds = SECONDS * (5 if self.is_sanitized else 1)
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_CPU, (self.seconds, self.seconds + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 30, 4 << 30))
         if not self.is_sanitized:
@@ -162,6 +161,22 @@ class Backwards:
         return runner.must(["map", "expand", "--reverse", "m.map", "--source", "s.json"], {0})
 
 
+class Expected:
+    """A config.json of so many experts in sixty layers, which tells what tensors there should be."""
+
+    def __init__(self, experts, status, text=""):
+        self.experts, self.status, self.text = experts, status, text
+
+    def problems(self, runner):
+        sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 96, "kv_lora_rank": 8,
+                 "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "intermediate_size": 128,
+                 "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 3}
+        config = {"model_type": "deepseek_v3", "num_hidden_layers": 60, "n_routed_experts": self.experts, **sizes}
+        (runner.work / "config.json").write_text(json.dumps(config))
+        inputs.safetensors(runner.work / "s.safetensors", {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, bytes(16))
+        return runner.must(["verify", "s.safetensors", "--against", "config.json"], {self.status}, self.text)
+
+
 def sizes(name, rank="mp_rank_00"):
     """Arguments of a run whose one size is not what its files say."""
     def make(folder):
@@ -209,6 +224,8 @@ CASES = {
     "a deflated shard index of 40 million absent chunks": Checkpoint(lambda folder: inputs.holes(folder, 1, 20_000_000), 6, "work"),
     "index vectors that an unseeded hash takes for twins": Checkpoint(lambda folder: inputs.colliding_metadata(folder, 80_000), 4),
     "conditions backwards": Backwards(40000),
+    "a config.json of nearly a million tensors": Expected(5800, 1),
+    "a config.json of millions of tensors": Expected(65536, 6, "1000000 tensors"),
     "twenty million names": Mapping("a -> b[0:20000000], axis=0", 6, "map_bytes"),
     "long names": Mapping("a -> " + "n" * 60000 + "[0:100000], axis=0", 6, "map_bytes"),
     "arrays on many lines": Mapping("\n".join(f"a -> b{i}[0:2000000], axis=0" for i in range(100)), 6, "map_bytes"),
@@ -258,6 +275,7 @@ def main():
     parser.add_argument("--only", default="*")
     parser.add_argument("--runs", type=int)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="of a core for each run; a program that counts or checks what it does takes longer")
     args = parser.parse_args()
     draw = random.Random(args.seed)
     print(f"# seed {args.seed}")
@@ -267,7 +285,7 @@ def main():
     for number, (name, case) in enumerate(cases.items(), 1):
         with tempfile.TemporaryDirectory(prefix="reshard-blowup-") as work:
             few = args.runs if args.only == "*" else None
-            runner = Runner(str(pathlib.Path(args.bin).resolve()), pathlib.Path(work),
+            runner = Runner(str(pathlib.Path(args.bin).resolve()), pathlib.Path(work), args.seconds,
                             lambda runs: draw.sample(runs, few) if few and few < len(runs) else runs)
             found = case.problems(runner)
         failed += bool(found)

@@ -137,6 +137,24 @@ TEST(refusals_say_what_is_missing)
     }
 }
 
+TEST(tensors_are_counted)
+{
+    const char *config = "{\"model_type\":\"llama\"," LLAMA "}";
+    struct limits limits = limits_default;
+    struct model_shapes shapes;
+    reshard_error err = { 0 };
+    CHECK_OK(make(config, &shapes, &err));
+    limits.tensors = shapes.catalog->tensor_count;
+    model_shapes_release(&shapes);
+    CHECK_OK(model_shapes_make(str_of(config), &limits, &shapes, &err));
+    model_shapes_release(&shapes);
+    limits.tensors--;
+    assert_int_equal(model_shapes_make(str_of(config), &limits, &shapes, &err), RESHARD_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "tensors"));
+    assert_null(shapes.catalog);
+    model_shapes_release(&shapes);
+}
+
 /* Never fewer tensors, or others, because there was no memory for what was to be looked at. */
 TEST(want_of_memory_is_an_error)
 {
@@ -162,6 +180,7 @@ int main(void)
         cmocka_unit_test(keys_that_nobody_asks_for),
         cmocka_unit_test(what_is_not_known_is_not_guessed),
         cmocka_unit_test(refusals_say_what_is_missing),
+        cmocka_unit_test(tensors_are_counted),
         cmocka_unit_test(want_of_memory_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
