@@ -47,6 +47,7 @@ static reshard_status rank_read_run(struct parallel_model *model, const struct v
     model->context = (struct cut_context){ .rules = &model->rules, .args = args, .is_gated = args->is_swiglu == 1 || args->is_geglu == 1,
                                            .is_split_down = args->is_local_spec, .version_order = 2 };
     model->context.layout = (struct parallel_layout){ tp, args->pp, args->vp, at_least_one(args->ep), args->etp < 1 ? tp : args->etp };
+    model->experts_are_apart = experts_are_apart(args, tp, model->context.layout.ep, model->context.layout.etp);
     return pipeline_split_make(args, &model->arena, &model->pipeline, err);
 }
 
@@ -140,7 +141,7 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
     made->expert = key.expert;
     made->matrix_experts = taking->matrix_experts;
     made->matrix_shape = taking->matrix_shape;
-    made->is_expert = key.expert >= 0 && model->context.layout.ep > 1;
+    made->is_expert = key.expert >= 0 && model->experts_are_apart;
     if (made->is_expert)
         made->expert_rank = key.expert / (taking->expert_count / model->context.layout.ep);
     made->is_embedding = key.rule && key.rule->is_vocabulary && taking->cut->rank == 2;
@@ -226,7 +227,7 @@ static reshard_status make_cut(struct taking *taking, const int64_t *shape, int 
     bool is_known = partition_key_read(&model->rules, (struct str){ (char *)text.data, text.size }, &key) && key.rule;
     reshard_status status = is_known ? cut_from_whole(&model->context, key.rule, rank - lead_count, shape + lead_count, taking->cut, err)
                                      : error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule fits");
-    if (!status && key.expert >= 0 && model->context.layout.ep > 1) {
+    if (!status && key.expert >= 0 && model->experts_are_apart) {
         taking->expert_count = rank_count_experts(taking, shape, lead_count);
         if (taking->expert_count < 1 || taking->expert_count % model->context.layout.ep)
             status = error_set(err, RESHARD_ERR_FORMAT, "%" PRId64 " experts are not divided by EP=%" PRId64, taking->expert_count,

@@ -37,6 +37,7 @@ struct parallel_model {
     struct training_args args;
     struct cut_context context;
     struct pipeline_split pipeline;
+    bool experts_are_apart;             /* they have an optimizer of their own */
     struct model_parameter *parameters; /* by stage, chunk and order of registration */
     uint32_t count, capacity;
 };

@@ -85,6 +85,12 @@ void training_args_read(const struct value *namespace, struct training_args *out
     out->has_mixed_layers = is_mixed(out, "moe_layer_freq") || is_mixed(out, "linear_attention_freq") ||
                             is_set(out, "hybrid_layer_pattern") || is_set(out, "hybrid_override_pattern") ||
                             is_set(out, "heterogeneous_layers_config_path") || is_set(out, "hetereogenous_dist_checkpoint");
+    out->parts_by_etp = value_dict_get(out->members, PARTS_EXPERTS_BY_ETP) != NULL;
+}
+
+bool experts_are_apart(const struct training_args *args, int64_t tp, int64_t ep, int64_t etp)
+{
+    return ep > 1 || (args->parts_by_etp && etp != tp);
 }
 
 bool experts_are_matrices(const struct training_args *args)

@@ -42,6 +42,9 @@
     X(mtp_layers, "mtp_num_layers", "")                                                                                                    \
     X(is_distributed_optimizer, "use_distributed_optimizer", "")
 
+/* No argument tells the release. This one came with the rule that experts_are_apart knows, and is there whatever it is set to. */
+#define PARTS_EXPERTS_BY_ETP "expert_tensor_parallel_num_weight_shards"
+
 struct training_args {
     const struct value *members; /* DICT of the Namespace; NULL if there are no args */
 #define X(field, name, alias) int64_t field;
@@ -50,6 +53,7 @@ struct training_args {
     struct str layout;           /* pipeline_model_parallel_layout; "" if there is none */
     bool is_local_spec;          /* transformer_impl is "local" */
     bool has_mixed_layers;       /* layers are not all alike: keys of distributed checkpoints carry the layer's number */
+    bool parts_by_etp;           /* of Megatron Core from 0.19 on: see experts_are_apart */
 };
 
 /* namespace may be NULL or of any kind: then nothing is known. The strings belong to the value. */
@@ -63,6 +67,10 @@ struct value *namespace_new(struct value_graph *graph, struct value *members);
 
 /* The members of a Namespace as a DICT, or NULL. */
 const struct value *namespace_members(const struct value *namespace);
+
+/* Whether experts have parameter groups, gradient buffers and an optimizer of their own. With expert parallelism they have; since Megatron
+ * Core 0.19 (use_expert_pgs of its layers) also where they are cut for another number of tensor-parallel ranks than the rest. */
+bool experts_are_apart(const struct training_args *args, int64_t tp, int64_t ep, int64_t etp);
 
 /* Whether the arguments say that the experts of a rank are one matrix, not modules: the grouped kernels of Megatron Core up to 0.16. */
 bool experts_are_matrices(const struct training_args *args);

@@ -149,25 +149,43 @@ def one_file_for_each_rank_becomes_a_dict(shell, fixtures):
 
 
 def experts_of_other_cuts_have_an_optimizer(shell, fixtures):
-    """Without expert parallelism experts have their own optimizer where they are cut for another number of tensor-parallel ranks."""
-    def change(tp, ep):
-        def changed(data):
-            for key, number in ((b"tensor_model_parallel_size", tp), (b"expert_model_parallel_size", ep)):
-                at = data.index(b"K", data.index(b"X" + struct.pack("<I", len(key)) + key) + 5 + len(key)) + 1
-                data = data[:at] + bytes([number]) + data[at + 1:]
-            return data
-        return changed
+    """Since Megatron Core 0.19 experts have an optimizer of their own without expert parallelism too, where they are cut for another number
+    of tensor-parallel ranks."""
+    def count(case, *layouts):
+        source, counts = fixtures / "megatron" / case / "ckpt", []
+        for number, layout in enumerate(layouts):
+            target = f"{case}-{number}"
+            shell("convert", source, target, "--to", "torch_dist", "--layout", layout, "-o", "optimizer=fully_reshardable", "--quiet")
+            counts.append([[expert for expert, _ in groups(one)] for one in optimizers(shell, target)])
+            source = target
+        return counts
 
-    fixture = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
-    two = [groups(one) for one in optimizers(shell, fixture)]
-    for (tp, ep), layout, count in (((2, 1), "tp=2", 2), ((2, 1), "tp=4", 2), ((2, 1), "tp=1", 1), ((2, 1), "tp=2,etp=2", 1),
-                                    ((2, 1), "tp=2,ep=2", 2), ((2, 1), "tp=1,ep=2", 2), ((1, 1), "tp=1", 2), ((1, 1), "tp=2", 2),
-                                    ((2, 2), "ep=2,etp=2", 2), ((2, 2), "ep=1,etp=1", 1), ((2, 2), "ep=1,etp=2", 1)):
-        with_common(fixture, shell.work / "source", change(tp, ep))
-        shell("convert", "source", "out", "--to", "torch_dist", "--layout", layout, "--quiet")
-        assert [groups(one) for one in optimizers(shell, "out")] == two[:count], (tp, ep, layout)
-        shutil.rmtree(shell.work / "source")
-        shutil.rmtree(shell.work / "out")
+    one, two = [[DENSE, DENSE]], [[DENSE, DENSE], [EXPERT]]
+    # Each of the one before.
+    for case, layouts, expected in (
+            ("megatron-optim-etp-full-ep2", ("tp=2,ep=1,etp=1", "tp=2,ep=1,etp=2", "tp=2,ep=1,etp=1", "tp=1,ep=1,etp=1"), [two, one, two, one]),
+            ("megatron-optim-etp-full-ep2", ("tp=2,ep=2,etp=1", "tp=2,ep=1,etp=1", "tp=2,ep=4,etp=2"), [two, two, two]),
+            ("megatron-optim-etp-dpr-tp2etp1", ("tp=2,ep=1,etp=1", "tp=1,ep=1,etp=1", "tp=1,ep=2,etp=1"), [two, one, two]),
+            ("megatron-optim-moe-full-ep2", ("tp=2,ep=1,etp=1", "tp=2,ep=2,etp=1", "tp=1,ep=1,etp=1"), [one, two, one])):
+        assert count(case, *layouts) == expected, (case, count(case, *layouts))
+        for number, _ in enumerate(layouts):
+            shutil.rmtree(shell.work / f"{case}-{number}")
+    # Buckets and files of ranks are those of the optimizers that there are.
+    first = fixtures / "megatron" / "megatron-optim-etp-legacy-tp2etp1" / "ckpt"
+    shell("convert", first, "apart", "--to", "torch_dist", "-o", "optimizer=dp_reshardable", "--quiet")
+    assert differing_tensors(shell, "apart", first.parent.parent / "megatron-optim-etp-dpr-tp2etp1" / "ckpt") == []
+    shell("convert", "apart", "back", "--to", "megatron", "--layout", "tp=2,etp=1", "--quiet")
+    assert differing_tensors(shell, "back", first) == []
+    # A reference's release is that of the run that is to load it.
+    old = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
+    shell("convert", old, "new", "--to", "torch_dist", "--like", fixtures / "megatron" / "megatron-optim-etp-full-ep2" / "ckpt", "--layout",
+          "tp=2,ep=1,etp=1", "--quiet")
+    assert len(optimizers(shell, "new")) == 2
+    for name, layout in (("as it is", []), ("another", ["--layout", "pp=2,etp=1"])):
+        shell("convert", old, name, "--to", "megatron", "--like", first, *layout, "--quiet")
+        rank = f"iter_0000010/mp_rank_00{'_000' if layout else ''}/distrib_optim.pt"
+        assert {key[0] for key in shell.tensors(shell.work / name / rank)} == {"0", "1"}, name
+        assert differing_tensors(shell, old, name) == [], name
 
 
 def rows_of_words_follow_the_layout(shell, fixtures):

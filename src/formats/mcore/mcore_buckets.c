@@ -195,13 +195,14 @@ static reshard_status add_groups(const struct layout_request *request, struct mc
 }
 
 /* Experts are spread over whole ranks. */
-static reshard_status check_ranks(const struct parallel_model *model, reshard_error *err)
+static reshard_status check_ranks(const struct mcore_buckets *buckets, reshard_error *err)
 {
+    const struct parallel_model *model = &buckets->model;
     const struct parallel_layout *layout = &model->context.layout;
     int64_t world = model->args.world_size, experts;
     if (!checked_mul_i64(layout->ep, layout->etp, &experts) || !checked_mul_i64(experts, layout->pp, &experts))
         return error_set(err, RESHARD_ERR_FORMAT, "args: the parallel sizes overflow");
-    if (layout->ep == 1 || (world > 0 && world % experts == 0))
+    if (!buckets->has_experts || (world > 0 && world % experts == 0))
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " ranks are not divided by pp=%" PRId64 ", ep=%" PRId64 ", etp=%" PRId64, world,
               layout->pp, layout->ep, layout->etp);
@@ -238,14 +239,14 @@ reshard_status mcore_buckets_make(const struct layout_request *request, struct m
     state->buckets = buckets;
     state->dcp.vectors.are_blobs = state->optimizer_layout == MCORE_BUCKETS;
     reshard_status status = parallel_model_make(request->wanted, args, &buckets->model, err);
+    for (uint32_t i = 0; i < buckets->model.count && !status; i++)
+        buckets->has_experts |= buckets->model.parameters[i].is_expert;
     if (!status)
-        status = check_ranks(&buckets->model, err);
+        status = check_ranks(buckets, err);
     if (!status)
         status = wanted_states_find(request->wanted, &buckets->arena, buckets->states, &buckets->state_count, err);
     if (!status)
         status = mcore_buckets_check_states(buckets, request->wanted, err);
-    for (uint32_t i = 0; i < buckets->model.count && !status; i++)
-        buckets->has_experts |= buckets->model.parameters[i].is_expert;
     if (!status)
         status = add_groups(request, state, err);
     if (status) {

@@ -208,13 +208,13 @@ static struct value *make_optimizer(struct value_graph *graph, struct value *gro
     return inner.failed || outer.failed ? NULL : outer.members;
 }
 
-/* One optimizer, or where experts are spread over ranks one more for them. */
+/* One optimizer, and one more for experts that are apart. */
 static reshard_status join_groups(struct mcore_target *state, const struct group_meta *meta, struct value **out, reshard_error *err)
 {
     struct value_graph *graph = &state->dcp.extra;
     struct value *groups, *of_experts = NULL, **both = arena_array(&graph->arena, 4, sizeof(*both));
     reshard_status status = both ? group_meta_list(meta, false, &groups, err) : error_set_memory(err);
-    if (!status && state->sizes.ep > 1)
+    if (!status && state->sizes.experts_are_apart)
         status = group_meta_list(meta, true, &of_experts, err);
     if (status)
         return status;

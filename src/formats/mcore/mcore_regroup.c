@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * With expert parallelism Megatron has two optimizers, the second one for experts, and without it one for everything. A run asks for the
+ * Where experts are apart (training_args.h) Megatron has two optimizers, the second one for them, else one for everything. A run asks for the
  * parameter groups of the optimizers that it has, so their number follows the target's layout. Groups hold the same settings in both: two
  * optimizers become one by leaving out the experts' groups, and one becomes two by copying the groups that experts need. Which parameters
  * are in a group is not stored.
@@ -15,10 +15,8 @@
 bool mcore_optimizers_change(const struct target *target)
 {
     const struct mcore_target *state = mcore_target_state(target);
-    const struct mcore_sizes *from = &state->source_sizes, *to = &state->sizes;
-    /* Releases from 0.19 on have two without expert parallelism as well, if experts are cut for another number of tensor-parallel ranks. */
-    bool is_etp_gone = from->ep <= 1 && to->ep <= 1 && from->etp != from->tp && to->etp == to->tp;
-    return from->is_known && ((from->ep > 1) != (to->ep > 1) || is_etp_gone);
+    const struct mcore_sizes *from = &state->source_sizes;
+    return from->is_known && from->experts_are_apart != state->sizes.experts_are_apart;
 }
 
 /* What experts of the wanted model have. */
@@ -128,23 +126,23 @@ reshard_status mcore_optimizers_regroup(const struct layout_request *request, st
         return RESHARD_OK;
     bool is_numbered = value->list.count >= 2 && value->list.items[0]->kind == VALUE_INT;
     struct str numbered = find_numbered_state(request->wanted);
-    if (numbered.size && state->sizes.ep <= 1) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is named after one of several optimizers, and a run with ep=1 has one",
+    if (numbered.size && !state->sizes.experts_are_apart) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is named after one of several optimizers, and the target's run has one",
                   STR_ARG(numbered));
         error_hint(err, "reshard_convert_options.to megatron writes such state under any layout; reshard_convert_options.exclude "
                         "'chained_*' leaves it out");
         return RESHARD_ERR_UNSUPPORTED;
     }
-    if (is_numbered && state->sizes.ep <= 1) {
+    if (is_numbered && !state->sizes.experts_are_apart) {
         *optimizer = value->list.items[1];
         return target_note_changed(target, NOTE_OPTIMIZER, STR("optimizer"), err,
-                                   "one for all parameters, with the settings of the first of %zu, because experts are not parallel",
+                                   "one for all parameters, with the settings of the first of %zu: experts have none of their own there",
                                    value->list.count / 2);
     }
-    if (is_numbered || state->sizes.ep <= 1)
+    if (is_numbered || !state->sizes.experts_are_apart)
         return RESHARD_OK;
     reshard_status status = split(state, kinds, optimizer, err);
     return status ? status
                   : target_note_changed(target, NOTE_OPTIMIZER, STR("optimizer"), err,
-                                        "a second one for experts, with the same settings, because experts are parallel");
+                                        "a second one for experts, with the same settings: they have one of their own there");
 }

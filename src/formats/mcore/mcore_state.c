@@ -61,7 +61,7 @@ static int64_t size_or_one(int64_t number)
     return number == TRAINING_ARG_UNKNOWN || number < 1 ? 1 : number;
 }
 
-static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments)
+static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments, bool *parts_by_etp)
 {
     struct training_args args;
     training_args_read(arguments, &args);
@@ -73,6 +73,8 @@ static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments)
                                  .dp = size_or_one(args.dp),
                                  .is_known = args.members != NULL };
     sizes.etp = args.etp == TRAINING_ARG_UNKNOWN ? sizes.tp : size_or_one(args.etp);
+    sizes.experts_are_apart = experts_are_apart(&args, sizes.tp, sizes.ep, sizes.etp);
+    *parts_by_etp = *parts_by_etp || args.parts_by_etp;
     return sizes;
 }
 
@@ -123,14 +125,16 @@ reshard_status mcore_sizes_choose(const struct layout_request *request, struct t
     reshard_status status = source_arguments(request, &arguments, &graph_count, err);
     if (status)
         return status;
-    state->source_sizes = state->sizes = mcore_state_sizes_of(arguments);
+    struct training_args args = { .parts_by_etp = false }; /* of the target: what the source's or the reference's say */
+    state->source_sizes = state->sizes = mcore_state_sizes_of(arguments, &args.parts_by_etp);
     if (request->like) {
         status = reference_arguments(request, &arguments, &graph_count, err);
-        struct mcore_sizes sizes = mcore_state_sizes_of(arguments);
+        struct mcore_sizes sizes = mcore_state_sizes_of(arguments, &args.parts_by_etp);
         if (!status && sizes.is_known)
             state->sizes = sizes;
     }
     take_words(request, &state->sizes);
+    state->sizes.experts_are_apart = experts_are_apart(&args, state->sizes.tp, state->sizes.ep, state->sizes.etp);
     return status;
 }
 
@@ -199,7 +203,8 @@ static reshard_status take_reference(const struct layout_request *request, struc
                                            "accumulate_allreduce_grads_in_fp32",
                                            "num_distributed_optimizer_instances",
                                            "transformer_impl",
-                                           "moe_grouped_gemm" };
+                                           "moe_grouped_gemm",
+                                           PARTS_EXPERTS_BY_ETP };
     const struct value *arguments;
     uint32_t graph_count = 0;
     reshard_status status = reference_arguments(request, &arguments, &graph_count, err);

@@ -32,6 +32,7 @@ struct mcore_text_file {
 struct mcore_sizes {
     int64_t tp, pp, vp, ep, etp, cp, dp;
     bool is_known;           /* there are arguments */
+    bool experts_are_apart;  /* they have an optimizer of their own */
 };
 
 /* Megatron's layouts of the distributed optimizer's state: value, name. */

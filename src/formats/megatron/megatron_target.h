@@ -77,6 +77,7 @@ struct megatron_target {
     bool is_distributed;           /* wanted keys are a distributed checkpoint's */
     struct target_optimizer *optimizer; /* state that is to be written, NULL: none */
     bool is_grouped;               /* experts of a rank are written as one matrix */
+    bool experts_are_apart;        /* they have an optimizer of their own */
     bool has_order;                /* the order in which ranks register their parameters is known */
     struct str unordered;          /* if it is not: the name that has no place in it */
     struct training_args args;     /* of the source, or of the reference where the source has none */

@@ -80,10 +80,10 @@ static void set_pipeline(struct editing *editing, const struct megatron_source *
     }
 }
 
-/* What says of which modules the model is made: names of parameters follow from it, and those are the reference's. */
+/* What says of which modules the model is made, and in which optimizers: names of parameters follow from it, and those are the reference's. */
 static void take_modules(struct editing *editing, const struct megatron_source *like)
 {
-    static const char *const names[] = { "transformer_impl", "moe_grouped_gemm", "moe_use_legacy_grouped_gemm" };
+    static const char *const names[] = { "transformer_impl", "moe_grouped_gemm", "moe_use_legacy_grouped_gemm", PARTS_EXPERTS_BY_ETP };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const struct value *value = like->args.members ? value_dict_get(like->args.members, names[i]) : NULL;
         if (value)
