@@ -86,6 +86,7 @@ void training_args_read(const struct value *namespace, struct training_args *out
                             is_set(out, "hybrid_layer_pattern") || is_set(out, "hybrid_override_pattern") ||
                             is_set(out, "heterogeneous_layers_config_path") || is_set(out, "hetereogenous_dist_checkpoint");
     out->parts_by_etp = value_dict_get(out->members, PARTS_EXPERTS_BY_ETP) != NULL;
+    out->spreads_rng = value_dict_get(out->members, SINCE_0_16) && !value_dict_get(out->members, SINCE_0_17);
 }
 
 bool experts_are_apart(const struct training_args *args, int64_t tp, int64_t ep, int64_t etp)

@@ -42,8 +42,11 @@
     X(mtp_layers, "mtp_num_layers", "")                                                                                                    \
     X(is_distributed_optimizer, "use_distributed_optimizer", "")
 
-/* No argument tells the release. This one came with the rule that experts_are_apart knows, and is there whatever it is set to. */
+/* No argument tells the release. This one came with the rule that experts_are_apart knows, and is there whatever it is set to; the others
+ * came with 0.16 and 0.17. */
 #define PARTS_EXPERTS_BY_ETP "expert_tensor_parallel_num_weight_shards"
+#define SINCE_0_16 "moe_latent_size"
+#define SINCE_0_17 "mtp_use_repeated_layer"
 
 struct training_args {
     const struct value *members; /* DICT of the Namespace; NULL if there are no args */
@@ -54,6 +57,7 @@ struct training_args {
     bool is_local_spec;          /* transformer_impl is "local" */
     bool has_mixed_layers;       /* layers are not all alike: keys of distributed checkpoints carry the layer's number */
     bool parts_by_etp;           /* of Megatron Core from 0.19 on: see experts_are_apart */
+    bool spreads_rng;            /* of Megatron Core 0.16: with expert parallelism each data-parallel rank's RNG state is stored */
 };
 
 /* namespace may be NULL or of any kind: then nothing is known. The strings belong to the value. */

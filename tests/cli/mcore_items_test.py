@@ -71,17 +71,17 @@ def state_by_bucket_comes_back(shell, fixtures):
             assert not wrong, (layout, sizes, wrong[:4])
 
 
-def with_common(source, target, change):
-    """A copy of a checkpoint in which the pickle of common.pt is what change makes of it."""
+def with_common(source, target, change, file="common.pt"):
+    """A copy of a checkpoint in which the pickle of common.pt, or of each file of that name, is what change makes of it."""
     shutil.copytree(source, target)
-    path = next(target.rglob("common.pt"))
-    path.chmod(0o644)
-    path.parent.chmod(0o755)
-    with zipfile.ZipFile(path) as archive:
-        members = [(name, archive.read(name)) for name in archive.namelist()]
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in members:
-            archive.writestr(name, change(data) if name.endswith("/data.pkl") else data)
+    for path in target.rglob(file):
+        path.chmod(0o644)
+        path.parent.chmod(0o755)
+        with zipfile.ZipFile(path) as archive:
+            members = [(name, archive.read(name)) for name in archive.namelist()]
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in members:
+                archive.writestr(name, change(data) if name.endswith("/data.pkl") else data)
 
 
 def with_buckets(source, target, size):
@@ -92,6 +92,33 @@ def with_buckets(source, target, size):
             data = data[:at] + new + data[at + 1:]
         return data
     with_common(source, target, change)
+
+
+def rng_states_are_those_that_the_release_asks_for(shell, fixtures):
+    """With expert parallelism Megatron Core 0.16 alone asks for the RNG state of each data-parallel rank; others for the first one's."""
+    def renamed(old, new):
+        return lambda data: data.replace(old, new)
+
+    def states(source, target, *words):
+        told = shell.any("convert", source, target, "--to", "torch_dist", *words)
+        assert told.returncode == 0, told.stderr
+        dropped = [line.split(": ")[1] for line in (told.stdout + told.stderr).splitlines() if ".rng_state: " in line]
+        keys = {entry["key"] for entry in json.loads(shell("ls", "--json", "--items", target))["items"]}
+        return {key.split("/")[1] for key in keys if key.startswith("rng_state/") and key[-1].isdigit()}, dropped
+
+    each = {f"shard_{pp}.0.{dp}_2.1.2" for pp in (0, 1) for dp in (0, 1)}
+    first = {f"shard_{pp}.0_2.1" for pp in (0, 1)}
+    fixture = fixtures / "megatron" / "megatron-moe-legacy-pp2ep2" / "ckpt"
+    found = states(fixture, "each", "--layout", "dp=2")
+    assert found == (each, []), found
+    for name, change in (("before", renamed(b"moe_latent_size", b"moe_latent_sizX")),
+                         ("since", renamed(b"use_cpu_initialization", b"mtp_use_repeated_layer"))):
+        with_common(fixture, shell.work / f"{name} source", change, "model_optim_rng.pt")
+        found, dropped = states(f"{name} source", name, "--layout", "dp=2")
+        assert found == first, (name, found)
+        assert dropped == ["mp_rank_00_000_001.rng_state", "mp_rank_00_001_001.rng_state"], dropped
+    # Those of a distributed checkpoint stay as they are, and files of ranks come back from either.
+    assert states("each", "again")[0] == each and states("since", "again since")[0] == first
 
 
 def two_groups_of_one_kind_are_refused(shell, fixtures):
@@ -149,8 +176,7 @@ def one_file_for_each_rank_becomes_a_dict(shell, fixtures):
 
 
 def experts_of_other_cuts_have_an_optimizer(shell, fixtures):
-    """Since Megatron Core 0.19 experts have an optimizer of their own without expert parallelism too, where they are cut for another number
-    of tensor-parallel ranks."""
+    """Since Megatron Core 0.19 experts have an optimizer of their own with EP = 1 too, if they are cut for other ranks than the rest."""
     def count(case, *layouts):
         source, counts = fixtures / "megatron" / case / "ckpt", []
         for number, layout in enumerate(layouts):
@@ -340,7 +366,7 @@ def main():
              arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it,
              ranks_have_as_many_model_chunks, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
-             rules_of_optimizers, settings_of_groups_are_the_references, rows_of_words_follow_the_layout,
+             rng_states_are_those_that_the_release_asks_for, rules_of_optimizers, settings_of_groups_are_the_references, rows_of_words_follow_the_layout,
              flattened_matrices_are_refused, two_groups_of_one_kind_are_refused, buckets_need_parameter_groups)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 

@@ -172,7 +172,11 @@ class Round:
 
     def layout_words(self):
         b = self.drawn["b"]
-        return ",".join(f"{word}={b[word]}" for word in ("tp", "pp", "vp", *(("ep", "etp") if "experts" in self.drawn["model"] else ())))
+        words = [f"{word}={b[word]}" for word in ("tp", "pp", "vp", *(("ep", "etp") if "experts" in self.drawn["model"] else ()))]
+        # This release asks for an RNG state of each data-parallel rank.
+        if (0, 16, 0) <= number(self.drawn["release"]) < (0, 17, 0) and b["ep"] > 1:
+            words.append(f"dp={b['world'] // (b['tp'] * b['pp'])}")
+        return ",".join(words)
 
     def load_flags(self):
         drawn = self.drawn

@@ -74,6 +74,7 @@ static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments, bo
                                  .is_known = args.members != NULL };
     sizes.etp = args.etp == TRAINING_ARG_UNKNOWN ? sizes.tp : size_or_one(args.etp);
     sizes.experts_are_apart = experts_are_apart(&args, sizes.tp, sizes.ep, sizes.etp);
+    sizes.spreads_rng = args.spreads_rng && sizes.ep > 1;
     *parts_by_etp = *parts_by_etp || args.parts_by_etp;
     return sizes;
 }
@@ -273,9 +274,15 @@ bool mcore_is_rank_item(const struct catalog *wanted, const struct catalog_item 
            str_starts_with(wanted->paths[item->path].key, RANK_PREFIX);
 }
 
+/* Wanted items of single ranks. */
+struct rank_items {
+    struct name_map names;
+    uint32_t *items; /* by name */
+    bool *is_taken;  /* by item */
+};
+
 /* The wanted item of a rank's RNG state, CATALOG_NONE if it has none of its own. */
-static uint32_t rank_rng(const struct name_map *names, const uint32_t *items, const struct mcore_sizes *sizes, int64_t tp, int64_t pp,
-                         int64_t ep)
+static uint32_t take_rank_rng(struct rank_items *ranks, const struct mcore_sizes *sizes, int64_t tp, int64_t pp, int64_t ep)
 {
     char name[128];
     int size = snprintf(name, sizeof(name), RANK_PREFIX "%02" PRId64, tp);
@@ -284,8 +291,11 @@ static uint32_t rank_rng(const struct name_map *names, const uint32_t *items, co
     if (sizes->ep > 1)
         size += snprintf(name + size, sizeof(name) - (size_t)size, "_%03" PRId64, ep);
     size += snprintf(name + size, sizeof(name) - (size_t)size, "." RNG_KEY);
-    uint32_t index = names->count ? name_map_find(names, (struct str){ name, (size_t)size }) : NAME_NONE;
-    return index == NAME_NONE ? CATALOG_NONE : items[index];
+    uint32_t index = ranks->names.count ? name_map_find(&ranks->names, (struct str){ name, (size_t)size }) : NAME_NONE;
+    if (index == NAME_NONE)
+        return CATALOG_NONE;
+    ranks->is_taken[ranks->items[index]] = true;
+    return ranks->items[index];
 }
 
 /* One cell of the grid: the rank's own state, else the first rank's, from which it does not differ. */
@@ -295,8 +305,7 @@ static reshard_status add_cell(struct target *target, uint32_t node, uint32_t it
     struct mcore_target *state = mcore_target_state(target);
     struct dcp_stored stored = { .wanted = item, .node = CATALOG_NONE, .is_in_list = true };
     struct arena *arena = &target->catalog->arena;
-    /* With experts spread over ranks, these have states of their own. */
-    char *key = sizes->ep > 1 ? arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64 ".%" PRId64,
+    char *key = sizes->spreads_rng ? arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64 ".%" PRId64,
                                              at[0], at[1], at[2], sizes->pp, sizes->tp, sizes->dp)
                               : arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64, at[0], at[1], sizes->pp,
                                              sizes->tp);
@@ -308,11 +317,10 @@ static reshard_status add_cell(struct target *target, uint32_t node, uint32_t it
     return dcp_stored_add(&state->dcp, &stored, err);
 }
 
-static reshard_status add_grid(struct target *target, uint32_t node, const struct name_map *names, const uint32_t *items,
-                               reshard_error *err)
+static reshard_status add_grid(struct target *target, uint32_t node, struct rank_items *ranks, reshard_error *err)
 {
-    const struct mcore_sizes *sizes = &mcore_target_state(target)->source_sizes;
-    int64_t replicas = sizes->ep > 1 ? sizes->dp : 1;
+    const struct mcore_sizes *sizes = &mcore_target_state(target)->sizes;
+    int64_t replicas = sizes->spreads_rng ? sizes->dp : 1;
     if (sizes->pp > GRID_CELLS_MAX || sizes->tp > GRID_CELLS_MAX || replicas > GRID_CELLS_MAX ||
         sizes->pp * sizes->tp > GRID_CELLS_MAX / replicas)
         return error_set(err, RESHARD_ERR_FORMAT, "args: %" PRId64 " x %" PRId64 " x %" PRId64 " ranks", sizes->tp, sizes->pp, replicas);
@@ -321,9 +329,22 @@ static reshard_status add_grid(struct target *target, uint32_t node, const struc
         for (int64_t tp = 0; tp < sizes->tp && !status; tp++) {
             for (int64_t dp = 0; dp < replicas && !status; dp++) {
                 int64_t ep = (dp * sizes->tp + tp) / sizes->etp % sizes->ep;
-                status = add_cell(target, node, rank_rng(names, items, sizes, tp, pp, ep), (int64_t[]){ pp, tp, dp }, sizes, err);
+                status = add_cell(target, node, take_rank_rng(ranks, sizes, tp, pp, ep), (int64_t[]){ pp, tp, dp }, sizes, err);
             }
         }
+    }
+    return status;
+}
+
+/* All releases but 0.16 store the first data-parallel rank's alone, although expert-parallel ranks may differ. */
+static reshard_status note_other_ranks(struct target *target, const struct catalog *wanted, const struct rank_items *ranks,
+                                       reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
+        struct str key = wanted->items[i].key;
+        if (mcore_is_rank_item(wanted, &wanted->items[i]) && str_ends_with(key, "." RNG_KEY) && !ranks->is_taken[i])
+            status = target_note_dropped(target, NOTE_RANKS, key, err, "torch_dist keeps the first data-parallel rank's alone");
     }
     return status;
 }
@@ -339,22 +360,25 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
     state->dcp.tree.nodes[node].is_left_out = true;
     if (mcore_layout_changes(target))
         return target_note_dropped(target, NOTE_LAYOUT, STR(RNG_KEY), err, "it belongs to the layout that it was saved under");
-    struct name_map names = { 0 };
-    uint32_t *items = array_zeroed(wanted->item_count, sizeof(*items));
-    reshard_status status = items ? RESHARD_OK : error_set_memory(err);
+    struct rank_items ranks = { .items = array_zeroed(wanted->item_count, sizeof(*ranks.items)),
+                                .is_taken = array_zeroed(wanted->item_count, sizeof(*ranks.is_taken)) };
+    reshard_status status = ranks.items && ranks.is_taken ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
         if (!mcore_is_rank_item(wanted, &wanted->items[i]))
             continue;
-        uint32_t index = name_map_intern(&names, wanted->items[i].key, NULL);
+        uint32_t index = name_map_intern(&ranks.names, wanted->items[i].key, NULL);
         if (index == NAME_NONE)
             status = error_set_memory(err);
         else
-            items[index] = i;
+            ranks.items[index] = i;
     }
     if (!status)
-        status = add_grid(target, node, &names, items, err);
-    name_map_release(&names);
-    free(items);
+        status = add_grid(target, node, &ranks, err);
+    if (!status)
+        status = note_other_ranks(target, wanted, &ranks, err);
+    name_map_release(&ranks.names);
+    free(ranks.items);
+    free(ranks.is_taken);
     return status;
 }
 

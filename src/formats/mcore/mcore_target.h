@@ -33,6 +33,7 @@ struct mcore_sizes {
     int64_t tp, pp, vp, ep, etp, cp, dp;
     bool is_known;           /* there are arguments */
     bool experts_are_apart;  /* they have an optimizer of their own */
+    bool spreads_rng;        /* each data-parallel rank has an RNG state of its own */
 };
 
 /* Megatron's layouts of the distributed optimizer's state: value, name. */
