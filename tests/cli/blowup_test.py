@@ -275,7 +275,7 @@ def main():
     parser.add_argument("--only", default="*")
     parser.add_argument("--runs", type=int)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--seconds", type=int, default=SECONDS, help="of a core for each run; a program that counts or checks what it does takes longer")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="of a core for each run; coverage and sanitizers need more")
     args = parser.parse_args()
     draw = random.Random(args.seed)
     print(f"# seed {args.seed}")

@@ -189,7 +189,8 @@ def experts_of_other_cuts_have_an_optimizer(shell, fixtures):
     one, two = [[DENSE, DENSE]], [[DENSE, DENSE], [EXPERT]]
     # Each of the one before.
     for case, layouts, expected in (
-            ("megatron-optim-etp-full-ep2", ("tp=2,ep=1,etp=1", "tp=2,ep=1,etp=2", "tp=2,ep=1,etp=1", "tp=1,ep=1,etp=1"), [two, one, two, one]),
+            ("megatron-optim-etp-full-ep2", ("tp=2,ep=1,etp=1", "tp=2,ep=1,etp=2", "tp=2,ep=1,etp=1", "tp=1,ep=1,etp=1"),
+             [two, one, two, one]),
             ("megatron-optim-etp-full-ep2", ("tp=2,ep=2,etp=1", "tp=2,ep=1,etp=1", "tp=2,ep=4,etp=2"), [two, two, two]),
             ("megatron-optim-etp-dpr-tp2etp1", ("tp=2,ep=1,etp=1", "tp=1,ep=1,etp=1", "tp=1,ep=2,etp=1"), [two, one, two]),
             ("megatron-optim-moe-full-ep2", ("tp=2,ep=1,etp=1", "tp=2,ep=2,etp=1", "tp=1,ep=1,etp=1"), [one, two, one])):
@@ -366,8 +367,9 @@ def main():
              arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it,
              ranks_have_as_many_model_chunks, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
-             rng_states_are_those_that_the_release_asks_for, rules_of_optimizers, settings_of_groups_are_the_references, rows_of_words_follow_the_layout,
-             flattened_matrices_are_refused, two_groups_of_one_kind_are_refused, buckets_need_parameter_groups)
+             rng_states_are_those_that_the_release_asks_for, rules_of_optimizers, settings_of_groups_are_the_references,
+             rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused,
+             buckets_need_parameter_groups)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where experts are apart (training_args.h) Megatron has two optimizers, the second one for them, else one for everything. A run asks for the
- * parameter groups of the optimizers that it has, so their number follows the target's layout. Groups hold the same settings in both: two
- * optimizers become one by leaving out the experts' groups, and one becomes two by copying the groups that experts need. Which parameters
- * are in a group is not stored.
+ * Where experts are apart (training_args.h) Megatron has two optimizers, the second one for them, else one for everything. A run asks for
+ * the parameter groups of the optimizers that it has, so their number follows the target's layout. Groups hold the same settings in both:
+ * two optimizers become one by leaving out the experts' groups, and one becomes two by copying the groups that experts need. Which
+ * parameters are in a group is not stored.
  */
 #include "formats/mcore/mcore_items.h"
 

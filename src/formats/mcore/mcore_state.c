@@ -305,10 +305,11 @@ static reshard_status add_cell(struct target *target, uint32_t node, uint32_t it
     struct mcore_target *state = mcore_target_state(target);
     struct dcp_stored stored = { .wanted = item, .node = CATALOG_NONE, .is_in_list = true };
     struct arena *arena = &target->catalog->arena;
-    char *key = sizes->spreads_rng ? arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64 ".%" PRId64,
-                                             at[0], at[1], at[2], sizes->pp, sizes->tp, sizes->dp)
-                              : arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64, at[0], at[1], sizes->pp,
-                                             sizes->tp);
+    char *key = sizes->spreads_rng
+                    ? arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64 ".%" PRId64,
+                                   at[0], at[1], at[2], sizes->pp, sizes->tp, sizes->dp)
+                    : arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64,
+                                   at[0], at[1], sizes->pp, sizes->tp);
     if (!key)
         return error_set_memory(err);
     stored.key = str_of(key);

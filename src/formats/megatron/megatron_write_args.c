@@ -80,7 +80,7 @@ static void set_pipeline(struct editing *editing, const struct megatron_source *
     }
 }
 
-/* What says of which modules the model is made, and in which optimizers: names of parameters follow from it, and those are the reference's. */
+/* What says of which modules the model is made, and what optimizers it has: names of parameters follow, and are the reference's. */
 static void take_modules(struct editing *editing, const struct megatron_source *like)
 {
     static const char *const names[] = { "transformer_impl", "moe_grouped_gemm", "moe_use_legacy_grouped_gemm", PARTS_EXPERTS_BY_ETP };

@@ -335,7 +335,8 @@ bool megatron_has_two_optimizers(const struct layout_request *request, const str
     if (!state->optimizer->has_experts || holds_experts(state, rank))
         return state->optimizer->has_experts;
     /* Up to Megatron Core 0.13 a stage without experts has one. */
-    return !member || !experts_are_apart(&like->args, like->layout.tp, like->layout.ep, like->layout.etp) || (member->kind == VALUE_LIST && member->list.count == 2);
+    return !member || !experts_are_apart(&like->args, like->layout.tp, like->layout.ep, like->layout.etp) ||
+           (member->kind == VALUE_LIST && member->list.count == 2);
 }
 
 static bool spell_vector(const struct value *value, struct buffer *out, void *context)
