@@ -6,7 +6,7 @@ input.
 Each input is opened, shown, hashed, verified, compared, printed, drawn, planned, salvaged and converted to every format, each by a process
 with RLIMIT_CPU and RLIMIT_AS, so that a regression fails and does not hang; peak memory is what the system says that the process had. The
 exit status and the named limit of `hash` are pinned, and for files of shared or repeated parts those of every verb; else verbs end with one
-of the documented statuses. Sanitizers get five times the time and no limit on addresses.
+of the documented statuses. Sanitizers get no limit on addresses, and --seconds more time.
 
 usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--seed N] [--seconds N]
 --runs 2 does two of an input's runs, which the seed chooses, where there is no --only.
