@@ -213,6 +213,11 @@ static reshard_status parse_line(struct parsing *parsing, reshard_error *err)
     return parse_rule(parsing, err);
 }
 
+bool partition_rule_has_experts(const struct partition_rule *rule)
+{
+    return rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped;
+}
+
 reshard_status partition_rules_parse(struct str text, struct arena *arena, struct partition_rules *out, reshard_error *err)
 {
     size_t lines = 1;

@@ -68,6 +68,9 @@ struct partition_rules {
     uint32_t grouping_count, gate_count, rule_count, stack_count, stage_count, copy_count, size_count;
 };
 
+/* Whether its parameters are those of experts: of one, of some that lie along an axis, or of all of a rank in one matrix. */
+bool partition_rule_has_experts(const struct partition_rule *rule);
+
 /* Reads a text of rules; its strings stay in text, which must live as long as the rules. FORMAT errors name line and word. */
 reshard_status partition_rules_parse(struct str text, struct arena *arena, struct partition_rules *out, reshard_error *err);
 

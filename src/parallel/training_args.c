@@ -89,9 +89,9 @@ void training_args_read(const struct value *namespace, struct training_args *out
     out->spreads_rng = value_dict_get(out->members, SINCE_0_16) && !value_dict_get(out->members, SINCE_0_17);
 }
 
-bool experts_are_apart(const struct training_args *args, int64_t tp, int64_t ep, int64_t etp)
+bool experts_are_apart(bool parts_by_etp, int64_t tp, int64_t ep, int64_t etp)
 {
-    return ep > 1 || (args->parts_by_etp && etp != tp);
+    return ep > 1 || (parts_by_etp && etp != tp);
 }
 
 bool experts_are_matrices(const struct training_args *args)

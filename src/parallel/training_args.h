@@ -74,7 +74,7 @@ const struct value *namespace_members(const struct value *namespace);
 
 /* Whether experts have parameter groups, gradient buffers and an optimizer of their own. With expert parallelism they have; since Megatron
  * Core 0.19 (use_expert_pgs of its layers) also where they are cut for another number of tensor-parallel ranks than the rest. */
-bool experts_are_apart(const struct training_args *args, int64_t tp, int64_t ep, int64_t etp);
+bool experts_are_apart(bool parts_by_etp, int64_t tp, int64_t ep, int64_t etp);
 
 /* Whether the arguments say that the experts of a rank are one matrix, not modules: the grouped kernels of Megatron Core up to 0.16. */
 bool experts_are_matrices(const struct training_args *args);

@@ -214,7 +214,7 @@ static reshard_status join_groups(struct mcore_target *state, const struct group
     struct value_graph *graph = &state->dcp.extra;
     struct value *groups, *of_experts = NULL, **both = arena_array(&graph->arena, 4, sizeof(*both));
     reshard_status status = both ? group_meta_list(meta, false, &groups, err) : error_set_memory(err);
-    if (!status && state->sizes.experts_are_apart)
+    if (!status && mcore_experts_are_apart(&state->sizes))
         status = group_meta_list(meta, true, &of_experts, err);
     if (status)
         return status;

@@ -84,7 +84,7 @@ reshard_status mcore_is_expert(struct mcore_target *state, struct str key, bool 
     struct partition_key found;
     reshard_status status = read_rules(state, err);
     *out = !status && state->cuts && partition_key_read(&state->cuts->rules, key, &found) &&
-           (found.rule->is_expert || found.rule->expert_axis >= 0);
+           partition_rule_has_experts(found.rule);
     return status;
 }
 

@@ -11,12 +11,18 @@
 #include "formats/shared/value_edit.h"
 #include "parallel/parameter_groups.h"
 #include "parallel/state_keys.h"
+#include "parallel/training_args.h"
+
+bool mcore_experts_are_apart(const struct mcore_sizes *sizes)
+{
+    return experts_are_apart(sizes->parts_by_etp, sizes->tp, sizes->ep, sizes->etp);
+}
 
 bool mcore_optimizers_change(const struct target *target)
 {
     const struct mcore_target *state = mcore_target_state(target);
     const struct mcore_sizes *from = &state->source_sizes;
-    return from->is_known && from->experts_are_apart != state->sizes.experts_are_apart;
+    return from->is_known && mcore_experts_are_apart(from) != mcore_experts_are_apart(&state->sizes);
 }
 
 /* What experts of the wanted model have. */
@@ -124,22 +130,23 @@ reshard_status mcore_optimizers_regroup(const struct layout_request *request, st
     const struct value *value = *optimizer;
     if (!mcore_optimizers_change(target) || value->kind != VALUE_DICT || !(kinds.has_matrices || kinds.has_biases))
         return RESHARD_OK;
+    const bool are_apart = mcore_experts_are_apart(&state->sizes);
     bool is_numbered = value->list.count >= 2 && value->list.items[0]->kind == VALUE_INT;
     struct str numbered = find_numbered_state(request->wanted);
-    if (numbered.size && !state->sizes.experts_are_apart) {
+    if (numbered.size && !are_apart) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is named after one of several optimizers, and the target's run has one",
                   STR_ARG(numbered));
         error_hint(err, "reshard_convert_options.to megatron writes such state under any layout; reshard_convert_options.exclude "
                         "'chained_*' leaves it out");
         return RESHARD_ERR_UNSUPPORTED;
     }
-    if (is_numbered && !state->sizes.experts_are_apart) {
+    if (is_numbered && !are_apart) {
         *optimizer = value->list.items[1];
         return target_note_changed(target, NOTE_OPTIMIZER, STR("optimizer"), err,
                                    "one for all parameters, with the settings of the first of %zu: experts have none of their own there",
                                    value->list.count / 2);
     }
-    if (is_numbered || !state->sizes.experts_are_apart)
+    if (is_numbered || !are_apart)
         return RESHARD_OK;
     reshard_status status = split(state, kinds, optimizer, err);
     return status ? status

@@ -61,7 +61,7 @@ static int64_t size_or_one(int64_t number)
     return number == TRAINING_ARG_UNKNOWN || number < 1 ? 1 : number;
 }
 
-static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments, bool *parts_by_etp)
+static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments)
 {
     struct training_args args;
     training_args_read(arguments, &args);
@@ -71,11 +71,10 @@ static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments, bo
                                  .ep = size_or_one(args.ep),
                                  .cp = size_or_one(training_args_int(&args, "context_parallel_size")),
                                  .dp = size_or_one(args.dp),
-                                 .is_known = args.members != NULL };
+                                 .is_known = args.members != NULL,
+                                 .parts_by_etp = args.parts_by_etp };
     sizes.etp = args.etp == TRAINING_ARG_UNKNOWN ? sizes.tp : size_or_one(args.etp);
-    sizes.experts_are_apart = experts_are_apart(&args, sizes.tp, sizes.ep, sizes.etp);
     sizes.spreads_rng = args.spreads_rng && sizes.ep > 1;
-    *parts_by_etp = *parts_by_etp || args.parts_by_etp;
     return sizes;
 }
 
@@ -126,16 +125,15 @@ reshard_status mcore_sizes_choose(const struct layout_request *request, struct t
     reshard_status status = source_arguments(request, &arguments, &graph_count, err);
     if (status)
         return status;
-    struct training_args args = { .parts_by_etp = false }; /* of the target: what the source's or the reference's say */
-    state->source_sizes = state->sizes = mcore_state_sizes_of(arguments, &args.parts_by_etp);
+    state->source_sizes = state->sizes = mcore_state_sizes_of(arguments);
     if (request->like) {
         status = reference_arguments(request, &arguments, &graph_count, err);
-        struct mcore_sizes sizes = mcore_state_sizes_of(arguments, &args.parts_by_etp);
+        struct mcore_sizes sizes = mcore_state_sizes_of(arguments);
+        sizes.parts_by_etp |= state->sizes.parts_by_etp; /* of the newer run */
         if (!status && sizes.is_known)
             state->sizes = sizes;
     }
     take_words(request, &state->sizes);
-    state->sizes.experts_are_apart = experts_are_apart(&args, state->sizes.tp, state->sizes.ep, state->sizes.etp);
     return status;
 }
 

@@ -32,9 +32,12 @@ struct mcore_text_file {
 struct mcore_sizes {
     int64_t tp, pp, vp, ep, etp, cp, dp;
     bool is_known;           /* there are arguments */
-    bool experts_are_apart;  /* they have an optimizer of their own */
+    bool parts_by_etp;       /* of the release: see experts_are_apart */
     bool spreads_rng;        /* each data-parallel rank has an RNG state of its own */
 };
+
+/* Whether a run of these sizes has an optimizer for experts alone (mcore_regroup.c). */
+bool mcore_experts_are_apart(const struct mcore_sizes *sizes);
 
 /* Megatron's layouts of the distributed optimizer's state: value, name. */
 #define MCORE_OPTIMIZER_LAYOUTS(X)                         \

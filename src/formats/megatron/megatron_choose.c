@@ -259,7 +259,7 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
     state->context.is_split_down = modules->is_local_spec;
     if (like && like->args.members) /* as the arguments say that are written */
         state->args.parts_by_etp = like->args.parts_by_etp || (!state->is_like_layout && state->args.parts_by_etp);
-    state->experts_are_apart = experts_are_apart(&state->args, state->layout.tp, state->layout.ep, state->layout.etp);
+    state->experts_are_apart = experts_are_apart(state->args.parts_by_etp, state->layout.tp, state->layout.ep, state->layout.etp);
     bool is_said = state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN;
     state->context.is_gated = is_said ? state->args.is_swiglu == 1 || state->args.is_geglu == 1 : is_gated_by_shape(request, &state->rules);
     return RESHARD_OK;

@@ -99,8 +99,7 @@ static reshard_status expand_tensor(struct expanding *expanding, uint32_t index,
     }
     /* What only the rest of a name is known of may have any form: experts of one matrix are not what an axis of experts is. */
     struct partition_key key;
-    bool has_experts =
-        partition_key_read(&state->rules, tensor->key, &key) && (key.rule->is_expert || key.rule->expert_axis >= 0 || key.rule->is_grouped);
+    bool has_experts = partition_key_read(&state->rules, tensor->key, &key) && partition_rule_has_experts(key.rule);
     if (state->names.lines[expanding->name.line].has_rest && has_experts)
         return fail_name(tensor->key, err);
     int64_t *lead = expanding->parameter.lead;

@@ -316,7 +316,7 @@ static void list_parameters(struct rank_state *all)
 {
     struct megatron_source *state = all->state;
     const struct torch_archive *archive = &state->torch.files[all->rank->file].archive;
-    const bool are_apart = experts_are_apart(&state->args, state->layout.tp, state->layout.ep, state->layout.etp);
+    const bool are_apart = experts_are_apart(state->args.parts_by_etp, state->layout.tp, state->layout.ep, state->layout.etp);
     for (uint32_t i = 0; i < all->rank->leaf_count; i++) {
         const struct megatron_leaf *leaf = &state->leaves[all->rank->first_leaf + i];
         const struct torch_tensor *tensor = &archive->tensors[leaf->tensor];
@@ -331,7 +331,7 @@ static void list_parameters(struct rank_state *all)
             .rank = tensor->rank,
             .shape = tensor->shape,
             .chunk = (uint32_t)(leaf->stage / state->layout.pp),
-            .is_expert = are_apart && (rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped),
+            .is_expert = are_apart && partition_rule_has_experts(rule),
             .is_embedding = rule->is_vocabulary && tensor->rank == 2,
             .is_shared_embedding = optimizer_source_is_tied(state, leaf->parameter),
         };

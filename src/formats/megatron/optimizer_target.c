@@ -23,8 +23,7 @@ static bool optimizer_target_is_parameter(const struct megatron_target *state, c
 
 static bool is_expert(const struct megatron_target *state, const struct target_parameter *parameter)
 {
-    const struct partition_rule *rule = parameter->key.rule;
-    return state->experts_are_apart && (rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped);
+    return state->experts_are_apart && partition_rule_has_experts(parameter->key.rule);
 }
 
 /* The reference's kind of optimizer, else what the source's masters are called. */
@@ -335,7 +334,7 @@ bool megatron_has_two_optimizers(const struct layout_request *request, const str
     if (!state->optimizer->has_experts || holds_experts(state, rank))
         return state->optimizer->has_experts;
     /* Up to Megatron Core 0.13 a stage without experts has one. */
-    return !member || !experts_are_apart(&like->args, like->layout.tp, like->layout.ep, like->layout.etp) ||
+    return !member || !experts_are_apart(like->args.parts_by_etp, like->layout.tp, like->layout.ep, like->layout.etp) ||
            (member->kind == VALUE_LIST && member->list.count == 2);
 }
 
