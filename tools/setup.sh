@@ -6,7 +6,7 @@ set -eu
 build="gcc libc6-dev meson ninja-build pkg-config zlib1g-dev libzstd-dev libxxhash-dev nettle-dev libisal-dev libpcre2-dev liblz4-dev libblosc-dev libbz2-dev liblzma-dev"
 case "${1:-build}" in
     build) want="$build" ;;
-    test) want="$build libcmocka-dev scdoc python3 python3-jsonschema zsh fish openmpi-bin libopenmpi-dev mpich libmpich-dev" ;;
+    test) want="$build libcmocka-dev scdoc python3 python3-dev python3-jsonschema zsh fish openmpi-bin libopenmpi-dev mpich libmpich-dev" ;;
     live) want="chromium fonts-dejavu-core" ;;
     venv) want="python3-venv" ;;
     fuzz) want="$build clang libclang-rt-14-dev" ;;

@@ -38,7 +38,7 @@ LAYERS = {
 # it.
 SIBLINGS = {"mcore": ["dcp", "zarr"]}
 SHARED = "shared"  # in src/formats/: owned by no driver
-PUBLIC_ONLY = ["cli", "examples", "mpi"]  # they see include/ and their own folder, which proves that the API suffices
+PUBLIC_ONLY = ["cli", "examples", "mpi", "python"]  # they see include/ and their own folder, which proves that the API suffices
 THIRD_PARTY = {  # each library is behind one file of src/
     "zlib": r"zlib\.h",
     "zstd": r"zstd(_errors)?\.h",
@@ -54,7 +54,7 @@ THIRD_PARTY = {  # each library is behind one file of src/
     "lzma": r"lzma\.h",
     "mpi": r"mpi\.h",
 }
-FOLDERS = ["include", "src", "cli", "mpi", "examples", "tests", "fuzz", "bench", "tools", "docs"]
+FOLDERS = ["include", "src", "cli", "mpi", "python", "examples", "tests", "fuzz", "bench", "tools", "docs"]
 SKIPPED = {"fixtures", "__pycache__"}
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 1000
@@ -375,7 +375,8 @@ def compile_alone(root, path, languages):
 
 
 def check_headers(report, root, sources):
-    headers = [s.path for s in sources if s.path.suffix == ".h" and "#include <mpi.h>" not in s.text]  # that needs an MPI's own compiler
+    # MPI's needs a compiler of its own, Python's a path.
+    headers = [s.path for s in sources if s.path.suffix == ".h" and not re.search(r"#include <(mpi|Python)\.h>", s.text)]
     languages = {p: ["c99", "c++11"] if p.parts[0] == "include" else ["gnu17"] for p in headers}
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for path, problems in zip(headers, pool.map(lambda p: compile_alone(root, p, languages[p]), headers)):

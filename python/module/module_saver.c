@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saving in the background: by a thread, or by the program reshard-saver. */
+#include "binding.h"
+
+struct saver_object {
+    PyObject_HEAD reshard_saver *handle;
+    bool is_taken;
+};
+
+/* Saver(kind, program or None, depth): kind 0 is a thread, 1 a program */
+static PyObject *saver_new(PyTypeObject *type, PyObject *arguments, PyObject *names)
+{
+    PyObject *program, *kept = PyList_New(0);
+    long long kind, depth;
+    reshard_saver_options options = RESHARD_SAVER_OPTIONS_INIT;
+    reshard_error err = RESHARD_ERROR_INIT;
+    struct saver_object *self = NULL;
+    (void)names;
+    if (kept && PyArg_ParseTuple(arguments, "LOL", &kind, &program, &depth) &&
+        (program == Py_None || (options.program = kept_text(kept, program)))) {
+        allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+        self = (struct saver_object *)allocate(type, 0);
+        options.kind = kind;
+        options.depth = depth;
+        reshard_status status = self ? reshard_saver_open(&options, &self->handle, &err) : RESHARD_OK;
+        if (status) {
+            Py_CLEAR(self);
+            error_raise(status, &err);
+        }
+    }
+    Py_XDECREF(kept);
+    return (PyObject *)self;
+}
+
+static bool saver_enter(struct saver_object *self)
+{
+    if (!self->handle || self->is_taken)
+        return error_usage(self->handle ? "another thread uses the saver" : "the saver is closed") != NULL;
+    return self->is_taken = true;
+}
+
+/* (key, JSON) */
+static bool take_item(PyObject *kept, PyObject *pair, void *out)
+{
+    reshard_state_item *item = out;
+    PyObject *key, *json;
+    return PyArg_ParseTuple(pair, "OO", &key, &json) && kept_str(kept, key, &item->key) && kept_str(kept, json, &item->json);
+}
+
+/* save(shards, items, path, convert options, run): the save's number */
+static PyObject *saver_save(PyObject *object, PyObject *arguments)
+{
+    struct saver_object *self = (struct saver_object *)object;
+    PyObject *list, *given_items, *path, *given, *run, *kept = PyList_New(0), *out = NULL;
+    struct running running;
+    reshard_shards *shards = NULL;
+    reshard_state state = RESHARD_STATE_INIT;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_request request = RESHARD_SAVE_REQUEST_INIT;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status;
+    int64_t number = 0;
+    if (kept && PyArg_ParseTuple(arguments, "OOOOO", &list, &given_items, &path, &given, &run) && running_take(kept, run, &running) &&
+        (request.path = kept_text(kept, path)) && options_take(kept, given, convert_members, &options) && shards_take(list, &shards) &&
+        (state.items = kept_array(kept, given_items, sizeof(reshard_state_item), take_item, &state.item_count)) && saver_enter(self)) {
+        state.shards = shards;
+        running.options.progress = NULL; /* the save goes on when this call has returned */
+        request.state = &state;
+        request.options = &options;
+        request.run = &running.options;
+        Py_BEGIN_ALLOW_THREADS status = reshard_saver_save(self->handle, &request, &number, &err);
+        Py_END_ALLOW_THREADS self->is_taken = false;
+        out = status ? error_raise(status, &err) : PyLong_FromLongLong(number);
+    }
+    reshard_shards_free(shards);
+    Py_XDECREF(kept);
+    return out;
+}
+
+/* test(): how many saves are under way */
+static PyObject *saver_test(PyObject *object, PyObject *unused)
+{
+    struct saver_object *self = (struct saver_object *)object;
+    reshard_error err = RESHARD_ERROR_INIT;
+    int64_t unfinished;
+    (void)unused;
+    if (!saver_enter(self))
+        return NULL;
+    reshard_status status = reshard_saver_test(self->handle, &unfinished, &err);
+    self->is_taken = false;
+    return status ? error_raise(status, &err) : PyLong_FromLongLong(unfinished);
+}
+
+/* wait(number): of that save and those before it; -1: all */
+static PyObject *saver_wait(PyObject *object, PyObject *given)
+{
+    struct saver_object *self = (struct saver_object *)object;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status;
+    long long number = PyLong_AsLongLong(given);
+    if (PyErr_Occurred() || !saver_enter(self))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS status = reshard_saver_wait(self->handle, number, &err);
+    Py_END_ALLOW_THREADS self->is_taken = false;
+    return status ? error_raise(status, &err) : Py_NewRef(Py_None);
+}
+
+static PyObject *saver_close(PyObject *object, PyObject *unused)
+{
+    struct saver_object *self = (struct saver_object *)object;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status;
+    (void)unused;
+    if (!self->handle)
+        Py_RETURN_NONE;
+    if (!saver_enter(self))
+        return NULL;
+    reshard_saver *handle = self->handle;
+    self->handle = NULL;
+    Py_BEGIN_ALLOW_THREADS status = reshard_saver_close(handle, &err);
+    Py_END_ALLOW_THREADS self->is_taken = false;
+    return status ? error_raise(status, &err) : Py_NewRef(Py_None);
+}
+
+static void saver_dealloc(PyObject *object)
+{
+    struct saver_object *self = (struct saver_object *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    if (self->handle) {
+        Py_BEGIN_ALLOW_THREADS reshard_saver_close(self->handle, NULL);
+        Py_END_ALLOW_THREADS
+    }
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef saver_methods[] = {
+    { "save", saver_save, METH_VARARGS, NULL },
+    { "test", saver_test, METH_NOARGS, NULL },
+    { "wait", saver_wait, METH_O, NULL },
+    { "close", saver_close, METH_NOARGS, NULL },
+    { NULL, NULL, 0, NULL },
+};
+
+static PyType_Slot saver_slots[] = {
+    { Py_tp_new, saver_new },
+    { Py_tp_dealloc, saver_dealloc },
+    { Py_tp_methods, saver_methods },
+    { 0, NULL },
+};
+
+PyType_Spec saver_spec = { "reshard._reshard.Saver", sizeof(struct saver_object), 0, Py_TPFLAGS_DEFAULT, saver_slots };

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shards, and the state of a rank: tuples as lists of the library. */
+#include "binding.h"
+
+#include <string.h>
+
+static PyObject *object_or_null(PyObject *object)
+{
+    return object == Py_None ? NULL : object;
+}
+
+/* A flat range (begin, end), or None. */
+static bool take_range(PyObject *range, int64_t *is_flattened, int64_t *begin, int64_t *end)
+{
+    long long from, to;
+    if (range == Py_None)
+        return true;
+    if (!PyArg_ParseTuple(range, "LL", &from, &to))
+        return false;
+    *is_flattened = 1;
+    *begin = from;
+    *end = to;
+    return true;
+}
+
+static bool take_shard(PyObject *kept, PyObject *tuple, reshard_shard *shard)
+{
+    PyObject *key, *dtype, *shape, *start, *extent, *range, *strides;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(tuple, "OOOOOOKO", &key, &dtype, &shape, &start, &extent, &range, &address, &strides))
+        return false;
+    shard->data = (void *)(uintptr_t)address;
+    return kept_str(kept, key, &shard->key) && (shard->dtype = kept_text(kept, dtype)) &&
+           (shard->global_shape = kept_vector(kept, shape, &shard->rank)) && (shard->start = kept_vector(kept, start, NULL)) &&
+           (shard->extent = kept_vector(kept, extent, NULL)) &&
+           take_range(range, &shard->is_flattened, &shard->flat_begin, &shard->flat_end) &&
+           (!object_or_null(strides) || (shard->strides = kept_vector(kept, strides, NULL)));
+}
+
+bool shards_take(PyObject *list, reshard_shards **out)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status = reshard_shards_new(out, &err);
+    Py_ssize_t count = status ? 0 : PySequence_Size(list);
+    bool is_taken = !status && count >= 0;
+    for (Py_ssize_t i = 0; is_taken && i < count; i++) {
+        reshard_shard shard = RESHARD_SHARD_INIT;
+        PyObject *kept = PyList_New(0), *tuple = PySequence_GetItem(list, i);
+        is_taken = kept && tuple && take_shard(kept, tuple, &shard);
+        if (is_taken && (status = reshard_shards_add(*out, &shard, &err)) != RESHARD_OK)
+            is_taken = false;
+        Py_XDECREF(kept);
+        Py_XDECREF(tuple);
+    }
+    if (status)
+        error_raise(status, &err);
+    if (!is_taken) {
+        reshard_shards_free(*out);
+        *out = NULL;
+    }
+    return is_taken;
+}
+
+/* ---- the state of a rank ---- */
+
+/* (key, dtype, global shape, global offset, local shape, flat range or None, replica ids, address, strides or None, may mismatch) */
+static reshard_status add_sharded_tensor(PyObject *kept, PyObject *tuple, reshard_sharded *out, reshard_error *err)
+{
+    reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+    PyObject *key, *dtype, *shape, *offset, *local, *range, *replicas, *strides;
+    unsigned long long address;
+    int may_mismatch;
+    if (!PyArg_ParseTuple(tuple, "OOOOOOOKOp", &key, &dtype, &shape, &offset, &local, &range, &replicas, &address, &strides,
+                          &may_mismatch) ||
+        !kept_str(kept, key, &tensor.key) || !(tensor.dtype = kept_text(kept, dtype)) ||
+        !(tensor.global_shape = kept_vector(kept, shape, &tensor.rank)) || !(tensor.global_offset = kept_vector(kept, offset, NULL)) ||
+        !(tensor.local_shape = kept_vector(kept, local, NULL)) ||
+        !take_range(range, &tensor.is_flattened, &tensor.flat_begin, &tensor.flat_end) ||
+        !(tensor.replica_ids = kept_vector(kept, replicas, &tensor.replica_count)) ||
+        (object_or_null(strides) && !(tensor.strides = kept_vector(kept, strides, NULL))))
+        return RESHARD_ERR_USAGE;
+    tensor.data = (void *)(uintptr_t)address;
+    tensor.allow_shape_mismatch = may_mismatch;
+    return reshard_sharded_add(out, &tensor, err);
+}
+
+/* (key, grid, offset, replica ids, JSON) */
+static reshard_status add_sharded_object(PyObject *kept, PyObject *tuple, reshard_sharded *out, reshard_error *err)
+{
+    reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
+    PyObject *key, *grid, *offset, *replicas, *json;
+    if (!PyArg_ParseTuple(tuple, "OOOOO", &key, &grid, &offset, &replicas, &json) || !kept_str(kept, key, &object.key) ||
+        !(object.global_shape = kept_vector(kept, grid, &object.rank)) || !(object.global_offset = kept_vector(kept, offset, NULL)) ||
+        !(object.replica_ids = kept_vector(kept, replicas, &object.replica_count)) || !kept_str(kept, json, &object.json))
+        return RESHARD_ERR_USAGE;
+    return reshard_sharded_add_object(out, &object, err);
+}
+
+/* (kind, key, JSON) */
+static reshard_status add_sharded_value(PyObject *kept, PyObject *tuple, reshard_sharded *out, reshard_error *err)
+{
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    PyObject *key, *json;
+    long long kind;
+    if (!PyArg_ParseTuple(tuple, "LOO", &kind, &key, &json) || !kept_str(kept, key, &value.key) || !kept_str(kept, json, &value.json))
+        return RESHARD_ERR_USAGE;
+    value.kind = kind;
+    return reshard_sharded_add_value(out, &value, err);
+}
+
+typedef reshard_status (*sharded_adder)(PyObject *kept, PyObject *tuple, reshard_sharded *out, reshard_error *err);
+
+static bool add_sharded(PyObject *list, sharded_adder add, reshard_sharded *out)
+{
+    Py_ssize_t count = PySequence_Size(list);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        reshard_error err = RESHARD_ERROR_INIT;
+        PyObject *kept = PyList_New(0), *tuple = PySequence_GetItem(list, i);
+        reshard_status status = kept && tuple ? add(kept, tuple, out, &err) : RESHARD_ERR_MEMORY;
+        Py_XDECREF(kept);
+        Py_XDECREF(tuple);
+        if (status)
+            return error_raise(status, &err) != NULL;
+    }
+    return count >= 0;
+}
+
+bool sharded_take(PyObject *state, reshard_sharded **out)
+{
+    PyObject *tensors, *objects, *values;
+    reshard_error err = RESHARD_ERROR_INIT;
+    *out = NULL;
+    if (!PyArg_ParseTuple(state, "OOO", &tensors, &objects, &values))
+        return false;
+    reshard_status status = reshard_sharded_new(out, &err);
+    if (status)
+        return error_raise(status, &err) != NULL;
+    if (add_sharded(tensors, add_sharded_tensor, *out) && add_sharded(objects, add_sharded_object, *out) &&
+        add_sharded(values, add_sharded_value, *out))
+        return true;
+    reshard_sharded_free(*out);
+    *out = NULL;
+    return false;
+}
+
+static PyObject *sharded_object_tuple(const reshard_sharded *sharded, size_t index)
+{
+    reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
+    reshard_sharded_object_at(sharded, index, &object);
+    return Py_BuildValue("NNNN", text_of(object.key), vector_tuple(object.global_shape, object.rank),
+                         vector_tuple(object.global_offset, object.rank), text_of(object.json));
+}
+
+static PyObject *sharded_value_tuple(const reshard_sharded *sharded, size_t index)
+{
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    reshard_sharded_value_at(sharded, index, &value);
+    return Py_BuildValue("LNN", (long long)value.kind, text_of(value.key), text_of(value.json));
+}
+
+static PyObject *sharded_list(const reshard_sharded *sharded, size_t count, PyObject *(*make)(const reshard_sharded *, size_t))
+{
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *member = make(sharded, i);
+        if (!member || PyList_SetItem(list, (Py_ssize_t)i, member) != 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+PyObject *sharded_to_python(const reshard_sharded *sharded)
+{
+    return Py_BuildValue("NN", sharded_list(sharded, reshard_sharded_object_count(sharded), sharded_object_tuple),
+                         sharded_list(sharded, reshard_sharded_value_count(sharded), sharded_value_tuple));
+}

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory: arrays that the library fills, and what it takes of other packages' arrays without a copy."""
+
+from . import _reshard
+from ._errors import UsageError
+
+_DTYPES = {name: (torch_name, bits) for name, torch_name, bits in _reshard.dtypes()}
+_TORCH_DTYPES = {torch_name: name for name, (torch_name, _) in _DTYPES.items() if torch_name}
+# Kinds of numpy's array interface and formats of the buffer protocol.
+_NUMPY_DTYPES = {"b1": "BOOL", "u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16", "u4": "U32", "i4": "I32", "u8": "U64", "i8": "I64",
+                 "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "c16": "C128"}
+_BUFFER_DTYPES = {"?": "BOOL", "b": "I8", "B": "U8", "c": "U8", "h": "I16", "H": "U16", "i": "I32", "I": "U32", "q": "I64", "Q": "U64",
+                  "l": "I64", "L": "U64", "e": "F16", "f": "F32", "d": "F64", "Zf": "C64", "Zd": "C128"}
+# Names of ml_dtypes, which numpy shows as void or as its own.
+_EXTENSION_DTYPES = {"bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+                     "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0"}
+
+
+def dtype_name(dtype):
+    """The library's name for a type: of "bf16", "bfloat16", torch.bfloat16, numpy.float32, …"""
+    text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    upper = text.upper()
+    if upper in _DTYPES:
+        return upper
+    word = text.removeprefix("torch.").removeprefix("paddle.")
+    for names in (_TORCH_DTYPES, _EXTENSION_DTYPES):
+        if word in names:
+            return names[word]
+    plain = {"bool": "BOOL", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64", "complex128": "C128", "int8": "I8",
+             "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64"}.get(word)
+    if plain is None:
+        raise UsageError(f"no element type is called {text!r}: reshard.dtypes() lists them")
+    return plain
+
+
+def element_count(shape):
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def bytes_of(dtype, shape):
+    """Bytes of a whole tensor, row-major."""
+    return (element_count(shape) * _DTYPES[dtype][1] + 7) // 8
+
+
+class Array(_reshard.Array):
+    """Values in memory: a dtype, a shape, row-major.
+
+    The buffer protocol and DLPack show it without a copy: numpy.asarray(a), memoryview(a), torch.from_dlpack(a). The buffer protocol has
+    no BF16 and no 8-bit floats: numpy() makes those with ml_dtypes, torch() has them all, raw shows the bytes.
+    """
+
+    __slots__ = ("dtype", "shape")
+
+    def __new__(cls, dtype, shape, _owner=None):
+        name = dtype_name(dtype)
+        shape = tuple(shape)
+        size = bytes_of(name, shape)
+        if not 0 <= size < 1 << 63 or any(extent < 0 for extent in shape):
+            raise ValueError(f"no array has the shape {list(shape)}")
+        self = super().__new__(cls, name, max(_DTYPES[name][1] // 8, 1), shape, size, _owner)
+        self.dtype = name
+        self.shape = shape
+        return self
+
+    @property
+    def raw(self):
+        """The same memory as a flat array of bytes."""
+        return Array("U8", (self.nbytes,), self)
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    def __dlpack__(self, *, stream=None, **unused):
+        return self._dlpack(self.dtype)
+
+    def __dlpack_device__(self):
+        return (1, 0)  # the host's memory
+
+    def numpy(self):
+        """As a numpy array of the same memory. BF16 and 8-bit floats need ml_dtypes."""
+        import numpy
+
+        names = {name: kind for kind, name in _NUMPY_DTYPES.items()}
+        if self.dtype in names:
+            return numpy.frombuffer(self.raw, dtype="<" + names[self.dtype]).reshape(self.shape)
+        wanted = {name: word for word, name in _EXTENSION_DTYPES.items()}.get(self.dtype)
+        if wanted is None:
+            raise UsageError(f"numpy has no type for {self.dtype}: raw shows the bytes")
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise UsageError(f"numpy has {self.dtype} with the package ml_dtypes only: read it as dtype='F32', or take raw") from None
+        return numpy.frombuffer(self.raw, dtype=getattr(ml_dtypes, wanted)).reshape(self.shape)
+
+    def torch(self):
+        """As a torch tensor of the same memory."""
+        import torch
+
+        name = _DTYPES[self.dtype][0]
+        if not hasattr(torch, name or "-"):
+            raise UsageError(f"this torch has no type for {self.dtype}: raw shows the bytes")
+        dtype = getattr(torch, name)
+        if not self.nbytes:
+            return torch.empty(self.shape, dtype=dtype)
+        return torch.frombuffer(self.raw, dtype=dtype).reshape(self.shape)
+
+    def __repr__(self):
+        return f"reshard.Array({self.dtype!r}, {list(self.shape)})"
+
+
+_NOTHING = Array("U8", (0,))
+
+
+class Memory:
+    """Where the values of an array of any package lie: address, bytes, dtype, shape, strides in elements (None: row-major). owner keeps
+    them there."""
+
+    __slots__ = ("address", "nbytes", "dtype", "shape", "strides", "owner")
+
+    def __init__(self, address, dtype, shape, strides, owner):
+        self.address, self.dtype, self.shape, self.owner = address, dtype, tuple(shape), owner
+        self.strides = None if strides is None or _is_row_major(self.shape, strides) else tuple(strides)
+        self.nbytes = bytes_of(dtype, self.shape) if self.strides is None else self._span()
+        if not self.nbytes:
+            self.address = _NOTHING.address  # no values: any place will do
+        elif not self.address:
+            raise UsageError("the array has no memory: it only says what it would be")
+
+    def _span(self):
+        if 0 in self.shape:
+            return 0
+        last = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.strides))
+        return ((last + 1) * _DTYPES[self.dtype][1] + 7) // 8
+
+
+def _is_row_major(shape, strides):
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides)):
+        if extent != 1 and stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def _in_elements(strides, itemsize, what):
+    for stride in strides:
+        if stride < 0 or stride % itemsize:
+            raise UsageError(f"{what} has strides {tuple(strides)} in bytes: none may be negative, and all are whole elements")
+    return [stride // itemsize for stride in strides]
+
+
+def memory_of(array, writable=False):
+    """The memory of an Array, a numpy array, a torch tensor of the host, or whatever has the buffer protocol. Nothing is copied."""
+    if isinstance(array, Memory):
+        return array
+    if isinstance(array, Array):
+        return Memory(array.address, array.dtype, array.shape, None, array)
+    if hasattr(array, "data_ptr") and hasattr(array, "stride"):
+        return _memory_of_torch(array)
+    if hasattr(array, "__array_interface__"):
+        return _memory_of_numpy(array, writable)
+    try:
+        lent = _reshard.Buffer(array, writable)
+    except TypeError:
+        raise TypeError(f"no array: {type(array).__name__} has no buffer protocol, no array interface, and is no torch tensor") from None
+    address, _, form, itemsize, shape, strides = lent.layout()
+    dtype = _BUFFER_DTYPES.get(form.lstrip("<=@"))
+    if dtype is None or form.startswith((">", "!")):
+        raise UsageError(f"elements of the buffer protocol's format {form!r} are no tensor's")
+    return Memory(address, _sized(dtype, itemsize), shape, _in_elements(strides, itemsize, "the buffer"), lent)
+
+
+def _sized(dtype, itemsize):
+    """C's long has four bytes on some machines."""
+    return dtype if dtype not in ("I64", "U64") or itemsize == 8 else dtype[0] + "32"
+
+
+def _memory_of_torch(tensor):
+    if tensor.device.type not in ("cpu", "meta"):
+        raise UsageError(f"the tensor lies on {tensor.device}: tensor.cpu() copies it to where the library can read it")
+    if str(tensor.layout) != "torch.strided" or tensor.is_conj() or tensor.is_neg():
+        raise UsageError("the tensor is sparse, conjugated or negated: what is stored are plain values")
+    return Memory(tensor.data_ptr(), dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor)
+
+
+def _memory_of_numpy(array, writable):
+    facts = array.__array_interface__
+    address, is_readonly = facts["data"]
+    kind = facts["typestr"]
+    name = getattr(getattr(array, "dtype", None), "name", "")
+    dtype = _EXTENSION_DTYPES.get(name) or (_NUMPY_DTYPES.get(kind[1:]) if kind[0] in "<|=" else None)
+    if dtype is None:
+        raise UsageError(f"elements of numpy's type {name or kind!r} are no tensor's"
+                         + (": array.astype(array.dtype.newbyteorder('<')) copies them" if kind[0] == ">" else ""))
+    if writable and is_readonly:
+        raise UsageError("the array is read-only")
+    itemsize = _DTYPES[dtype][1] // 8
+    strides = facts.get("strides")
+    return Memory(address, dtype, facts["shape"], None if strides is None else _in_elements(strides, itemsize, "the array"), array)

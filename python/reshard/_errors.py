@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exceptions: one class for each status of the library, all of them Error."""
+
+import re
+
+
+class Error(Exception):
+    """What the library could not do.
+
+    str() is one line: where it was, then found and expected. Attributes:
+    code    the status, as the command's exit status says it (docs: "Exit status")
+    object  the file or tensor concerned, or ""
+    offset  the byte in it, or -1
+    line, column  the place in a text (a mapping), or 0
+    errno   of the system call that failed, or 0
+    hint    what to do about it, or ""; also among the notes of the traceback
+    """
+
+    code = 0
+    object = ""
+    offset = -1
+    line = 0
+    column = 0
+    errno = 0
+    hint = ""
+
+
+class UsageError(Error, ValueError):
+    """The arguments of a call are wrong, or a mapping does not fit."""
+
+
+class StorageError(Error, OSError):
+    """The operating system refused: no such file, no room, no permission."""
+
+
+class FormatError(Error, ValueError):
+    """The checkpoint is malformed, corrupt or hostile."""
+
+
+class UnsupportedError(Error):
+    """It is valid, but not supported; the message or the hint says what would work."""
+
+
+class LimitError(Error):
+    """A limit was reached; the hint says which, and `limits={name: value}` raises it."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """An allocation failed."""
+
+
+class DiffersError(Error):
+    """What a call needs to be equal or complete is not: parts of another run, or missing ones."""
+
+
+class CancelledError(Error):
+    """A callback asked to stop."""
+
+
+_CLASSES = {1: DiffersError, 2: UsageError, 3: StorageError, 4: FormatError, 5: UnsupportedError, 6: LimitError, 7: OutOfMemoryError,
+            8: CancelledError}
+_MEMBER = re.compile(r"reshard_\w+_options\.(\w+)")
+# Options that have another name or form in Python than in C.
+_WORDS = {"has_iteration": "iteration=", "no_sync": "sync=False", "dtypes": "dtype=", "part_count": "part=", "memory_bytes": "memory=",
+          "format_options": "options=", "texts": "map=", **{flag: flag + "=True" for flag in (
+              "follow_links", "lenient", "skip_unsupported", "shows_damage", "overwrite", "resume", "verify", "drop_items", "deep",
+              "strict")}}
+_CALLS = {"reshard_format_at()": "reshard.formats()", "reshard_limit_at()": "reshard.limits()", "reshard_dtype_at()": "reshard.dtypes()",
+          "reshard_convert()": "reshard.convert()", "reshard_verify()": "reshard.verify()", "reshard_open()": "reshard.open()"}
+
+
+def _python_words(text):
+    """Members of the library's option structs as arguments, and its functions as those of the package."""
+    for call, word in _CALLS.items():
+        text = text.replace(call, word)
+    text = re.sub(r"reshard_format_option_at\((.*?)\)", r"reshard.formats()['\1'].options", text)
+    text = _MEMBER.sub(lambda found: _WORDS.get(found[1], found[1] + "="), text)
+    return re.sub(r"limits= ?(\w+)=(\d+)", r"limits={'\1': \2}", text)
+
+
+def make_error(code, message, object, offset, line, column, errno, hint):
+    """The exception for an error record of the library; the extension module calls it."""
+    error = _CLASSES.get(code, Error)(_python_words(message))
+    error.code, error.object, error.offset, error.line, error.column = code, object, offset, line, column
+    error.errno, error.hint = errno, _python_words(hint)
+    for text in error.hint.split("\n"):
+        if text:
+            error.add_note("hint: " + text)
+    return error

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running jobs: groups of ranks, saving and loading together, in the background, and from rank to rank."""
+
+import json
+from dataclasses import dataclass, field
+
+from . import _reshard
+from ._options import convert_options, open_options, run_options, split_map, split_run
+from ._shards import shard_tuples, sharded_tuples, whole_keys
+from ._states import flatten
+from ._values import to_json
+
+
+class Comm:
+    """One rank's end of a group. The ranks of a group make the same calls in the same order, each with its own Comm, one thread at a time.
+
+    Comm.processes   processes of one machine, over shared memory
+    Comm.threads     threads of this process
+    Comm.host        whatever an object of yours can do; reshard.torch.comm makes one of a process group of torch.distributed
+
+    A rank that fails makes the call fail on all, with its number in the message; one that dies or is late breaks the group.
+    """
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    @classmethod
+    def processes(cls, name, rank, size, *, timeout=0):
+        """This process's end of a group of at most 256 processes of one machine and one user. Returns when all have come. timeout: seconds
+        to wait for a rank that does nothing; 0: 300."""
+        return cls(_reshard.comm_processes(name, rank, size, timeout))
+
+    @classmethod
+    def threads(cls, count, *, timeout=0):
+        """The ends of a group of threads: a list, one for each."""
+        return [cls(handle) for handle in _reshard.comm_threads(count, timeout)]
+
+    @classmethod
+    def host(cls, transport, *, timeout=0):
+        """A group over an object with `rank`, `size` and these methods, each of which may raise:
+
+        all_gather(bytes) -> list of bytes, of all ranks in order, of any sizes
+        submit_send(to, memory), submit_recv(from, memory)   memoryviews that stay until run() returns
+        run()   returns when all that was submitted is done
+        """
+        return cls(_reshard.comm_host(transport, transport.rank, transport.size, timeout))
+
+    @property
+    def rank(self):
+        return self._handle.rank
+
+    @property
+    def size(self):
+        return self._handle.size
+
+    def barrier(self):
+        """Returns when all ranks have called it."""
+        self._handle.barrier()
+
+    def all_gather(self, data):
+        """Every rank's bytes, as a list."""
+        return self._handle.all_gather(bytes(data))
+
+    def redistribute(self, source, target, *, scratch=0, **mapping):
+        """Fills every rank's target from all ranks' source, whatever the two layouts: {key: array, Shard or list of Shards} each, or None.
+        Each element moves once, and not at all where the rank has it. map, rules, config, constants and strict as in reshard.convert:
+        names, shapes and types under which sources come. scratch: bytes of memory beyond the arrays', 0: 16 MiB. Returns how many bytes
+        were kept, sent, received, and moved by all."""
+        map, rest = split_map(mapping)
+        if rest:
+            raise TypeError(f"unknown arguments: {', '.join(rest)}")
+        sources, source_owners = shard_tuples(source or {})
+        targets, target_owners = shard_tuples(target or {}, writable=True)
+        numbers = _reshard.redistribute(self._handle, sources, targets, map, scratch)
+        del source_owners, target_owners
+        return numbers
+
+    def abort(self, reason):
+        """Breaks the group, for a rank that cannot go on. Any thread may."""
+        self._handle.abort(reason)
+
+    def close(self):
+        """Leaves the group."""
+        self._handle.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def __repr__(self):
+        return f"<reshard.Comm: rank {self.rank} of {self.size}>"
+
+
+@dataclass
+class Cell:
+    """An object that each rank has one of: cell `offset` of a grid. A checkpoint has all of them under one key ("rng_state"); who loads
+    asks for the same grid. value is what JSON can hold."""
+
+    value: object = None
+    grid: tuple = (1,)
+    offset: tuple = (0,)
+    replica: int = 0
+
+
+@dataclass
+class Loaded:
+    """What load() found beside the tensors. items: common values; cells: {(key, offset): value}; missing: keys of the checkpoint that no
+    rank asked for, unexpected: keys that this rank asked for in vain, both as far as `strict` says."""
+
+    items: dict = field(default_factory=dict)
+    cells: dict = field(default_factory=dict)
+    missing: list = field(default_factory=list)
+    unexpected: list = field(default_factory=list)
+    warnings: list = field(default_factory=list)
+
+
+def _cells(cells, with_values):
+    return [(key, cell.grid, cell.offset, (cell.replica,), to_json(cell.value) if with_values else "null")
+            for key, cell in (cells or {}).items()]
+
+
+def _copies(comm, tensors):
+    """Which copy each of this rank's whole arrays is: the first rank that has one has the main one, which is saved."""
+    if comm is None:
+        return {}
+    keys = whole_keys(tensors)
+    before = [set(json.loads(text)) for text in comm.all_gather(json.dumps(keys).encode())[: comm.rank]]
+    return {key: sum(key in others for others in before) for key in keys}
+
+
+def save_together(path, state, comm, cells, check, spread, options):
+    """reshard.save of the ranks of a group."""
+    run, rest = split_run(options)
+    tensors, items = flatten(state)
+    tuples, owners = sharded_tuples(tensors, _copies(comm, tensors))
+    values = [(0, key, to_json(value)) for key, value in items.items()]
+    warnings = _reshard.save(comm and comm._handle, path, (tuples, _cells(cells, True), values), convert_options(**rest), not check,
+                             not spread, run)
+    del owners
+    return warnings
+
+
+_OPEN = ("format", "iteration", "follow_links", "lenient", "limits")
+
+
+def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
+    """Fills the arrays of a state, together with the other ranks of comm, whatever the layout on disk; each byte is read once.
+
+    state     {key: array, Shard or list of Shards}; nested dicts and lists too. Arrays are filled where they lie, and cast to their type
+    cells     {key: Cell}: objects that this rank asks for
+    strict    what becomes of keys that the checkpoint lacks: "assume_ok_unexpected" (an error), "log_all", "raise_all", "return_all",
+              "ignore_all", … (Megatron Core's StrictHandling)
+    check     look whether what the ranks ask for is one whole, as saving does
+    exchange  what several ranks ask for is read by one and sent to the others; False: each reads what it wants
+    map, rules, config, constants, strict_map   under which names, shapes and types tensors come; map=[]: recognised names become those of
+              the state
+    format, iteration, follow_links, lenient, limits   as in reshard.open
+    memory, threads, io   as everywhere
+
+    Returns a Loaded.
+    """
+    opened = open_options(**{name: options.pop(name) for name in _OPEN if name in options})
+    mapping = {name: options.pop(name) for name in ("map", "rules", "config", "constants") if name in options}
+    if "strict_map" in options:
+        mapping["strict"] = options.pop("strict_map")
+    tensors, _ = flatten(state)
+    tuples, owners = sharded_tuples(tensors, _copies(comm, tensors) if check else None, writable=True)
+    objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, split_map(mapping)[0], strict,
+                                    not check, not exchange, run_options(**options))
+    del owners
+    loaded = Loaded()
+    for key, _, offset, text in objects:
+        loaded.cells[key, offset] = json.loads(text) if text else None
+    for kind, key, text in values:
+        if kind == 0:
+            loaded.items[key] = json.loads(text)
+        elif kind in (2, 3):
+            (loaded.missing if kind == 2 else loaded.unexpected).append(key)
+        elif kind == 4:
+            loaded.warnings.append(key)
+    return loaded
+
+
+class Saver:
+    """Saves in the background: save() copies the arrays and returns, and the job may change them.
+
+    by       "thread", or "process": the program reshard-saver, which finishes what was begun even if the job crashes
+    depth    saves that may be under way at once, each with memory for its copy; one more waits for the oldest
+    program  where reshard-saver is, if not where it was installed
+
+    Failures of a save are raised by the next wait() or close(). One thread at a time uses a saver.
+    """
+
+    def __init__(self, by="thread", *, depth=1, program=None):
+        kinds = {"thread": 0, "process": 1}
+        if by not in kinds:
+            raise ValueError(f"by is 'thread' or 'process', not {by!r}")
+        self._handle = _reshard.Saver(kinds[by], program, depth)
+
+    def save(self, path, state, **options):
+        """Begins to save a state as reshard.save does, with its options but for resume, part and mappings. Items are what JSON holds.
+        Returns the save's number."""
+        run, rest = split_run(options)
+        tensors, items = flatten(state)
+        tuples, owners = shard_tuples(tensors)
+        number = self._handle.save(tuples, [(key, to_json(value)) for key, value in items.items()], path, convert_options(**rest), run)
+        del owners
+        return number
+
+    def unfinished(self):
+        """How many saves are under way; does not wait."""
+        return self._handle.test()
+
+    def wait(self, number=-1):
+        """Waits for a save and those before it, or for all."""
+        self._handle.wait(number)
+
+    def close(self):
+        """Waits for all; raises the first failure that nobody has heard of."""
+        self._handle.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of Python as the library's options: what is shared by all calls that take them."""
+
+import os
+
+from ._errors import UsageError
+
+
+def given(**options):
+    """Those that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def byte_count(size):
+    """Of 4096, "256MiB", "5GB"."""
+    if isinstance(size, int):
+        return size
+    units = {"": 1, "B": 1, "K": 1024, "KB": 1000, "KIB": 1024, "M": 1024**2, "MB": 1000**2, "MIB": 1024**2, "G": 1024**3, "GB": 1000**3,
+             "GIB": 1024**3, "T": 1024**4, "TB": 1000**4, "TIB": 1024**4}
+    text = str(size).strip()
+    digits = len(text) - len(text.lstrip("0123456789."))
+    try:
+        return int(float(text[:digits]) * units[text[digits:].strip().upper()])
+    except (ValueError, KeyError):
+        raise UsageError(f"no size: {size!r}; such as 4096, '256MiB' or '5GB'") from None
+
+
+class Progress:
+    """How far a call has come, all in bytes; total is 0 where it is not known."""
+
+    __slots__ = ("done", "total", "read", "written", "memory")
+
+    def __init__(self, done, total, read, written, memory):
+        self.done, self.total, self.read, self.written, self.memory = done, total, read, written, memory
+
+    def __repr__(self):
+        return f"reshard.Progress(done={self.done}, total={self.total})"
+
+
+def run_options(*, memory=None, threads=None, io=None, progress=None, comm=None):
+    """How a call runs. memory: bytes for buffers, or "256MiB"; threads; io: "auto", "buffered", "direct" or "mmap"; progress is called with
+    a Progress, and may raise to stop; comm: a Comm, whose ranks make the call together."""
+    return given(memory_bytes=None if memory is None else byte_count(memory), threads=threads, io=io,
+                 progress=None if progress is None else lambda *numbers: progress(Progress(*numbers)),
+                 comm=None if comm is None else getattr(comm, "_handle", comm))
+
+
+_RUN = ("memory", "threads", "io", "progress", "comm")
+
+
+def split_run(options):
+    """(run options, the rest) of the keywords of a call."""
+    run = {name: options.pop(name) for name in _RUN if name in options}
+    return run_options(**run), options
+
+
+def open_options(*, format=None, iteration=None, follow_links=None, lenient=None, skip_unsupported=None, shows_damage=None, limits=None):
+    """How a checkpoint is opened; reshard.open says what each is."""
+    return given(format=format, iteration=iteration, has_iteration=None if iteration is None else True, follow_links=follow_links,
+                 lenient=lenient, skip_unsupported=skip_unsupported, shows_damage=shows_damage, limits=limits)
+
+
+def map_options(map=None, *, rules=None, config=None, constants=None, strict=None):
+    """A mapping as options: a text, a path of one, or a list of these, which run one after the other. None without any of them."""
+    texts = None
+    if map is not None:
+        texts = [_mapping_text(one) for one in (map if isinstance(map, (list, tuple)) else [map])]
+    rules_text = None
+    if isinstance(rules, os.PathLike):
+        rules_text, rules = _mapping_text(rules), None
+    options = given(texts=texts, rules=rules, rules_text=rules_text, config=config, constants=constants, strict=strict)
+    return options or None
+
+
+def _mapping_text(one):
+    if isinstance(one, os.PathLike):
+        with open(one, encoding="utf-8") as file:
+            return (os.fspath(one), file.read())
+    return ("mapping", one)
+
+
+_MAP = ("map", "rules", "config", "constants", "strict")
+
+
+def split_map(options):
+    """(map options or None, the rest)."""
+    return map_options(**{name: options.pop(name) for name in _MAP if name in options}), options
+
+
+def layout_words(layout):
+    """"tp=2,pp=4" of {"tp": 2, "pp": 4}."""
+    return ",".join(f"{name}={value}" for name, value in layout.items()) if isinstance(layout, dict) else layout
+
+
+def convert_options(*, to=None, like=None, layout=None, include=None, exclude=None, dtype=None, options=None, max_shard_bytes=None,
+                    drop_items=None, overwrite=None, resume=None, sync=True, verify=None, checksum=None, wrap=None, strip_prefix=None,
+                    add_prefix=None, renames=None, missing=None, part=None, space_check=True, limits=None, map=None, rules=None,
+                    config=None, constants=None, strict=None):
+    """What is written, and how; reshard.convert says what each is."""
+    dtypes = None
+    if dtype is not None:
+        dtypes = [f"{glob}={name}" for glob, name in dtype.items()] if isinstance(dtype, dict) else [dtype]
+    return given(
+        to=to, like=like, layout=layout_words(layout), include=include, exclude=exclude, dtypes=dtypes,
+        format_options=None if options is None else [f"{name}={_word(value)}" for name, value in options.items()],
+        max_shard_bytes=None if max_shard_bytes in (None, "none") else byte_count(max_shard_bytes),
+        no_shard_limit=True if max_shard_bytes == "none" else None, drop_items=drop_items, overwrite=overwrite, resume=resume,
+        no_sync=None if sync else True, verify=verify, checksum=checksum, wrap=wrap, strip_prefix=strip_prefix, add_prefix=add_prefix,
+        renames=renames, missing=None if missing is None else str(missing), part=None if part is None else part[0],
+        part_count=None if part is None else part[1], no_space_check=None if space_check else True,
+        open=open_options(limits=limits) or None,
+        map=map_options(map, rules=rules, config=config, constants=constants, strict=strict))
+
+
+def _word(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)

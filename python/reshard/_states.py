@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nested state dicts as the library has them: tensors by key, and items."""
+
+import array as _array
+from collections.abc import Mapping
+
+from ._arrays import Array
+from ._shards import Pieces, Shard
+
+
+def is_array(value):
+    """Whether it is a tensor of a state: an Array, a Shard, an array of numpy or torch, a memoryview, an array.array."""
+    if isinstance(value, (Array, Shard, memoryview, _array.array)) or hasattr(value, "data_ptr"):
+        return True
+    return hasattr(value, "__array_interface__") and hasattr(value, "__setitem__")  # numpy's scalars have no places
+
+
+def _is_shards(value):
+    if isinstance(value, Pieces):
+        return True
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, Shard) for one in value)
+
+
+def _holds_arrays(value):
+    if is_array(value) or _is_shards(value):
+        return True
+    members = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return any(_holds_arrays(member) for member in members)
+
+
+def flatten(state):
+    """({key: array}, {key: item}) of nested dicts and lists. Keys are joined with '.', positions and integer keys in decimal. What has no
+    arrays in it is one item."""
+    tensors, items = {}, {}
+
+    def visit(value, key):
+        if is_array(value) or _is_shards(value):
+            tensors[key] = value
+        elif key is not None and not _holds_arrays(value):
+            items[key] = _plain(value)
+        else:
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for name, member in pairs:
+                visit(member, str(name) if key is None else f"{key}.{name}")
+
+    if not isinstance(state, Mapping):
+        raise TypeError("a state is a mapping")
+    visit(state, None)
+    return tensors, items
+
+
+def _plain(value):
+    """Scalars of numpy as Python's, mappings as dicts."""
+    if isinstance(value, Mapping):
+        return {name: _plain(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    if isinstance(value, tuple):
+        return tuple(_plain(member) for member in value)
+    if hasattr(value, "item") and hasattr(value, "__array_interface__"):
+        return value.item()
+    return value

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of items that Python has no type for, and items as JSON."""
+
+import json as _json
+import math
+
+
+class Object:
+    """An object of some class, which is never made: its class's name, and what it holds as JSON text."""
+
+    __slots__ = ("class_name", "json")
+
+    def __init__(self, class_name, json):
+        self.class_name = class_name
+        self.json = json
+
+    @property
+    def members(self):
+        """What it holds, with JSON's types."""
+        return _json.loads(self.json)
+
+    def __eq__(self, other):
+        return isinstance(other, Object) and (self.class_name, self.json) == (other.class_name, other.json)
+
+    def __hash__(self):
+        return hash((self.class_name, self.json))
+
+    def __repr__(self):
+        return f"reshard.Object({self.class_name!r}, {self.json[:60]!r}{'…' if len(self.json) > 60 else ''})"
+
+
+def _plain(value):
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(member) for member in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(member) for key, member in value.items()}
+    raise TypeError(f"such an item is None, a bool, an int, a float, a str, a list or a dict with str keys, not {value!r}")
+
+
+def to_json(value):
+    """As JSON text, in the spelling of docs/items.md."""
+    return _json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State dicts of torch, with DTensors, and process groups of torch.distributed. `import reshard` alone does not need torch.
+
+    import reshard.torch
+
+    weights = reshard.torch.read("iter_0001000")                            # any format, as a flat dict of tensors
+    reshard.torch.save("checkpoint", model.state_dict(), to="torch-dcp")    # all ranks together, if torch.distributed is there
+    reshard.torch.load("iter_0001000", model.state_dict(), map=[])          # in place, whatever the layout on disk
+"""
+
+import ctypes
+import warnings
+from collections.abc import Mapping
+
+import torch
+import torch.distributed
+
+from . import Checkpoint, Comm, Shard, UsageError
+from . import load as _load
+from . import open as _open
+from . import save as _save
+from ._shards import Pieces
+from ._states import is_array
+
+
+# ---- reading ----
+
+def read(source, keys=None, *, device=None, dtype=None, nested=False, opening=None, **run):
+    """{key: tensor} of a checkpoint of any format: of some keys, or all, read in one run.
+
+    device  where the tensors go; None: the host
+    dtype   "bf16", torch.bfloat16, …: a cast of all
+    nested  the state dict as it was saved, dicts in dicts and lists as dicts of positions, with items in their places
+
+    opening: options of reshard.open, as a dict. memory, threads, io, progress as everywhere.
+    """
+    checkpoint = source if isinstance(source, Checkpoint) else _open(source, **(opening or {}))
+    try:
+        arrays = checkpoint.read(keys, dtype=dtype, **run)
+        tensors = {key: array.torch() if device is None else array.torch().to(device) for key, array in arrays.items()}
+        return _nest(checkpoint, tensors, keys is None) if nested else tensors
+    finally:
+        if checkpoint is not source:
+            checkpoint.close()
+
+
+def _nest(checkpoint, tensors, with_items):
+    whole = {}
+    places = [(checkpoint.tensors[key].path, tensor) for key, tensor in tensors.items()]
+    if with_items:
+        places += [(checkpoint.items.path(key), checkpoint.items[key]) for key in checkpoint.items]
+    for path, value in places:
+        place = whole
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = value
+    return whole
+
+
+# ---- pieces ----
+
+def shards(state_dict):
+    """The same nested state dict with a Shard in place of each DTensor and ShardedTensor: the piece that this rank has, by its place in the
+    whole, and which copy it is. A plain tensor is detached: a copy that each rank has."""
+    if isinstance(state_dict, Mapping):
+        return {key: shards(value) for key, value in state_dict.items()}
+    if isinstance(state_dict, (list, tuple)):
+        members = [shards(value) for value in state_dict]
+        return type(state_dict)(members) if type(state_dict) in (list, tuple) else members
+    if isinstance(state_dict, Shard) or not is_array(state_dict):
+        return state_dict
+    if hasattr(state_dict, "placements") and hasattr(state_dict, "to_local"):
+        return _dtensor_shards(state_dict)
+    if hasattr(state_dict, "local_shards"):
+        return Pieces(Shard(piece.tensor.detach(), tuple(state_dict.size()), tuple(piece.metadata.shard_offsets))
+                      for piece in state_dict.local_shards())
+    return state_dict.detach() if isinstance(state_dict, torch.Tensor) else state_dict
+
+
+def _dtensor_shards(tensor):
+    mesh, placements = tensor.device_mesh, tensor.placements
+    if any(placement.is_partial() for placement in placements):
+        raise UsageError("a DTensor whose values are partial sums has no values of its own: redistribute it first")
+    coordinate = mesh.get_coordinate()
+    local = tensor.detach().to_local()
+    if coordinate is None or (local.numel() == 0 and tensor.numel() != 0):
+        return Pieces()  # other ranks have all of it
+    chunks = tensor.__create_chunk_list__()
+    if len(chunks) != 1 or tuple(chunks[0].sizes) != tuple(local.shape):
+        raise UsageError(f"a DTensor with the placements {placements} is not one box of the whole")
+    replica = tuple(at for at, placement in zip(coordinate, placements) if placement.is_replicate())
+    return Shard(local, tuple(tensor.shape), tuple(chunks[0].offsets), replica=replica or (0,))
+
+
+def _on_host(state, copies):
+    """The same state with memory of the host in place of tensors on devices; adds (device's, host's) to copies for each."""
+    if isinstance(state, Mapping):
+        return {key: _on_host(value, copies) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(_on_host(value, copies) for value in state)
+    if isinstance(state, Shard):
+        state.data = _on_host(state.data, copies)
+    elif isinstance(state, torch.Tensor) and state.device.type not in ("cpu", "meta"):
+        copies.append((state, torch.empty(state.shape, dtype=state.dtype, pin_memory=state.device.type == "cuda")))
+        return copies[-1][1]
+    return state
+
+
+# ---- saving and loading ----
+
+def _group_is_there(group):
+    return torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size(group) > 1
+
+
+def save(path, state_dict, *, group=None, **options):
+    """Saves a state dict in any format: reshard.save with its options (to is needed), for DTensors and tensors on devices too. Where
+    torch.distributed is there, all ranks of the group call it, and write one checkpoint together. The group needs a backend for the host's
+    memory, such as gloo."""
+    copies = []
+    state = _on_host(shards(state_dict), copies)
+    for device, host in copies:
+        host.copy_(device)
+    if not _group_is_there(group):
+        return _save(path, state, **options)
+    with comm(group) as ranks:
+        return _save(path, state, comm=ranks, **options)
+
+
+def load(path, state_dict, *, group=None, **options):
+    """Fills the tensors of a state dict where they lie, DTensors and those on devices too, from a checkpoint of any format and layout:
+    reshard.load with its options. All ranks of the group call it; each byte is read once. map=[]: recognised names (Hugging Face,
+    Megatron, Paddle) become those of the state dict. Returns a reshard.Loaded."""
+    is_group = _group_is_there(group)
+    ranks = comm(group) if is_group else None
+    try:
+        copies = []
+        state = _on_host(shards(state_dict), copies)
+        loaded = _load(path, state, comm=ranks, **options)
+        with torch.no_grad():
+            for device, host in copies:
+                device.copy_(host)
+        return loaded
+    finally:
+        if ranks is not None:
+            ranks.close()
+
+
+# ---- groups ----
+
+class _Transport:
+    """What Comm.host needs, over torch.distributed."""
+
+    def __init__(self, group):
+        self.group = group
+        self.rank = torch.distributed.get_rank(group)
+        self.size = torch.distributed.get_world_size(group)
+        self._works = []
+        self._sent, self._received = {}, {}  # messages with each rank so far: their tags
+
+    def all_gather(self, data):
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        torch.distributed.all_gather(sizes, torch.tensor([len(data)], dtype=torch.int64), group=self.group)
+        longest = max(int(size) for size in sizes)
+        if longest == 0:
+            return [b""] * self.size
+        own = torch.zeros(longest, dtype=torch.uint8)
+        if data:
+            own[: len(data)] = _bytes_tensor(data)
+        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        torch.distributed.all_gather(parts, own, group=self.group)
+        return [_bytes_of(part[: int(size)]) for part, size in zip(parts, sizes)]
+
+    def submit_send(self, to, memory):
+        if memory.nbytes:
+            tag = _next(self._sent, to)
+            self._works.append(torch.distributed.isend(_bytes_tensor(memory), dst=self._global(to), group=self.group, tag=tag))
+
+    def submit_recv(self, from_, memory):
+        if memory.nbytes:
+            tag = _next(self._received, from_)
+            self._works.append(torch.distributed.irecv(_bytes_tensor(memory), src=self._global(from_), group=self.group, tag=tag))
+
+    def run(self):
+        works, self._works = self._works, []
+        for work in works:
+            work.wait()
+
+    def _global(self, rank):
+        return rank if self.group is None else torch.distributed.get_global_rank(self.group, rank)
+
+
+def _bytes_of(tensor):
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel())  # without numpy
+
+
+def _bytes_tensor(memory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nobody writes to what is only sent
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _next(counts, rank):
+    counts[rank] = counts.get(rank, 0) + 1
+    return counts[rank]
+
+
+def comm(group=None, *, timeout=0):
+    """A reshard.Comm over a process group (None: the default one), whose backend moves the host's memory: gloo, or "cpu:gloo,cuda:nccl"."""
+    return Comm.host(_Transport(group), timeout=timeout)

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The package for Python with torch and numpy: arrays without a copy, every type, state dicts there and back, and ranks of
+torch.distributed with DTensors, whose checkpoints torch loads and whose checkpoints of torch it loads. Prints TAP.
+
+usage: python_torch.py --package DIR --bin PATH
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+
+import numpy
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+
+TYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+         torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz,
+         torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.uint16, torch.uint32, torch.uint64]
+
+
+def same(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+def of_every_type():
+    generator = torch.Generator().manual_seed(3)
+    bits = torch.randint(0, 256, (5 * 6 * 16,), dtype=torch.uint8, generator=generator)
+    tensors = {}
+    for dtype in TYPES:
+        raw = bits[: 30 * dtype.itemsize].clone()
+        tensors[str(dtype)] = (raw & 1 if dtype == torch.bool else raw).view(dtype).reshape(5, 6)
+    return tensors
+
+
+def every_type(work):
+    """Tensors of every type come back bit by bit: torch, DLPack and numpy see the same memory"""
+    tensors = of_every_type()
+    reshard.save(work / "all", tensors, to="torch-dcp")
+    with reshard.open(work / "all") as checkpoint:
+        for key, expected in tensors.items():
+            array = checkpoint.tensors[key].read()
+            assert same(array.torch(), expected), key
+            assert array.torch().data_ptr() == array.address
+            if not key.endswith(("uint16", "uint32", "uint64")) and "float8" not in key:
+                lent = torch.from_dlpack(array)
+                assert same(lent, expected) and lent.data_ptr() == array.address, key
+            if "float8" not in key and key != "torch.bfloat16":
+                assert numpy.array_equal(array.numpy().view("u1"), expected.numpy().view("u1")), key
+                assert numpy.asarray(array).ctypes.data == array.address
+    found = reshard.torch.read(work / "all")
+    assert all(same(found[key], expected) for key, expected in tensors.items())
+    dcp.load(loaded := {key: torch.zeros_like(tensor) for key, tensor in tensors.items()}, checkpoint_id=work / "all")
+    assert all(same(loaded[key], expected) for key, expected in tensors.items())
+    try:
+        import ml_dtypes
+    except ImportError:
+        return "without ml_dtypes"
+    with reshard.open(work / "all") as checkpoint:
+        seen = checkpoint.tensors["torch.bfloat16"].numpy()
+        assert seen.dtype == ml_dtypes.bfloat16
+        reshard.save(work / "ml", {"w": seen}, to="safetensors")
+    with reshard.open(work / "ml") as checkpoint:
+        assert checkpoint.tensors["w"].dtype == "BF16" and same(checkpoint.tensors["w"].torch(), tensors["torch.bfloat16"])
+
+
+def arrays_of_others(work):
+    """Arrays of numpy and torch are taken as they lie: transposed, in steps, of the other byte order, read-only, negative strides"""
+    base = numpy.arange(48, dtype="f4").reshape(6, 8)
+    state = {"t": base.T, "step": base[::2, ::3], "torch": torch.arange(48.).reshape(6, 8)[1::2].t(), "scalar": numpy.float32(3), "zero":
+             torch.zeros(0, 3), "one": torch.tensor(5), "parameter": torch.nn.Parameter(torch.ones(2))}
+    reshard.save(work / "s", state, to="torch-dcp")
+    with reshard.open(work / "s") as checkpoint:
+        for key in ("t", "step"):
+            assert numpy.array_equal(checkpoint.tensors[key].numpy(), state[key]), key
+        assert torch.equal(checkpoint.tensors["torch"].torch(), state["torch"]) and checkpoint.items["scalar"] == 3.0
+        assert checkpoint.tensors["one"].torch() == 5 and checkpoint.tensors["zero"].shape == (0, 3)
+        assert numpy.array_equal(numpy.asarray(checkpoint.tensors["t"]), base.T)
+        out = numpy.zeros((12, 8), "f8")
+        checkpoint.tensors["t"].read(out=out.T[:, ::2])
+        assert numpy.array_equal(out[::2], base) and not out[1::2].any()
+        strided = torch.zeros(8, 12, dtype=torch.bfloat16)[:, ::2]
+        checkpoint.load_into({"t": strided})
+        assert torch.equal(strided.float(), torch.tensor(base.T.copy()))
+        fixed = numpy.zeros((8, 6), "f4")
+        fixed.flags.writeable = False
+        for wrong in (base.astype(">f4"), base[::-1], numpy.array(["a"])):
+            try:
+                reshard.save(work / "x", {"w": wrong}, to="torch-dcp")
+                raise AssertionError(f"{wrong.dtype} was taken")
+            except reshard.UsageError:
+                pass
+        for wrong in (fixed, torch.zeros(8, 6).to_sparse(), torch.zeros(8, 6, device="meta")):
+            try:
+                checkpoint.tensors["t"].read(out=wrong)
+                raise AssertionError(f"{type(wrong)} was filled")
+            except (reshard.UsageError, BufferError):
+                pass
+
+
+def nested_states(work):
+    """A state dict of torch as it was saved: nested, with items in their places; and torch loads what is written"""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 7, "list": [torch.ones(2), {"a": "b"}]}
+    torch.save(whole, work / "own.pt")
+    found = reshard.torch.read(work / "own.pt", nested=True)
+    assert found["step"] == 7 and same(found["model"]["0.weight"], whole["model"]["0.weight"])
+    assert same(found["optimizer"]["state"][1]["exp_avg"], whole["optimizer"]["state"][1]["exp_avg"])
+    assert same(found["list"][0], whole["list"][0])
+    reshard.torch.save(work / "ours.pt", whole["model"], to="torch")
+    again = torch.load(work / "ours.pt", weights_only=True)
+    assert set(again) == set(whole["model"]) and all(same(again[key], value) for key, value in whole["model"].items())
+    empty = {key: torch.zeros_like(value) for key, value in whole["model"].items()}
+    loaded = reshard.torch.load(work / "ours.pt", empty)
+    assert all(same(empty[key], value) for key, value in whole["model"].items()) and not loaded.unexpected
+
+
+def placed(mesh, whole, *placements):
+    return distribute_tensor(whole, mesh, list(placements))
+
+
+def run_rank(rank, size, work):
+    dist.init_process_group("gloo", init_method=f"file://{work}/meet", rank=rank, world_size=size)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    w = torch.arange(77.).reshape(7, 11)
+    before = {"net": {"a": placed(mesh, w, Replicate(), Shard(0)), "b": placed(mesh, w * 2, Shard(0), Shard(1)),
+                      "c": placed(mesh, w[:1] * 3, Shard(0), Shard(0)), "plain": torch.full((3,), 7.)}, "step": 4}
+    for to in ("torch-dcp", "torch_dist", "hf"):
+        reshard.torch.save(work / to, before, to=to)
+        after = {"net": {"a": placed(mesh, torch.zeros(7, 11), Shard(1), Shard(0)),
+                         "b": placed(mesh, torch.zeros(7, 11), Replicate(), Replicate()), "c": torch.zeros(1, 11, dtype=torch.bfloat16), "plain": torch.zeros(3)}}
+        loaded = reshard.torch.load(work / to, after)
+        assert torch.equal(after["net"]["a"].full_tensor(), w) and torch.equal(after["net"]["b"].to_local(), w * 2), to
+        assert torch.equal(after["net"]["c"].float(), w[:1] * 3) and torch.equal(after["net"]["plain"], torch.full((3,), 7.)), to
+        assert loaded.items.get("step", 4) == 4
+    # torch loads it under another layout, and reshard what torch saves.
+    state = {"net.a": placed(mesh, torch.zeros(7, 11), Shard(0), Replicate()), "net.b": torch.zeros(7, 11)}
+    dcp.load(state, checkpoint_id=work / "torch-dcp")
+    assert torch.equal(state["net.a"].full_tensor(), w) and torch.equal(state["net.b"], w * 2)
+    dcp.save({"net": before["net"]}, checkpoint_id=work / "of_torch")
+    after = {"net": {"a": placed(mesh, torch.zeros(7, 11), Shard(0), Shard(0)),
+                     "c": placed(mesh, torch.zeros(1, 11), Replicate(), Shard(1))}}
+    reshard.torch.load(work / "of_torch", after)
+    assert torch.equal(after["net"]["a"].full_tensor(), w) and torch.equal(after["net"]["c"].full_tensor(), w[:1] * 3)
+    # A failure of one rank is one of all.
+    try:
+        reshard.torch.load(work / "of_torch", {"net": {"a": torch.zeros(7, 11), **({"nope": torch.zeros(1)} if rank == 2 else {})}})
+        raise AssertionError("nothing was said")
+    except reshard.Error as error:
+        assert "nope" in str(error) and "rank 2" in str(error), error
+    # Partial sums have no values.
+    if hasattr(DTensor, "from_local"):
+        from torch.distributed.tensor import Partial
+        try:
+            reshard.torch.shards({"p": DTensor.from_local(torch.ones(2), mesh, [Partial(), Replicate()])})
+            raise AssertionError("partial sums were taken")
+        except reshard.UsageError:
+            pass
+    # A group that is a part of the job.
+    pair = dist.new_group([1, 3])
+    if rank in (1, 3):
+        with reshard.torch.comm(pair) as comm:
+            target = {"x": torch.zeros(2, 5)}
+            comm.redistribute({"x": reshard.Shard(torch.full((1, 5), float(rank)), (2, 5), (comm.rank, 0))}, target)
+            assert target["x"][:, 0].tolist() == [1, 3] and comm.size == 2
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def ranks_of_torch(work):
+    """Four ranks of torch.distributed: DTensors of a mesh of two axes are saved together in three formats and loaded under others"""
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=guarded, args=(rank, 4, work)) for rank in range(4)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(180)
+        if rank.is_alive():
+            rank.kill()
+    assert [rank.exitcode for rank in ranks] == [0] * 4, (work / "said").read_text() if (work / "said").exists() else "a rank was late"
+    listed = json.loads(subprocess.run([BINARY, "ls", "--json", work / "torch-dcp"], check=True, capture_output=True).stdout)
+    assert {tensor["key"] for tensor in listed["tensors"]} == {"net.a", "net.b", "net.c", "net.plain"}
+
+
+def guarded(rank, size, work):
+    try:
+        run_rank(rank, size, work)
+    except BaseException:
+        with open(work / "said", "a", encoding="utf-8") as file:
+            file.write(f"rank {rank}: {traceback.format_exc()}\n")
+        os._exit(1)
+
+
+def main():
+    global reshard, BINARY
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--package", required=True)
+    parser.add_argument("--bin", required=True)
+    args = parser.parse_args()
+    BINARY = args.bin
+    if not list(pathlib.Path(args.package, "reshard").glob("_reshard*.so")):
+        print("1..0 # SKIP the package was not built: it needs the headers of Python 3.11 or later (python3-dev)")
+        return 1 if os.environ.get("RESHARD_TEST_REQUIRED") else 0
+    warnings.simplefilter("ignore")
+    sys.path.insert(0, args.package)
+    import reshard
+    assert "torch" not in vars(reshard), "import reshard has imported torch"
+    import reshard.torch
+    tests = [ranks_of_torch, every_type, arrays_of_others, nested_states]
+    print(f"1..{len(tests)}")
+    failed = 0
+    for number, function in enumerate(tests, 1):
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                text = function(pathlib.Path(work))
+                print(f"ok {number} - {function.__doc__}" + (f"\n# {text}" if text else ""), flush=True)
+            except Exception:
+                failed += 1
+                print(f"not ok {number} - {function.__doc__}")
+                print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="", flush=True)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

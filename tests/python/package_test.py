@@ -1,0 +1,718 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The package for Python, with nothing but Python: over every fixture against its digests and the command, and call by call. Prints TAP.
+
+usage: package_test.py --bin PATH --fixtures DIR --package DIR
+"""
+import argparse
+import array
+import concurrent.futures
+import ctypes
+import gc
+import hashlib
+import inspect
+import json
+import math
+import multiprocessing
+import os
+import pathlib
+import re
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
+import small_models
+
+TESTS = []
+
+
+def test(function):
+    """Its docstring's first line is its name."""
+    TESTS.append((inspect.getdoc(function).split("\n", 1)[0], function))
+    return function
+
+
+def raises(kind, call, *words):
+    """The exception, whose text and notes have the words."""
+    try:
+        call()
+    except kind as error:
+        said = str(error) + "\n" + "\n".join(getattr(error, "__notes__", []))
+        for word in words:
+            assert word in said, f"'{word}' is not said: {said}"
+        return error
+    raise AssertionError(f"no {kind.__name__} was raised")
+
+
+def floats(*values):
+    return array.array("f", values)
+
+
+def matrix(rows, columns, start=0):
+    """A float array as a two-dimensional memoryview."""
+    values = floats(*range(start, start + rows * columns))
+    return memoryview(values).cast("B").cast("f", (rows, columns))
+
+
+def small_state():
+    return {"model": {"w": matrix(4, 6), "b": floats(1.5, -2, 3), "ids": array.array("q", [7, -8])}, "step": 12,
+            "args": {"lr": 0.25, "name": "é"}}
+
+
+def saved(work, to="torch-dcp", name="saved", **options):
+    path = work / name
+    reshard.save(path, small_state(), to=to, **options)
+    return path
+
+
+# ---- fixtures ----
+
+def cases():
+    for manifest in sorted(FIXTURES.glob("*/*/manifest.json")):
+        yield manifest.parent, json.loads(manifest.read_text())
+
+
+def command(*words):
+    return subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, errors="surrogateescape")
+
+
+@test
+def every_fixture_reads(work):
+    """Keys, types, shapes and values of every fixture are those of the command, and of the fixture's digests"""
+    read = compared = 0
+    for folder, case in cases():
+        path = folder / case["path"]
+        said = command("hash", "--json", path)
+        if said.returncode:
+            continue
+        expected = {(t["key"], t["dtype"], tuple(t["shape"])): t["hash"] for t in json.loads(said.stdout)["tensors"]}
+        with reshard.open(path) as checkpoint:
+            arrays = checkpoint.read()
+            found = {(key, checkpoint.tensors[key].dtype, checkpoint.tensors[key].shape): hashlib.sha256(array.raw).hexdigest()
+                     for key, array in arrays.items()}
+            assert found.items() <= expected.items() and {key for key, *_ in found} == {key for key, *_ in expected}, case["case"]
+            for key, tensor in case["tensors"].items():
+                if key in arrays and "sha256" in tensor and (key, tensor["dtype"], tuple(tensor["shape"])) in found:
+                    compared += found[key, tensor["dtype"], tuple(tensor["shape"])] == tensor["sha256"]
+        read += 1
+    assert read > 150 and compared > 3000, f"{read} read, {compared} tensors have the digest that their framework gave them"
+    return f"{read} checkpoints, {compared} tensors"
+
+
+@test
+def every_item_reads(work):
+    """Items of every fixture are those of the command, and values of plain types are Python's own"""
+    seen = plain = deep = 0
+    for folder, case in cases():
+        path = folder / case["path"]
+        said = command("ls", "--items", "--json", path)
+        if said.returncode or "bad" in case["case"]:
+            continue
+        with reshard.open(path, skip_unsupported=True) as checkpoint:
+            assert set(checkpoint.items) == {item["key"] for item in json.loads(said.stdout)["items"] if "in" not in item}, case["case"]
+            for key in checkpoint.items:
+                try:
+                    value = checkpoint.items[key]
+                except RecursionError:
+                    deep += 1
+                    continue
+                try:
+                    text = checkpoint.items.json(key)
+                except reshard.LimitError as error:
+                    assert "limits={'shown_bytes':" in error.hint, error.hint
+                    continue
+                seen += 1
+                try:
+                    same = json.loads(json.dumps(value, allow_nan=False))
+                except (TypeError, ValueError):
+                    continue
+                if checkpoint.items.kind(key) != "file" and not isinstance(value, float) and not re.search('__|"-?inf"|"nan"', text):
+                    assert same == json.loads(text), (case["case"], key)
+                    plain += 1
+    assert seen > 1500 and plain > 800 and deep < 4, f"{seen} items, {plain} compared, {deep} too deep for Python"
+    return f"{seen} items, {plain} compared by value"
+
+
+@test
+def every_bad_fixture_raises(work):
+    """What the command refuses raises the exception of that status, and nothing else"""
+    kinds = {1: (reshard.DiffersError,), 3: (reshard.StorageError, reshard.OutOfMemoryError), 4: (reshard.FormatError,),
+             5: (reshard.UnsupportedError,), 6: (reshard.LimitError,), 2: (reshard.UsageError,)}
+    count = 0
+    for folder, case in cases():
+        path = folder / case["path"]
+        status = command("hash", path).returncode
+        if status == 0:
+            continue
+        count += 1
+        try:
+            with reshard.open(path) as checkpoint:
+                checkpoint.read()
+                reshard.hash(checkpoint)
+        except reshard.Error as error:
+            assert isinstance(error, kinds[status]), f"{case['case']}: {type(error).__name__} for {status}"
+            assert str(error) and error.code in (status, 7), case["case"]
+        else:
+            raise AssertionError(f"{case['case']} was read")
+    assert count > 80, count
+    return f"{count} cases"
+
+
+# ---- arrays and reading ----
+
+@test
+def arrays(work):
+    """Arrays: buffer protocol, DLPack, shape, bytes, types without a name in the buffer protocol"""
+    a = reshard.Array("F32", (2, 3))
+    view = memoryview(a)
+    assert (view.shape, view.strides, view.format, view.nbytes, view.readonly) == ((2, 3), (12, 4), "f", 24, False)
+    view[1, 2] = 5.5
+    assert memoryview(a).tolist()[1][2] == 5.5 and struct.unpack("<6f", bytes(a.raw))[5] == 5.5
+    assert len(a) == 2 and a.nbytes == 24 and a.address % 64 == 0 and a.dtype == "F32" and a.shape == (2, 3)
+    assert a.__dlpack_device__() == (1, 0)
+    capsule = a.__dlpack__()
+    assert "dltensor" in repr(capsule)
+    del capsule
+    b = reshard.Array("bfloat16", (4,))
+    raises(BufferError, lambda: memoryview(b), "Array.raw")
+    assert len(bytes(b.raw)) == 8
+    raw = b.raw
+    del b
+    gc.collect()
+    memoryview(raw)[0] = 1  # keeps the memory
+    number = memoryview(reshard.Array("I64", ()))
+    number[()] = -9
+    assert (number.shape, number.tolist()) == ((), -9)
+    assert reshard.Array("F32", (0, 5)).nbytes == 0
+    raises(ValueError, lambda: reshard.Array("F32", (2**40, 2**40)))
+    raises(ValueError, lambda: reshard.Array("F32", (-1,)))
+    raises(reshard.UsageError, lambda: reshard.Array("F33", (1,)), "F33")
+    raises(ValueError, lambda: reshard.Array("F32", (1,) * 65), "64")
+    raises(TypeError, lambda: len(reshard.Array("F32", ())))
+
+
+@test
+def dlpack(work):
+    """The DLPack capsule has the memory, the type and the shape, and keeps the array"""
+    class Tensor(ctypes.Structure):
+        _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32), ("number", ctypes.c_int32), ("rank", ctypes.c_int32),
+                    ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                    ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64)]
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    kinds = {"F32": (2, 32), "BF16": (4, 16), "BOOL": (6, 8), "U8": (1, 8), "I64": (0, 64), "C64": (5, 64), "F8_E4M3": (10, 8),
+             "F8_E5M2": (12, 8)}
+    for dtype, (code, bits) in kinds.items():
+        a = reshard.Array(dtype, (3, 2))
+        address = a.address
+        capsule = a.__dlpack__()
+        del a
+        gc.collect()
+        seen = Tensor.from_address(pointer_of(capsule, b"dltensor"))
+        assert (seen.data, seen.device, seen.rank, seen.code, seen.bits, seen.lanes) == (address, 1, 2, code, bits, 1), dtype
+        assert list(seen.shape[:2]) == [3, 2] and not seen.strides
+
+
+@test
+def boxes(work):
+    """Boxes of tensors: slices, ints, negative ones, '...', empty ones; what is no box"""
+    with reshard.open(saved(work)) as checkpoint:
+        w = checkpoint.tensors["model.w"]
+        whole = [[float(row * 6 + column) for column in range(6)] for row in range(4)]
+        assert (w.key, w.dtype, w.shape, w.nbytes) == ("model.w", "F32", (4, 6), 96)
+        assert memoryview(w.read()).tolist() == whole == memoryview(w[...]).tolist() == memoryview(w[:]).tolist()
+        assert memoryview(w[1:3, 2:]).tolist() == [row[2:] for row in whole[1:3]]
+        assert memoryview(w[-1]).tolist() == whole[3] and memoryview(w[..., 0]).tolist() == [row[0] for row in whole]
+        assert w[2, 5].shape == () and memoryview(w[2, 5])[()] == 17
+        assert w[3:1].shape == (0, 6) and w[9:].shape == (0, 6)
+        assert memoryview(w.read((1, 1), (2, 2), dtype="F64")).tolist() == [[7, 8], [13, 14]]
+        for index in ((4,), (0, 6), (0, 0, 0), (..., ...), (slice(0, 4, 2),), (-5,)):
+            raises(IndexError, lambda: w[index])
+        raises(TypeError, lambda: w["a"])
+        raises(reshard.UsageError, lambda: w.read((0, 0), (5, 6)), "model.w")
+        raises(KeyError, lambda: checkpoint.tensors["nope"])
+
+
+@test
+def memory_of_others(work):
+    """Into memory of others: strided, cast, of the wrong shape or type, read-only"""
+    with reshard.open(saved(work)) as checkpoint:
+        w = checkpoint.tensors["model.w"]
+        own = bytearray(4 * 6 * 8)
+        wide = memoryview(own).cast("d", (4, 6))
+        assert w.read(out=wide) is wide and wide[3, 5] == 23
+        flat = memoryview(bytearray(4 * 12)).cast("f")
+        checkpoint.tensors["model.b"].read(out=flat[::4])
+        assert flat.tolist() == [1.5, 0, 0, 0, -2, 0, 0, 0, 3, 0, 0, 0]
+        raises(reshard.UsageError, lambda: w.read(out=flat), "model.w", "[4, 6]", "[12]")
+        raises(reshard.UsageError, lambda: w.read(dtype="F16", out=wide), "F64")
+        raises(BufferError, lambda: w.read(out=memoryview(bytes(96)).cast("f", (4, 6))))
+        raises(reshard.UsageError, lambda: checkpoint.tensors["model.b"].read(out=flat[8::-4]), "negative")
+        raises(TypeError, lambda: w.read(out=[1]), "list")
+        into = {"model.w": wide, "model.ids": memoryview(bytearray(4)).cast("h")}
+        for i in range(len(own)):
+            own[i] = 0
+        checkpoint.load_into(into)
+        assert wide[3, 5] == 23 and into["model.ids"].tolist() == [7, -8]
+        raises(reshard.UsageError, lambda: checkpoint.load_into({"nope": floats(1)}), "nope")
+        part = reshard.Shard(matrix(2, 3, 100), (4, 6), (1, 2))
+        checkpoint.load_into({"model.w": part})
+        assert part.data.tolist() == [[8, 9, 10], [14, 15, 16]]
+
+
+@test
+def looking(work):
+    """What a checkpoint tells: facts, files, chunks, paths, warnings, ties, a selection under other names"""
+    with reshard.open(saved(work)) as checkpoint:
+        assert checkpoint.format == "torch-dcp" and checkpoint.facts["ranks"] == "1" and checkpoint.nbytes == 96 + 12 + 16
+        assert set(checkpoint.files) == {".metadata", "__0_0.distcp"} and checkpoint.warnings == []
+        chunk, = checkpoint.tensors["model.w"].chunks
+        assert (chunk.start, chunk.extent, chunk.file, chunk.flat, chunk.writer) == ((0, 0), (4, 6), "__0_0.distcp", None, 0)
+        assert checkpoint.tensors["model.w"].tied_to is None and len(checkpoint.tensors) == 3 and "model.b" in checkpoint.tensors
+        assert list(checkpoint.items) == ["step", "args"] and checkpoint.items["args"] == {"lr": 0.25, "name": "é"}
+        assert checkpoint.items.path("args") == ("args",) and "3 tensors" in repr(checkpoint)
+    with reshard.open(work / "saved").select(include=["net.*"], renames=["s/model/net/"]) as checkpoint:
+        assert set(checkpoint.tensors) == {"net.w", "net.b", "net.ids"} and len(checkpoint.items) == 0
+        assert memoryview(checkpoint.tensors["net.b"].read()).tolist() == [1.5, -2, 3]
+    raises(reshard.UsageError, lambda: checkpoint.tensors["net.w"].read(), "closed")
+    raises(reshard.UsageError, lambda: reshard.open(work / "saved").select(include=["nope*"]), "nope*")
+
+
+@test
+def values(work):
+    """Values of items come back as they were: big integers, floats, bytes, nesting, text that is no UTF-8"""
+    items = {"none": None, "yes": True, "small": -5, "big": 2**100 + 1, "negative": -(2**77), "edge": 2**63 - 1, "under": -(2**63),
+             "over": 2**63, "real": 0.1, "inf": math.inf, "bytes": b"\0\xff", "text": "ä\U0001f600", "list": [1, [2, [3, {"a": None}]]],
+             "empty": {}, "nothing": [], "dict": {"x": {"y": [True, 1.5]}}}
+    reshard.save(work / "v", {"w": floats(1), **items}, to="torch-dcp")
+    with reshard.open(work / "v") as checkpoint:
+        found = dict(checkpoint.items)
+    assert found == items, {key: (found.get(key), value) for key, value in items.items() if found.get(key) != value}
+    assert all(type(found[key]) is type(value) for key, value in items.items())
+    circle = []
+    circle.append(circle)
+    for value, kind in ((object(), TypeError), ({"a": {1, 2, object()}}, TypeError), ({1: 2}, TypeError), (circle, RecursionError)):
+        raises(kind, lambda: reshard.save(work / "w", {"w": floats(1), "item": value}, to="torch-dcp"))
+        assert not (work / "w").exists()
+
+
+# ---- conversions and checks ----
+
+@test
+def conversions(work):
+    """convert: format, layout, types, options, notes, files; what is refused leaves nothing"""
+    source = saved(work)
+    report = reshard.convert(source, work / "hf", to="hf", dtype={"*": "bf16", "*.ids": "i64"}, verify=True, checksum="sha256")
+    assert (report.source_format, report.target_format, report.tensors, report.verified_tensors) == ("torch-dcp", "hf", 3, 3)
+    assert {file.name for file in report.files} >= {"model.safetensors"} and (work / "hf" / "reshard.json").exists()
+    with reshard.open(work / "hf") as checkpoint:
+        assert checkpoint.tensors["model.w"].dtype == "BF16" and checkpoint.tensors["model.ids"].dtype == "I64"
+        assert memoryview(checkpoint.tensors["model.w"].read(dtype="F32")).tolist()[3][5] == 23
+        assert reshard.convert(checkpoint, work / "again.safetensors", to="safetensors", include=["*.b"]).tensors == 1
+    dropped = reshard.plan(source, to="zarr").dropped
+    assert {note.key for note in dropped} == {"step", "args"} and all(note.reason and note.kind == "no-place" for note in dropped)
+    assert not reshard.plan(source, to="torch").notes
+    reshard.convert(source, work / "two", to="torch-dcp", layout="ranks=2", sync=False)
+    assert len([name for name in os.listdir(work / "two") if name.endswith(".distcp")]) == 2
+    sharded = reshard.convert(source, work / "shards", to="hf", max_shard_bytes="50B", strip_prefix="model.", add_prefix="net.",
+                              renames=["s/b$/bias/"])
+    assert len(sharded.files) > 2
+    with reshard.open(work / "shards") as checkpoint:
+        assert set(checkpoint.tensors) == {"net.w", "net.bias", "net.ids"}
+    reshard.convert(source, work / "z", to="zarr", options={"zarr-format": 3})
+    assert (work / "z" / "model.w" / "zarr.json").exists()
+    raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="zarr", options={"nope": True}), "nope")
+    before = set(os.listdir(work))
+    raises(reshard.StorageError, lambda: reshard.convert(source, work / "hf", to="hf"), "overwrite=True")
+    raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="nope"), "nope", "reshard.formats()")
+    raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="hf", include=["zzz"]), "zzz")
+    raises(TypeError, lambda: reshard.convert(source, work / "x", too="hf"), "too")
+    raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="hf", max_shard_bytes="five"), "five")
+    raises(reshard.StorageError, lambda: reshard.convert(work / "gone", work / "x", to="hf"), "gone")
+    assert set(os.listdir(work)) == before
+    assert reshard.convert(source, work / "hf", to="hf", overwrite=True).tensors == 3
+
+
+@test
+def parts(work):
+    """Parts of a conversion, and commit"""
+    source = saved(work)
+    for part in (1, 0):
+        reshard.convert(source, work / "out", to="torch-dcp", layout={"ranks": 2}, part=(part, 2))
+        assert not (work / "out").exists()
+    reshard.commit(source, work / "out", to="torch-dcp", layout={"ranks": 2})
+    assert reshard.diff(source, work / "out")
+    raises(reshard.DiffersError, lambda: reshard.commit(source, work / "none", to="torch-dcp", layout={"ranks": 2}))
+
+
+@test
+def mappings(work):
+    """Mappings: as text, as a file, with constants, in load_into; one that does not fit says where"""
+    source = saved(work)
+    reshard.convert(source, work / "m", to="safetensors", map="model.w^T -> w")
+    with reshard.open(work / "m") as checkpoint:
+        assert checkpoint.tensors["w"].shape == (6, 4)
+    (work / "file.map").write_text("model.w -> w0, w1, axis=0\n")
+    reshard.convert(source, work / "n", to="safetensors", map=[pathlib.Path(work / "file.map"), "w1 -> second"])
+    with reshard.open(work / "n") as checkpoint:
+        assert checkpoint.tensors["second"].shape == (2, 6) and memoryview(checkpoint.tensors["second"].read()).tolist()[0][0] == 12
+    error = raises(reshard.UsageError, lambda: reshard.convert(source, work / "o", to="safetensors", map="model.w ->"))
+    assert error.line == 1 and error.column > 0
+    target = {"turned": memoryview(bytearray(96)).cast("f", (6, 4))}
+    with reshard.open(source) as checkpoint:
+        checkpoint.load_into(target, map="model.w^T -> turned")
+    assert target["turned"][5, 3] == 23
+
+
+@test
+def checks(work):
+    """verify, diff, hash, stats: results, and what a damaged byte makes of them"""
+    source = saved(work)
+    reshard.convert(source, work / "c.safetensors", to="safetensors", checksum="crc32c")
+    good = reshard.verify(work / "c.safetensors", deep=True)
+    assert good and good.coverage["checked_tensors"] == 3 and not good.uncovered
+    reshard.convert(source, work / "p.safetensors", to="safetensors")
+    assert set(reshard.verify(work / "p.safetensors").uncovered) == {"model.w", "model.b", "model.ids"}
+    data = bytearray((work / "c.safetensors").read_bytes())
+    data[-1] ^= 64
+    (work / "c.safetensors").write_bytes(data)
+    bad = reshard.verify(work / "c.safetensors")
+    assert not bad and any(finding.severity == "failure" for finding in bad.findings), bad
+    differs = reshard.diff(source, work / "c.safetensors", items=False)
+    changed = [found for found in differs.tensors.values() if found.outcome == "values"]
+    assert not differs and len(changed) == 1 and changed[0].changed_elements == 1 and differs.summary["changed_tensors"] == 1
+    assert reshard.diff(source, work / "c.safetensors", items=False, exclude=[changed[0].key])
+    assert reshard.hash(source)["model.w"] == hashlib.sha256(matrix(4, 6)).hexdigest()
+    assert reshard.hash(source, "md5")["model.b"] == hashlib.md5(floats(1.5, -2, 3)).hexdigest()
+    assert list(reshard.hash(source)) == sorted(reshard.hash(source))
+    found = reshard.stats(source, include=["*.b"])["model.b"]
+    assert (found.min, found.max, found.count, sum(found.positive), sum(found.negative)) == (-2, 3, 3, 2, 1)
+    reshard.save(work / "nan", {"w": floats(math.nan)}, to="safetensors")
+    assert reshard.verify(work / "nan") and not reshard.verify(work / "nan", fail_on="nan")
+    raises(reshard.UsageError, lambda: reshard.verify(work / "nan", fail_on="zeros"), "zeros")
+    assert not reshard.verify(work / "nan", against=source)
+    with reshard.open(source) as a:
+        raises(TypeError, lambda: reshard.diff(a, a))
+
+
+@test
+def salvaging(work):
+    """salvage and latest_good"""
+    first, second = saved(work, name="iter_0000001"), saved(work, name="iter_0000002")
+    assert reshard.latest_good(work).endswith("iter_0000002")
+    (second / "__0_0.distcp").write_bytes((second / "__0_0.distcp").read_bytes()[:-2500])
+    assert reshard.latest_good(work).endswith("iter_0000001")
+    result = reshard.salvage(second, work / "rest", to="torch-dcp")
+    assert not result and result.counts["lost_tensors"] + result.counts["lost_items"] > 0 and result.findings
+    first = saved(work, name="plain")
+    whole = reshard.salvage(first, work / "whole")
+    assert whole and whole.counts["proved_tensors"] == 3, whole
+    same = reshard.diff(first, work / "whole")
+    assert same, same.findings
+
+
+@test
+def what_there_is(work):
+    """Formats, types and limits; a limit that is met, and raised"""
+    formats = reshard.formats()
+    assert formats["torch_dist"].reads and formats["torch_dist"].writes and any(word == "tp" for word, _ in formats["torch_dist"].words)
+    assert list(formats) == [made["name"] for made in json.loads(command("formats", "--json").stdout)["formats"]]
+    assert reshard.dtypes()["BF16"] == ("bfloat16", 16) and reshard.dtype_name("torch.float8_e4m3fn") == "F8_E4M3"
+    assert reshard.limits()["tensors"][1] > 1000 and reshard.__version__ == command("--version").stdout.split()[1]
+    source = saved(work)
+    raises(reshard.LimitError, lambda: reshard.open(source, limits={"tensors": 2}), "tensors", "limits=")
+    assert reshard.open(source, limits={"tensors": 100}).format == "torch-dcp"
+    raises(reshard.UsageError, lambda: reshard.open(source, limits={"nope": 2}), "nope")
+
+
+# ---- how calls run ----
+
+@test
+def interrupts(work):
+    """Progress is told; what it raises, and Ctrl-C, stop a call, and leave nothing"""
+    reshard.save(work / "big", {"w": reshard.Array("U8", (64 << 20,)).raw}, to="torch-dcp", sync=False)
+    told = []
+    reshard.convert(work / "big", work / "a", to="safetensors", progress=told.append, sync=False)
+    assert told and told[-1].done == told[-1].total == 64 << 20 and told[0].done == 0
+
+    def stop(progress):
+        raise LookupError("enough")
+    raises(LookupError, lambda: reshard.convert(work / "big", work / "b", to="safetensors", progress=stop), "enough")
+
+    def press(progress):
+        signal.raise_signal(signal.SIGINT)
+    raises(KeyboardInterrupt, lambda: reshard.convert(work / "big", work / "b", to="safetensors", progress=press))
+    timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        for _ in range(200):
+            reshard.hash(work / "big")
+        raise AssertionError("nothing was interrupted")
+    except KeyboardInterrupt:
+        pass
+    assert not (work / "b").exists()
+
+
+@test
+def threads_share(work):
+    """Threads read from one checkpoint at once; what needs it alone says so"""
+    path = saved(work)
+    with reshard.open(path) as checkpoint:
+        expected = bytes(checkpoint.tensors["model.w"].read())
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(lambda _: bytes(checkpoint.tensors["model.w"].read()), range(200))) == {expected}
+        seen = []
+
+        def other(progress):
+            for call in (lambda: reshard.verify(checkpoint), checkpoint.close, lambda: checkpoint.tensors["model.w"].read()):
+                try:
+                    call()
+                except reshard.UsageError as error:
+                    seen.append(str(error))
+        reshard.convert(checkpoint, work / "x", to="hf", progress=other)
+        assert seen and all("another thread" in text for text in seen)
+        assert bytes(checkpoint.tensors["model.w"].read()) == expected
+    raises(reshard.UsageError, lambda: reshard.verify(checkpoint), "closed")
+    checkpoint.close()
+
+
+@test
+def memory_stays(work):
+    """Nothing is leaked: 300 rounds of everything, failures too, take no memory"""
+    path = saved(work)
+    items = {"list": [1, {"a": [2.5, "x"]}], "big": 2**90}
+
+    def round_trip():
+        with reshard.open(path) as checkpoint:
+            checkpoint.read()
+            dict(checkpoint.items)
+            checkpoint.tensors["model.w"].chunks
+            checkpoint.tensors["model.w"][0].__dlpack__()
+            reshard.verify(checkpoint)
+            reshard.stats(checkpoint)
+        with reshard.from_memory({"w": matrix(100, 100), **items}) as memory:
+            reshard.hash(memory)
+        for call in (lambda: reshard.open(work / "nope"), lambda: reshard.convert(path, path, to="hf"), lambda: reshard.plan(path, to="x"),
+                     lambda: reshard.from_memory({"w": floats(1), "o": object()}), lambda: reshard.open(path, limits={"a": -1})):
+            try:
+                call()
+            except Exception:
+                pass
+
+    def used():
+        gc.collect()
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    for _ in range(60):
+        round_trip()
+    before = used()
+    for _ in range(300):
+        round_trip()
+    grown = used() - before
+    assert grown < 3 << 20, f"{grown} bytes more after 300 rounds"
+    return f"{grown} bytes more"
+
+
+# ---- running jobs ----
+
+@test
+def states_in_memory(work):
+    """Arrays in memory as a checkpoint: shards make wholes, holes are named, values are seen as they are"""
+    left, right = matrix(2, 3), matrix(2, 3, 50)
+    state = {"w": [reshard.Shard(left, (2, 6), (0, 0)), reshard.Shard(right, (2, 6), (0, 3))]}
+    with reshard.from_memory(state, name="mine") as checkpoint:
+        assert memoryview(checkpoint.tensors["w"].read()).tolist() == [[0, 1, 2, 50, 51, 52], [3, 4, 5, 53, 54, 55]]
+        left[0, 0] = 99
+        assert memoryview(checkpoint.tensors["w"].read())[0, 0] == 99
+    raises(reshard.FormatError, lambda: reshard.from_memory({"w": state["w"][:1]}), "w")
+    raises(reshard.UsageError, lambda: reshard.Shard(None, (2,), (0,)), "shape")
+    raises(reshard.UsageError, lambda: reshard.from_memory({"w": reshard.Shard(left, (2, 6), (0, 4))}))
+    flat = reshard.Shard(floats(1, 2, 3), (2, 3), (0, 0), shape=(2, 3), flat=(0, 3))
+    rest = reshard.Shard(floats(4, 5, 6), (2, 3), (0, 0), shape=(2, 3), flat=(3, 6))
+    with reshard.from_memory({"w": [flat, rest]}) as checkpoint:
+        assert memoryview(checkpoint.tensors["w"].read()).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def as_rank(comm, path):
+    rank, size = comm.rank, comm.size
+    own = {"w": reshard.Shard(matrix(2, 3, 10 * rank), (2 * size, 3), (2 * rank, 0)), "same": floats(7, 8), "step": 5}
+    if rank:
+        own["late"] = floats(9)  # of a later stage of a pipeline: not every rank has it
+    cells = {"rng": reshard.Cell({"seed": rank}, (size,), (rank,))}
+    reshard.save(path, own, comm=comm, cells=cells, to="torch_dist")
+    columns = reshard.Shard(memoryview(bytearray(4 * 2 * size)).cast("f", (2 * size, 1)), (2 * size, 3), (0, rank % 3))
+    whole, late = floats(0, 0), floats(0)
+    wanted = {"w": columns, "same": whole, **({"late": late} if rank != 1 else {})}
+    loaded = reshard.load(path, wanted, comm=comm, cells={"rng": reshard.Cell(None, (size,), (rank,))})
+    assert columns.data.tolist() == [[10.0 * other + row * 3 + rank % 3] for other in range(size) for row in range(2)]
+    assert late[0] == (9 if rank != 1 else 0)
+    assert whole.tolist() == [7, 8] and loaded.items["step"] == 5 and loaded.cells["rng", (rank,)] == {"seed": rank}, loaded
+    raises(reshard.Error, lambda: reshard.load(path, {"nope": floats(1)}, comm=comm), "nope")
+    found = reshard.load(path, {"nope": floats(1)}, comm=comm, strict="return_all")
+    assert found.unexpected == ["nope"] and "w" in found.missing, found
+    everything = memoryview(bytearray(4 * 6 * size)).cast("f", (2 * size, 3))
+    numbers = comm.redistribute({"w": own["w"]}, {"w": everything})
+    assert everything.tolist() == [[10.0 * other + row * 3 + c for c in range(3)] for other in range(size) for row in range(2)]
+    assert numbers["bytes_kept"] == 24 and numbers["bytes_received"] == 24 * (size - 1)
+    assert comm.all_gather(bytes([rank])) == [bytes([other]) for other in range(size)]
+    comm.barrier()
+    return rank
+
+
+@test
+def ranks_of_threads(work):
+    """Threads as ranks: saving, loading under another layout, cells, items, redistributing; a failure reaches all"""
+    comms = reshard.Comm.threads(3)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda comm: as_rank(comm, work / "t"), comms)) == [0, 1, 2]
+        with reshard.open(work / "t") as checkpoint:
+            assert checkpoint.format == "torch_dist" and checkpoint.tensors["w"].shape == (6, 3)
+
+        def fails(comm):
+            state = {"w": reshard.Shard(matrix(1, 3), (3, 3), (comm.rank if comm.rank < 2 else 0, 0))}
+            return raises(reshard.UsageError, lambda: reshard.save(work / "u", state, comm=comm, to="torch_dist"), "w").code
+        assert list(pool.map(fails, comms)) == [2, 2, 2] and not (work / "u").exists()
+    for comm in comms:
+        comm.close()
+    raises(reshard.UsageError, lambda: comms[0].barrier(), "left")
+
+
+def process_rank(package, name, rank, size, path):
+    sys.path.insert(0, package)
+    global reshard
+    import reshard
+    with reshard.Comm.processes(name, rank, size, timeout=60) as comm:
+        as_rank(comm, path)
+
+
+@test
+def ranks_of_processes(work):
+    """Processes as ranks, over shared memory"""
+    context = multiprocessing.get_context("spawn")
+    name = f"reshard-test-{os.getpid()}"
+    ranks = [context.Process(target=process_rank, args=(PACKAGE, name, rank, 3, work / "p")) for rank in range(3)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(120)
+    assert [rank.exitcode for rank in ranks] == [0, 0, 0], [rank.exitcode for rank in ranks]
+
+
+class Mailbox:
+    """A transport for threads, made of nothing: what Comm.host needs."""
+    def __init__(self, rank, size, shared):
+        self.rank, self.size, self.shared, self.pending = rank, size, shared, []
+
+    def all_gather(self, data):
+        self.shared["parts"][self.rank] = data
+        self.shared["barrier"].wait(60)
+        parts = list(self.shared["parts"])
+        self.shared["barrier"].wait(60)
+        return parts
+
+    def submit_send(self, to, memory):
+        self.shared["boxes"][self.rank, to].append(bytes(memory))
+
+    def submit_recv(self, from_, memory):
+        self.pending.append((from_, memory))
+
+    def run(self):
+        self.shared["barrier"].wait(60)
+        for from_, memory in self.pending:
+            memory[:] = self.shared["boxes"][from_, self.rank].pop(0)
+        self.pending = []
+        self.shared["barrier"].wait(60)
+
+
+@test
+def ranks_of_a_host(work):
+    """A transport written in Python; one that raises says so on every rank"""
+    size = 3
+    shared = {"parts": [b""] * size, "barrier": threading.Barrier(size), "boxes": {(a, b): [] for a in range(size) for b in range(size)}}
+    comms = [reshard.Comm.host(Mailbox(rank, size, shared)) for rank in range(size)]
+    with concurrent.futures.ThreadPoolExecutor(size) as pool:
+        assert list(pool.map(lambda comm: as_rank(comm, work / "h"), comms)) == [0, 1, 2]
+
+    class Broken(Mailbox):
+        def all_gather(self, data):
+            raise RuntimeError("the cable is out")
+    alone = reshard.Comm.host(Broken(0, 1, shared))
+    raises(reshard.StorageError, alone.barrier, "the cable is out")
+    raises(AttributeError, lambda: reshard.Comm.host(object()))
+
+
+@test
+def background(work):
+    """Saving in the background, by a thread and by a program: what is saved is what was there; failures are told once"""
+    for by in ("thread", "process"):
+        values = matrix(4, 6)
+        with reshard.Saver(by, depth=2) as saver:
+            assert saver.save(work / f"{by}0", {"w": values, "step": 1}, to="torch-dcp") == 0
+            values[0, 0] = 77
+            assert saver.save(work / f"{by}1", {"w": values, "step": {"n": [2]}}, to="hf") == 1
+            saver.wait(0)
+            saver.wait()
+            assert saver.unfinished() == 0
+            saver.save(work / "no" / "such" / "folder", {"w": values}, to="torch-dcp")
+            raises(reshard.StorageError, saver.wait)
+        with reshard.open(work / f"{by}0") as first, reshard.open(work / f"{by}1") as second:
+            assert (memoryview(first.tensors["w"].read())[0, 0], memoryview(second.tensors["w"].read())[0, 0]) == (0, 77)
+            assert first.items["step"] == 1 and second.items["step"] == {"n": [2]}
+        raises(reshard.UsageError, saver.unfinished, "closed")
+    raises(reshard.StorageError, lambda: reshard.Saver("process", program="/nope"), "/nope")
+    raises(ValueError, lambda: reshard.Saver("fork"))
+
+
+@test
+def documented(work):
+    """Everything public has a docstring, and every option of the library is an argument of Python"""
+    bare = [name for name in reshard.__all__ if not inspect.getdoc(getattr(reshard, name))]
+    assert not bare, bare
+    header = (pathlib.Path(__file__).resolve().parents[2] / "include/reshard/reshard.h").read_text()
+    source = (pathlib.Path(__file__).resolve().parents[2] / "python/module/module_options.c").read_text()
+    callbacks = {"progress", "context", "rename", "choose_missing", "diagnose", "uncovered", "tensor", "sink"}
+    other = {"struct_size", "limit_stride", "text_stride", "constant_stride", "config_size", "part_words", "store", "coverage", "summary",
+             "comm", "limit_count", "text_count", "constant_count"} | callbacks
+    for struct_name in ("open", "convert", "map", "verify", "diff", "salvage", "stats", "run"):
+        body = header.split(f"typedef struct reshard_{struct_name}_options {{")[1].split("\n}")[0]
+        body = re.sub(r"/\*.*?\*/|\([^()]*\);", ";", body, flags=re.S)
+        members = set(re.findall(r"(\w+)\s*(?=[;,])", body)) - other
+        table = source.split(f"const struct option {struct_name}_members[]")[1].split("END")[0]
+        lost = {m for m in members if not re.search(rf'\b{m}\b', table)}
+        assert not lost, f"reshard_{struct_name}_options: {sorted(lost)} cannot be given"
+
+
+def main():
+    global reshard, BINARY, FIXTURES, PACKAGE
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True, type=lambda path: str(pathlib.Path(path).resolve()))
+    parser.add_argument("--fixtures", required=True, type=lambda path: pathlib.Path(path).resolve())
+    parser.add_argument("--package", required=True)
+    args = parser.parse_args()
+    BINARY, FIXTURES, PACKAGE = args.bin, args.fixtures, args.package
+    if not list(pathlib.Path(args.package, "reshard").glob("_reshard*.so")):
+        print("1..0 # SKIP the package was not built: it needs the headers of Python 3.11 or later (python3-dev)")
+        return 1 if os.environ.get("RESHARD_TEST_REQUIRED") else 0
+    sys.path.insert(0, args.package)
+    import reshard
+    print(f"1..{len(TESTS)}")
+    failed = 0
+    for number, (name, function) in enumerate(TESTS, 1):
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                text = function(pathlib.Path(work))
+                print(f"ok {number} - {name}" + (f"\n# {text}" if text else ""), flush=True)
+            except BaseException:
+                failed += 1
+                print(f"not ok {number} - {name}")
+                print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="", flush=True)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
