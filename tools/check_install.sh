@@ -33,6 +33,11 @@ fixture=tests/fixtures/torch-dcp/dcp-small/ckpt
 "$root/usr/bin/reshard" ls "$fixture" | awk -F'\t' '{ print $2 "\t" $3 "\t" $1 }' >"$root/expected"
 "$root/list" "$fixture" >"$root/found"
 holds "it lists what the installed command lists" sh -c "test -s '$root/expected' && diff '$root/expected' '$root/found'"
+module=$(find "$root/usr" -name '_reshard.abi3.so')
+if [ -n "$module" ]; then # where Python's headers are
+    printf 'import sys, reshard\nfor t in reshard.open(sys.argv[1]).tensor_list:\n    print(t.dtype, "[" + ",".join(map(str, t.shape)) + "]", t.key, sep="\\t")\n' >"$root/list.py"
+    holds "the package for Python lists the same" sh -c "PYTHONPATH='${module%/reshard/*}' python3 '$root/list.py' '$fixture' | diff '$root/expected' -"
+fi
 export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1
 cc "$root/list.c" -I"$root/usr/include" "$lib/libreshard.a" $(pkg-config --static --libs reshard | tr " " "\n" | grep -v -e -lreshard -e "^-L$root") -o "$root/static" 2>"$root/log"
 holds "the same, linked statically" sh -c "env -u LD_LIBRARY_PATH '$root/static' '$fixture' | diff '$root/expected' - && ! ldd '$root/static' | grep libreshard"

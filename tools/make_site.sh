@@ -47,6 +47,7 @@ nav:
   - Items: items.md
   - Security: SECURITY.md
   - C library: api.md
+  - Python: python.md
   - Inside jobs: online.md
 CONFIG
     echo "  - Headers:"

@@ -139,7 +139,8 @@ def run_rank(rank, size, work):
     for to in ("torch-dcp", "torch_dist", "hf"):
         reshard.torch.save(work / to, before, to=to)
         after = {"net": {"a": placed(mesh, torch.zeros(7, 11), Shard(1), Shard(0)),
-                         "b": placed(mesh, torch.zeros(7, 11), Replicate(), Replicate()), "c": torch.zeros(1, 11, dtype=torch.bfloat16), "plain": torch.zeros(3)}}
+                         "b": placed(mesh, torch.zeros(7, 11), Replicate(), Replicate()),
+                         "c": torch.zeros(1, 11, dtype=torch.bfloat16), "plain": torch.zeros(3)}}
         loaded = reshard.torch.load(work / to, after)
         assert torch.equal(after["net"]["a"].full_tensor(), w) and torch.equal(after["net"]["b"].to_local(), w * 2), to
         assert torch.equal(after["net"]["c"].float(), w[:1] * 3) and torch.equal(after["net"]["plain"], torch.full((3,), 7.)), to

@@ -8,6 +8,7 @@ import argparse
 import array
 import concurrent.futures
 import ctypes
+import doctest
 import gc
 import hashlib
 import inspect
@@ -18,6 +19,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -685,6 +687,24 @@ def documented(work):
         table = source.split(f"const struct option {struct_name}_members[]")[1].split("END")[0]
         lost = {m for m in members if not re.search(rf'\b{m}\b', table)}
         assert not lost, f"reshard_{struct_name}_options: {sorted(lost)} cannot be given"
+
+
+@test
+def the_page(work):
+    """docs/python.md: what its examples print"""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    before = os.getcwd()
+    os.chdir(root)
+    try:
+        text = re.sub("^```.*$", "", (root / "docs/python.md").read_text(), flags=re.M)
+        runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+        said = []
+        failed, tried = runner.run(doctest.DocTestParser().get_doctest(text, {}, "python.md", "docs/python.md", 0), out=said.append)
+    finally:
+        os.chdir(before)
+        for name in ("hf", "dcp"):
+            shutil.rmtree(f"/tmp/reshard-python-{name}", ignore_errors=True)
+    assert failed == 0 and tried > 20, f"{failed} of {tried} examples print something else:\n{''.join(said)}"
 
 
 def main():
