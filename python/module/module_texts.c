@@ -8,10 +8,13 @@ static const char *const ways[] = { "strict", "surrogatepass", "surrogateescape"
 
 PyObject *text_of(reshard_str text)
 {
-    PyObject *decoded = NULL;
-    for (int way = 0; !decoded && way < 3; way++) {
+    const char *data = text.data ? text.data : "";
+    if (PyErr_Occurred()) /* what was before it has failed */
+        return NULL;
+    PyObject *decoded = PyUnicode_DecodeUTF8(data, (Py_ssize_t)text.size, ways[0]);
+    for (int way = 1; !decoded && way < 3 && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError); way++) {
         PyErr_Clear();
-        decoded = PyUnicode_DecodeUTF8(text.data ? text.data : "", (Py_ssize_t)text.size, ways[way]);
+        decoded = PyUnicode_DecodeUTF8(data, (Py_ssize_t)text.size, ways[way]);
     }
     return decoded;
 }

@@ -344,14 +344,16 @@ static reshard_status workers_run(struct payload_job *job, reshard_error *err)
     struct worker workers[THREADS_MAX] = { 0 };
     unsigned wanted = worker_count(job), started = 0;
     job->workers = wanted;
-    for (unsigned i = 0; i < wanted; i++) {
-        workers[i].job = job;
-        workers[i].window = aligned_alloc(4096, WINDOW_BYTES);
-        if (!workers[i].window || pthread_create(&workers[i].thread, NULL, work, &workers[i]))
+    /* The caller's thread is the first worker; what has no memory or no thread is done without. */
+    for (; started < wanted; started++) {
+        workers[started].job = job;
+        workers[started].window = aligned_alloc(4096, WINDOW_BYTES);
+        if (!workers[started].window || (started && pthread_create(&workers[started].thread, NULL, work, &workers[started])))
             break;
-        started++;
     }
-    for (unsigned i = 0; i < started; i++)
+    if (started)
+        work(&workers[0]);
+    for (unsigned i = 1; i < started; i++)
         pthread_join(workers[i].thread, NULL);
     for (unsigned i = 0; i < THREADS_MAX; i++)
         free(workers[i].window);

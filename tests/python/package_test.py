@@ -450,6 +450,8 @@ def interrupts(work):
     def press(progress):
         signal.raise_signal(signal.SIGINT)
     raises(KeyboardInterrupt, lambda: reshard.convert(work / "big", work / "b", to="safetensors", progress=press))
+    raises(KeyboardInterrupt, lambda: reshard.verify(work / "big", deep=True, threads=1, progress=press))
+    raises(KeyboardInterrupt, lambda: reshard.hash(work / "big", threads=1, progress=press))
     timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     try:
