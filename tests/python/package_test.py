@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
@@ -335,6 +336,7 @@ def conversions(work):
     raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="nope"), "nope", "reshard.formats()")
     raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="hf", include=["zzz"]), "zzz")
     raises(TypeError, lambda: reshard.convert(source, work / "x", too="hf"), "too")
+    raises(TypeError, lambda: reshard._reshard.open(str(source), {"lenent": True}, {}), "lenent")
     raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="hf", max_shard_bytes="five"), "five")
     raises(reshard.StorageError, lambda: reshard.convert(work / "gone", work / "x", to="hf"), "gone")
     assert set(os.listdir(work)) == before
@@ -450,17 +452,23 @@ def interrupts(work):
     def press(progress):
         signal.raise_signal(signal.SIGINT)
     raises(KeyboardInterrupt, lambda: reshard.convert(work / "big", work / "b", to="safetensors", progress=press))
-    raises(KeyboardInterrupt, lambda: reshard.verify(work / "big", deep=True, threads=1, progress=press))
-    raises(KeyboardInterrupt, lambda: reshard.hash(work / "big", threads=1, progress=press))
-    timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        for _ in range(200):
-            reshard.hash(work / "big")
-        raise AssertionError("nothing was interrupted")
-    except KeyboardInterrupt:
-        pass
     assert not (work / "b").exists()
+    callers = set()
+    reshard.verify(work / "big", deep=True, threads=1, progress=lambda progress: callers.add(threading.get_ident()))
+    assert callers == {threading.get_ident()}, "a thread of its own asks, which hears of no signal"
+    with reshard.from_memory({"w": reshard.Array("U8", (400 << 20,))}) as large:
+        begun = time.monotonic()
+        reshard.hash(large, "md5", threads=1)
+        whole = time.monotonic() - begun
+
+        def interrupted():
+            timer = threading.Timer(whole / 8, lambda: os.kill(os.getpid(), signal.SIGINT))
+            timer.start()
+            begun = time.monotonic()
+            raises(KeyboardInterrupt, lambda: reshard.hash(large, "md5", threads=1))
+            return time.monotonic() - begun
+        took = min(interrupted() for _ in range(3))
+        assert took < whole / 2, f"Ctrl-C was heard after {took:.2f} s of {whole:.2f}"
 
 
 @test
@@ -471,16 +479,17 @@ def threads_share(work):
         expected = bytes(checkpoint.tensors["model.w"].read())
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             assert set(pool.map(lambda _: bytes(checkpoint.tensors["model.w"].read()), range(200))) == {expected}
-        seen = []
+        seen, told = [], []
 
         def other(progress):
+            told.append(progress)
             for call in (lambda: reshard.verify(checkpoint), checkpoint.close, lambda: checkpoint.tensors["model.w"].read()):
                 try:
                     call()
                 except reshard.UsageError as error:
                     seen.append(str(error))
         reshard.convert(checkpoint, work / "x", to="hf", progress=other)
-        assert seen and all("another thread" in text for text in seen)
+        assert told and len(seen) == 3 * len(told) and all("another thread" in text for text in seen), (seen, told)
         assert bytes(checkpoint.tensors["model.w"].read()) == expected
     raises(reshard.UsageError, lambda: reshard.verify(checkpoint), "closed")
     checkpoint.close()
