@@ -102,7 +102,7 @@ int running_stop(struct running *running);
 PyObject *value_to_python(const reshard_checkpoint *checkpoint, const reshard_value *value);
 
 /* A dict of items; *out is NULL if it is empty or None. */
-bool items_take(PyObject *items, reshard_items **out);
+bool items_of_dict(PyObject *items, reshard_items **out);
 
 /* ---- module_shards.c ---- */
 

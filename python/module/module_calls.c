@@ -69,7 +69,7 @@ static PyObject *call_open_state(PyObject *module, PyObject *arguments)
     reshard_error err = RESHARD_ERROR_INIT;
     (void)module;
     if (kept && PyArg_ParseTuple(arguments, "OOOOO", &list, &given_items, &name, &given, &owners) && shards_take(list, &shards) &&
-        items_take(given_items, &items) && (state.name = kept_text(kept, name)) && options_take(kept, given, open_members, &options)) {
+        items_of_dict(given_items, &items) && (state.name = kept_text(kept, name)) && options_take(kept, given, open_members, &options)) {
         state.shards = shards;
         state.values = items;
         reshard_status status = reshard_open_shards(&state, &options, &handle, &err);

@@ -250,7 +250,7 @@ static bool add_value(reshard_items *items, reshard_value *holder, PyObject *key
     return is_added;
 }
 
-bool items_take(PyObject *given, reshard_items **out)
+bool items_of_dict(PyObject *given, reshard_items **out)
 {
     *out = NULL;
     if (given == Py_None || PyDict_Size(given) == 0)
