@@ -83,11 +83,11 @@ bool options_take(PyObject *kept, PyObject *given, const struct option *members,
 /* How a call runs: with Ctrl-C, and what the caller wants to be told. */
 struct running {
     reshard_run_options options;
-    PyObject *progress;             /* borrowed; NULL: none */
+    PyObject *progress, *comm;      /* borrowed; NULL: none */
     PyObject *type, *value, *trace; /* what was raised meanwhile */
 };
 
-/* The dict has run_members, and perhaps "progress". */
+/* The dict has run_members, and perhaps "progress" and "comm", which only some calls hold and use. */
 bool running_take(PyObject *kept, PyObject *given, struct running *out);
 int running_progress(const reshard_progress *progress, void *context);
 
@@ -118,7 +118,8 @@ PyObject *sharded_to_python(const reshard_sharded *sharded);
 /* ---- module_checkpoint.c ---- */
 
 struct checkpoint_object {
-    PyObject_HEAD reshard_checkpoint *handle;
+    PyObject_HEAD
+    reshard_checkpoint *handle;
     PyObject *kept; /* what the handle reads from */
     int users;      /* calls that share it and run without the GIL */
     bool is_taken;  /* by a call that needs it for itself */
@@ -136,8 +137,9 @@ void checkpoint_leave(struct checkpoint_object *self, bool alone);
 
 bool comm_type_add(PyObject *module);
 
-/* The handle of a Comm; None: NULL. */
-bool comm_take(PyObject *object, reshard_comm **out);
+/* The handle of a Comm, which nobody else uses until it is released; None: NULL, and nothing to release. */
+bool comm_hold(PyObject *object, reshard_comm **out);
+void comm_release(PyObject *object);
 
 /* ---- module_array.c, module_saver.c, module_calls.c ---- */
 

@@ -13,7 +13,8 @@
 /* ---- arrays ---- */
 
 struct array_object {
-    PyObject_HEAD void *data;
+    PyObject_HEAD
+    void *data;
     PyObject *owner;    /* another array whose memory this is; NULL: its own */
     size_t size;        /* bytes */
     const char *format; /* of the buffer protocol; NULL: the type has none */
@@ -244,7 +245,8 @@ PyType_Spec array_spec = { "reshard._reshard.Array", sizeof(struct array_object)
 /* ---- buffers ---- */
 
 struct buffer_object {
-    PyObject_HEAD Py_buffer view;
+    PyObject_HEAD
+    Py_buffer view;
     bool is_held;
 };
 

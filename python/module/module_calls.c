@@ -6,6 +6,7 @@
 struct call {
     PyObject *kept;
     struct running running;
+    bool holds_comm;
     reshard_error err;
     reshard_status status;
 };
@@ -13,11 +14,16 @@ struct call {
 static bool call_begin(struct call *call, PyObject *run)
 {
     *call = (struct call){ .kept = PyList_New(0), .err = RESHARD_ERROR_INIT };
-    return call->kept && running_take(call->kept, run, &call->running);
+    if (!call->kept || !running_take(call->kept, run, &call->running))
+        return false;
+    call->holds_comm = call->running.comm && comm_hold(call->running.comm, &call->running.options.comm);
+    return !call->running.comm || call->holds_comm;
 }
 
 static void call_end(struct call *call)
 {
+    if (call->holds_comm)
+        comm_release(call->running.comm);
     Py_XDECREF(call->kept);
 }
 
@@ -48,8 +54,10 @@ static PyObject *call_open(PyObject *module, PyObject *arguments)
     if (call_begin(&call, run) && (text = kept_text(call.kept, path)) && options_take(call.kept, given, open_members, &options)) {
         options.progress = running_progress;
         options.context = &call.running;
-        Py_BEGIN_ALLOW_THREADS call.status = reshard_open(text, &options, &handle, &call.err);
-        Py_END_ALLOW_THREADS PyObject *ended = running_end(&call.running, call.status, &call.err);
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_open(text, &options, &handle, &call.err);
+        Py_END_ALLOW_THREADS
+        PyObject *ended = running_end(&call.running, call.status, &call.err);
         out = ended ? checkpoint_new(handle, NULL) : NULL;
         Py_XDECREF(ended);
     }
@@ -144,8 +152,10 @@ static PyObject *run_conversion(PyObject *arguments, converting_call function)
     if (call_begin(&call, run) && (target == Py_None || (path = kept_text(call.kept, target))) &&
         options_take(call.kept, given, convert_members, &options)) {
         if (checkpoint_enter(checkpoint, true)) {
-            Py_BEGIN_ALLOW_THREADS call.status = function(checkpoint->handle, path, &options, &call.running.options, &report, &call.err);
-            Py_END_ALLOW_THREADS checkpoint_leave(checkpoint, true);
+            Py_BEGIN_ALLOW_THREADS
+            call.status = function(checkpoint->handle, path, &options, &call.running.options, &report, &call.err);
+            Py_END_ALLOW_THREADS
+            checkpoint_leave(checkpoint, true);
             PyObject *ended = running_end(&call.running, call.status, &call.err);
             out = ended ? report_dict(&report) : NULL;
             Py_XDECREF(ended);
@@ -241,9 +251,10 @@ static PyObject *call_verify(PyObject *module, PyObject *arguments)
         options.coverage = &coverage;
         options.uncovered = take_uncovered;
         options.context = &uncovered;
-        Py_BEGIN_ALLOW_THREADS call.status =
-            reshard_verify(checkpoint->handle, &options, &call.running.options, take_finding, &findings, &call.err);
-        Py_END_ALLOW_THREADS checkpoint_leave(checkpoint, true);
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_verify(checkpoint->handle, &options, &call.running.options, take_finding, &findings, &call.err);
+        Py_END_ALLOW_THREADS
+        checkpoint_leave(checkpoint, true);
         out = call_result(&call, Py_BuildValue("NOON", PyBool_FromLong(call.status == RESHARD_OK), findings.list, uncovered.list,
                                                coverage_dict(&coverage)));
     }
@@ -297,9 +308,10 @@ static PyObject *call_diff(PyObject *module, PyObject *arguments)
             options.summary = &summary;
             options.tensor = take_difference;
             options.context = &tensors;
-            Py_BEGIN_ALLOW_THREADS call.status =
-                reshard_diff(a->handle, b->handle, &options, &call.running.options, take_finding, &findings, &call.err);
-            Py_END_ALLOW_THREADS checkpoint_leave(b, true);
+            Py_BEGIN_ALLOW_THREADS
+            call.status = reshard_diff(a->handle, b->handle, &options, &call.running.options, take_finding, &findings, &call.err);
+            Py_END_ALLOW_THREADS
+            checkpoint_leave(b, true);
             out = call_result(&call, Py_BuildValue("NOON", PyBool_FromLong(call.status == RESHARD_OK), findings.list, tensors.list,
                                                    summary_dict(&summary)));
         }
@@ -333,9 +345,10 @@ static PyObject *call_hash(PyObject *module, PyObject *arguments)
     struct checkpoint_object *checkpoint = (struct checkpoint_object *)source;
     struct collecting digests = { PyList_New(0), &call.running };
     if (call_begin(&call, run) && digests.list && checkpoint_enter(checkpoint, true)) {
-        Py_BEGIN_ALLOW_THREADS call.status =
-            reshard_hash(checkpoint->handle, digest, &call.running.options, take_digest, &digests, &call.err);
-        Py_END_ALLOW_THREADS checkpoint_leave(checkpoint, true);
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_hash(checkpoint->handle, digest, &call.running.options, take_digest, &digests, &call.err);
+        Py_END_ALLOW_THREADS
+        checkpoint_leave(checkpoint, true);
         out = call_result(&call, Py_NewRef(digests.list));
     }
     Py_XDECREF(digests.list);
@@ -381,9 +394,10 @@ static PyObject *call_stats(PyObject *module, PyObject *arguments)
     struct collecting found = { PyList_New(0), &call.running };
     if (call_begin(&call, run) && found.list && options_take(call.kept, given, stats_members, &options) &&
         checkpoint_enter(checkpoint, true)) {
-        Py_BEGIN_ALLOW_THREADS call.status =
-            reshard_stats(checkpoint->handle, &options, &call.running.options, take_stats, &found, &call.err);
-        Py_END_ALLOW_THREADS checkpoint_leave(checkpoint, true);
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_stats(checkpoint->handle, &options, &call.running.options, take_stats, &found, &call.err);
+        Py_END_ALLOW_THREADS
+        checkpoint_leave(checkpoint, true);
         out = call_result(&call, Py_NewRef(found.list));
     }
     Py_XDECREF(found.list);
@@ -405,9 +419,10 @@ static PyObject *call_salvage(PyObject *module, PyObject *arguments)
     struct collecting findings = { PyList_New(0), &call.running };
     if (call_begin(&call, run) && findings.list && (from = kept_text(call.kept, path)) && (to = kept_text(call.kept, target)) &&
         options_take(call.kept, given, salvage_members, &options)) {
-        Py_BEGIN_ALLOW_THREADS call.status =
-            reshard_salvage(from, to, &options, &call.running.options, take_finding, &findings, &counts, &call.err);
-        Py_END_ALLOW_THREADS PyObject *numbers =
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_salvage(from, to, &options, &call.running.options, take_finding, &findings, &counts, &call.err);
+        Py_END_ALLOW_THREADS
+        PyObject *numbers =
             Py_BuildValue("{sKsKsKsKsKsKsKsK}", "tensors", (unsigned long long)counts.tensors, "proved_tensors",
                           (unsigned long long)counts.proved_tensors, "unproved_tensors", (unsigned long long)counts.unproved_tensors,
                           "lost_tensors", (unsigned long long)counts.lost_tensors, "items", (unsigned long long)counts.items,
@@ -434,9 +449,10 @@ static PyObject *call_latest_good(PyObject *module, PyObject *arguments)
         return NULL;
     if (call_begin(&call, run) && (text = kept_text(call.kept, root)) && options_take(call.kept, given_open, open_members, &open) &&
         options_take(call.kept, given, verify_members, &options)) {
-        Py_BEGIN_ALLOW_THREADS call.status =
-            reshard_latest_good(text, &open, &options, &call.running.options, NULL, NULL, &path, &call.err);
-        Py_END_ALLOW_THREADS out = call_result(&call, text_of_c(path));
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_latest_good(text, &open, &options, &call.running.options, NULL, NULL, &path, &call.err);
+        Py_END_ALLOW_THREADS
+        out = call_result(&call, text_of_c(path));
         reshard_free(path);
     }
     call_end(&call);

@@ -213,8 +213,10 @@ static PyObject *checkpoint_item_value(PyObject *object, PyObject *number)
     const reshard_value *value;
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_status status;
-    Py_BEGIN_ALLOW_THREADS status = reshard_item_value(self->handle, (size_t)index, &value, &err);
-    Py_END_ALLOW_THREADS PyObject *out = status ? error_raise(status, &err) : value_to_python(self->handle, value);
+    Py_BEGIN_ALLOW_THREADS
+    status = reshard_item_value(self->handle, (size_t)index, &value, &err);
+    Py_END_ALLOW_THREADS
+    PyObject *out = status ? error_raise(status, &err) : value_to_python(self->handle, value);
     checkpoint_leave(self, false);
     return out;
 }
@@ -229,8 +231,10 @@ static PyObject *checkpoint_item_json(PyObject *object, PyObject *number)
     size_t size;
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_status status;
-    Py_BEGIN_ALLOW_THREADS status = reshard_item_json(self->handle, (size_t)index, &json, &size, &err);
-    Py_END_ALLOW_THREADS PyObject *out = status ? error_raise(status, &err) : text_of((reshard_str){ json, size });
+    Py_BEGIN_ALLOW_THREADS
+    status = reshard_item_json(self->handle, (size_t)index, &json, &size, &err);
+    Py_END_ALLOW_THREADS
+    PyObject *out = status ? error_raise(status, &err) : text_of((reshard_str){ json, size });
     reshard_free(json);
     checkpoint_leave(self, false);
     return out;
@@ -265,8 +269,10 @@ static PyObject *checkpoint_read(PyObject *object, PyObject *arguments)
     reshard_status status;
     if (kept && PyArg_ParseTuple(arguments, "OO", &boxes, &run) && running_take(kept, run, &running) &&
         (list.boxes = kept_array(kept, boxes, sizeof(reshard_box), take_box, &list.box_count)) && checkpoint_enter(self, false)) {
-        Py_BEGIN_ALLOW_THREADS status = reshard_read_many(self->handle, &list, &running.options, &err);
-        Py_END_ALLOW_THREADS checkpoint_leave(self, false);
+        Py_BEGIN_ALLOW_THREADS
+        status = reshard_read_many(self->handle, &list, &running.options, &err);
+        Py_END_ALLOW_THREADS
+        checkpoint_leave(self, false);
         out = running_end(&running, status, &err);
     }
     Py_XDECREF(kept);
@@ -285,9 +291,11 @@ static PyObject *checkpoint_load(PyObject *object, PyObject *arguments)
     reshard_status status;
     if (kept && PyArg_ParseTuple(arguments, "OOO", &list, &map, &run) && running_take(kept, run, &running) &&
         options_take(kept, map, map_members, &options) && shards_take(list, &shards) && checkpoint_enter(self, map != Py_None)) {
-        Py_BEGIN_ALLOW_THREADS status = map == Py_None ? reshard_load_shards(self->handle, shards, &running.options, &err)
-                                                       : reshard_load_shards_mapped(self->handle, shards, &options, &running.options, &err);
-        Py_END_ALLOW_THREADS checkpoint_leave(self, map != Py_None);
+        Py_BEGIN_ALLOW_THREADS
+        status = map == Py_None ? reshard_load_shards(self->handle, shards, &running.options, &err)
+                                : reshard_load_shards_mapped(self->handle, shards, &options, &running.options, &err);
+        Py_END_ALLOW_THREADS
+        checkpoint_leave(self, map != Py_None);
         out = running_end(&running, status, &err);
     }
     reshard_shards_free(shards);

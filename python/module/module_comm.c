@@ -10,7 +10,8 @@
 #include <string.h>
 
 struct comm_object {
-    PyObject_HEAD reshard_comm *handle;
+    PyObject_HEAD
+    reshard_comm *handle;
     bool is_taken; /* by a call that runs without the GIL, or by a saver */
 };
 
@@ -210,8 +211,10 @@ static PyObject *call_comm_processes(PyObject *module, PyObject *arguments)
     (void)module;
     if (!PyArg_ParseTuple(arguments, "sLLd", &name, &rank, &size, &options.timeout_seconds))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status = reshard_comm_processes(name, rank, size, &options, &handle, &err);
-    Py_END_ALLOW_THREADS return status ? error_raise(status, &err) : comm_of(handle);
+    Py_BEGIN_ALLOW_THREADS
+    status = reshard_comm_processes(name, rank, size, &options, &handle, &err);
+    Py_END_ALLOW_THREADS
+    return status ? error_raise(status, &err) : comm_of(handle);
 }
 
 /* ---- use ---- */
@@ -225,7 +228,7 @@ static bool comm_enter(struct comm_object *self)
     return self->is_taken = true;
 }
 
-bool comm_take(PyObject *object, reshard_comm **out)
+bool comm_hold(PyObject *object, reshard_comm **out)
 {
     *out = NULL;
     if (object == Py_None)
@@ -233,11 +236,16 @@ bool comm_take(PyObject *object, reshard_comm **out)
     if (!PyObject_TypeCheck(object, comm_type))
         return PyErr_Format(PyExc_TypeError, "comm is a Comm, or None") != NULL;
     struct comm_object *self = (struct comm_object *)object;
-    if (!self->handle || self->is_taken)
-        return error_usage(self->handle ? "another thread, or a saver, uses this rank's end of the group"
-                                        : "the rank has left its group") != NULL;
+    if (!comm_enter(self))
+        return false;
     *out = self->handle;
     return true;
+}
+
+void comm_release(PyObject *object)
+{
+    if (object != Py_None)
+        ((struct comm_object *)object)->is_taken = false;
 }
 
 static PyObject *comm_close(PyObject *object, PyObject *unused)
@@ -248,8 +256,10 @@ static PyObject *comm_close(PyObject *object, PyObject *unused)
         return error_usage("another thread, or a saver, uses this rank's end of the group");
     reshard_comm *handle = self->handle;
     self->handle = NULL;
-    Py_BEGIN_ALLOW_THREADS reshard_comm_free(handle);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    reshard_comm_free(handle);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static void comm_dealloc(PyObject *object)
@@ -269,8 +279,10 @@ static PyObject *comm_barrier(PyObject *object, PyObject *unused)
     (void)unused;
     if (!comm_enter(self))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status = reshard_comm_barrier(self->handle, &err);
-    Py_END_ALLOW_THREADS self->is_taken = false;
+    Py_BEGIN_ALLOW_THREADS
+    status = reshard_comm_barrier(self->handle, &err);
+    Py_END_ALLOW_THREADS
+    self->is_taken = false;
     return status ? error_raise(status, &err) : Py_NewRef(Py_None);
 }
 
@@ -289,7 +301,8 @@ static PyObject *comm_gather(PyObject *object, PyObject *given)
     size_t *sizes = calloc(ranks, sizeof(*sizes));
     void *all = NULL;
     if (parts && sizes) {
-        Py_BEGIN_ALLOW_THREADS status = reshard_comm_all_gather(self->handle, bytes, (size_t)size, parts, sizes, &all, &err);
+        Py_BEGIN_ALLOW_THREADS
+        status = reshard_comm_all_gather(self->handle, bytes, (size_t)size, parts, sizes, &all, &err);
         Py_END_ALLOW_THREADS
     } else {
         status = RESHARD_ERR_MEMORY;
@@ -349,9 +362,10 @@ static PyObject *call_redistribute(PyObject *module, PyObject *arguments)
         comm_enter((struct comm_object *)group)) {
         options.map = given == Py_None ? NULL : &map;
         options.scratch_bytes = scratch;
-        Py_BEGIN_ALLOW_THREADS status =
-            reshard_redistribute(((struct comm_object *)group)->handle, source, target, &options, &report, &err);
-        Py_END_ALLOW_THREADS((struct comm_object *)group)->is_taken = false;
+        Py_BEGIN_ALLOW_THREADS
+        status = reshard_redistribute(((struct comm_object *)group)->handle, source, target, &options, &report, &err);
+        Py_END_ALLOW_THREADS((struct comm_object *)group)
+        ->is_taken = false;
         out = status ? error_raise(status, &err)
                      : Py_BuildValue("{sKsKsKsK}", "bytes_kept", (unsigned long long)report.bytes_kept, "bytes_sent",
                                      (unsigned long long)report.bytes_sent, "bytes_received", (unsigned long long)report.bytes_received,
@@ -378,7 +392,8 @@ struct together {
     PyObject *kept;
     struct running running;
     reshard_sharded *state;
-    struct comm_object *comm; /* NULL: this process is all */
+    PyObject *group; /* None: this process is all; NULL: not held */
+    reshard_comm *comm;
     const char *path;
     reshard_error err;
     reshard_status status;
@@ -390,25 +405,16 @@ static bool together_begin(struct together *call, PyObject *group, PyObject *pat
     if (!call->kept || !running_take(call->kept, run, &call->running) || !(call->path = kept_text(call->kept, path)) ||
         !sharded_take(state, &call->state))
         return false;
-    if (group == Py_None)
-        return true;
-    if (!PyObject_TypeCheck(group, comm_type))
-        return PyErr_Format(PyExc_TypeError, "comm is a Comm, or None") != NULL;
-    if (!comm_enter((struct comm_object *)group))
+    if (!comm_hold(group, &call->comm))
         return false;
-    call->comm = (struct comm_object *)group;
+    call->group = group;
     return true;
-}
-
-static reshard_comm *together_handle(const struct together *call)
-{
-    return call->comm ? call->comm->handle : NULL;
 }
 
 static void together_end(struct together *call)
 {
-    if (call->comm)
-        call->comm->is_taken = false;
+    if (call->group)
+        comm_release(call->group);
     reshard_sharded_free(call->state);
     Py_XDECREF(call->kept);
 }
@@ -432,9 +438,10 @@ static PyObject *call_save(PyObject *module, PyObject *arguments)
         options.no_spread = no_spread;
         options.warn = take_warning;
         options.context = warnings;
-        Py_BEGIN_ALLOW_THREADS call.status =
-            reshard_save(together_handle(&call), call.path, call.state, &options, &call.running.options, &call.err);
-        Py_END_ALLOW_THREADS PyObject *ended = running_end(&call.running, call.status, &call.err);
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_save(call.comm, call.path, call.state, &options, &call.running.options, &call.err);
+        Py_END_ALLOW_THREADS
+        PyObject *ended = running_end(&call.running, call.status, &call.err);
         out = ended ? Py_NewRef(warnings) : NULL;
         Py_XDECREF(ended);
     }
@@ -465,8 +472,8 @@ static PyObject *call_load(PyObject *module, PyObject *arguments)
         options.no_exchange = no_exchange;
         call.status = reshard_strict_find(strict, &options.strict, &call.err);
         if (!call.status) {
-            Py_BEGIN_ALLOW_THREADS call.status =
-                reshard_load(together_handle(&call), call.path, call.state, &options, &call.running.options, &result, &call.err);
+            Py_BEGIN_ALLOW_THREADS
+            call.status = reshard_load(call.comm, call.path, call.state, &options, &call.running.options, &result, &call.err);
             Py_END_ALLOW_THREADS
         }
         PyObject *ended = running_end(&call.running, call.status, &call.err);

@@ -278,9 +278,8 @@ bool running_take(PyObject *kept, PyObject *given, struct running *out)
     }
     PyObject *progress = PyDict_GetItemString(rest, "progress"), *comm = PyDict_GetItemString(rest, "comm");
     out->progress = progress == Py_None ? NULL : progress; /* given has them as well */
-    bool is_taken = !comm || comm_take(comm, &out->options.comm);
-    if (is_taken && ((progress && PyDict_DelItemString(rest, "progress") != 0) || (comm && PyDict_DelItemString(rest, "comm") != 0)))
-        is_taken = false;
+    out->comm = comm;
+    bool is_taken = (!progress || PyDict_DelItemString(rest, "progress") == 0) && (!comm || PyDict_DelItemString(rest, "comm") == 0);
     is_taken = is_taken && options_take(kept, rest, run_members, &out->options);
     Py_DECREF(rest);
     out->options.progress = running_progress;

@@ -3,29 +3,34 @@
 #include "binding.h"
 
 struct saver_object {
-    PyObject_HEAD reshard_saver *handle;
+    PyObject_HEAD
+    reshard_saver *handle;
+    PyObject *group; /* the Comm that it holds, or None */
     bool is_taken;
 };
 
-/* Saver(kind, program or None, depth): kind 0 is a thread, 1 a program */
+/* Saver(kind, program or None, depth, comm or None): kind 0 is a thread, 1 a program */
 static PyObject *saver_new(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    PyObject *program, *kept = PyList_New(0);
+    PyObject *program, *group, *kept = PyList_New(0);
     long long kind, depth;
     reshard_saver_options options = RESHARD_SAVER_OPTIONS_INIT;
     reshard_error err = RESHARD_ERROR_INIT;
     struct saver_object *self = NULL;
     (void)names;
-    if (kept && PyArg_ParseTuple(arguments, "LOL", &kind, &program, &depth) &&
-        (program == Py_None || (options.program = kept_text(kept, program)))) {
+    if (kept && PyArg_ParseTuple(arguments, "LOLO", &kind, &program, &depth, &group) &&
+        (program == Py_None || (options.program = kept_text(kept, program))) && comm_hold(group, &options.comm)) {
         allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
         self = (struct saver_object *)allocate(type, 0);
         options.kind = kind;
         options.depth = depth;
-        reshard_status status = self ? reshard_saver_open(&options, &self->handle, &err) : RESHARD_OK;
+        reshard_status status = self ? reshard_saver_open(&options, &self->handle, &err) : RESHARD_ERR_MEMORY;
         if (status) {
+            comm_release(group);
             Py_CLEAR(self);
             error_raise(status, &err);
+        } else {
+            self->group = Py_NewRef(group);
         }
     }
     Py_XDECREF(kept);
@@ -47,33 +52,58 @@ static bool take_item(PyObject *kept, PyObject *pair, void *out)
     return PyArg_ParseTuple(pair, "OO", &key, &json) && kept_str(kept, key, &item->key) && kept_str(kept, json, &item->json);
 }
 
-/* save(shards, items, path, convert options, run): the save's number */
+/* What a save is of: (shards, items), or, of the ranks of a group, the state that sharded_take takes. */
+struct saved_state {
+    reshard_shards *shards;
+    reshard_sharded *sharded;
+    reshard_state state;
+};
+
+static bool saved_state_take(PyObject *kept, PyObject *group, PyObject *given, struct saved_state *out)
+{
+    PyObject *list, *items;
+    if (group != Py_None)
+        return sharded_take(given, &out->sharded);
+    if (!PyArg_ParseTuple(given, "OO", &list, &items) || !shards_take(list, &out->shards))
+        return false;
+    out->state.shards = out->shards;
+    out->state.items = kept_array(kept, items, sizeof(reshard_state_item), take_item, &out->state.item_count);
+    return out->state.items != NULL;
+}
+
+/* save(state, path, convert options, run): the save's number */
 static PyObject *saver_save(PyObject *object, PyObject *arguments)
 {
     struct saver_object *self = (struct saver_object *)object;
-    PyObject *list, *given_items, *path, *given, *run, *kept = PyList_New(0), *out = NULL;
+    PyObject *given_state, *path, *given, *run, *kept, *out = NULL;
     struct running running;
-    reshard_shards *shards = NULL;
-    reshard_state state = RESHARD_STATE_INIT;
+    struct saved_state saved = { NULL, NULL, RESHARD_STATE_INIT };
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_save_request request = RESHARD_SAVE_REQUEST_INIT;
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_status status;
     int64_t number = 0;
-    if (kept && PyArg_ParseTuple(arguments, "OOOOO", &list, &given_items, &path, &given, &run) && running_take(kept, run, &running) &&
-        (request.path = kept_text(kept, path)) && options_take(kept, given, convert_members, &options) && shards_take(list, &shards) &&
-        (state.items = kept_array(kept, given_items, sizeof(reshard_state_item), take_item, &state.item_count)) && saver_enter(self)) {
-        state.shards = shards;
+    if (!self->group)
+        return error_usage("the saver is closed");
+    if (!PyArg_ParseTuple(arguments, "OOOO", &given_state, &path, &given, &run) || !(kept = PyList_New(0)))
+        return NULL;
+    if (running_take(kept, run, &running) && (request.path = kept_text(kept, path)) &&
+        options_take(kept, given, convert_members, &options) && saved_state_take(kept, self->group, given_state, &saved) &&
+        saver_enter(self)) {
         running.options.progress = NULL; /* the save goes on when this call has returned */
-        request.state = &state;
+        request.state = saved.sharded ? NULL : &saved.state;
+        request.sharded = saved.sharded;
         request.options = &options;
         request.run = &running.options;
-        Py_BEGIN_ALLOW_THREADS status = reshard_saver_save(self->handle, &request, &number, &err);
-        Py_END_ALLOW_THREADS self->is_taken = false;
+        Py_BEGIN_ALLOW_THREADS
+        status = reshard_saver_save(self->handle, &request, &number, &err);
+        Py_END_ALLOW_THREADS
+        self->is_taken = false;
         out = status ? error_raise(status, &err) : PyLong_FromLongLong(number);
     }
-    reshard_shards_free(shards);
-    Py_XDECREF(kept);
+    reshard_shards_free(saved.shards);
+    reshard_sharded_free(saved.sharded);
+    Py_DECREF(kept);
     return out;
 }
 
@@ -100,9 +130,19 @@ static PyObject *saver_wait(PyObject *object, PyObject *given)
     long long number = PyLong_AsLongLong(given);
     if (PyErr_Occurred() || !saver_enter(self))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS status = reshard_saver_wait(self->handle, number, &err);
-    Py_END_ALLOW_THREADS self->is_taken = false;
+    Py_BEGIN_ALLOW_THREADS
+    status = reshard_saver_wait(self->handle, number, &err);
+    Py_END_ALLOW_THREADS
+    self->is_taken = false;
     return status ? error_raise(status, &err) : Py_NewRef(Py_None);
+}
+
+/* Behind closing: the group is the caller's again. */
+static void saver_leave_group(struct saver_object *self)
+{
+    if (self->group)
+        comm_release(self->group);
+    Py_CLEAR(self->group);
 }
 
 static PyObject *saver_close(PyObject *object, PyObject *unused)
@@ -117,8 +157,11 @@ static PyObject *saver_close(PyObject *object, PyObject *unused)
         return NULL;
     reshard_saver *handle = self->handle;
     self->handle = NULL;
-    Py_BEGIN_ALLOW_THREADS status = reshard_saver_close(handle, &err);
-    Py_END_ALLOW_THREADS self->is_taken = false;
+    Py_BEGIN_ALLOW_THREADS
+    status = reshard_saver_close(handle, &err);
+    Py_END_ALLOW_THREADS
+    self->is_taken = false;
+    saver_leave_group(self);
     return status ? error_raise(status, &err) : Py_NewRef(Py_None);
 }
 
@@ -127,9 +170,11 @@ static void saver_dealloc(PyObject *object)
     struct saver_object *self = (struct saver_object *)object;
     PyTypeObject *type = Py_TYPE(object);
     if (self->handle) {
-        Py_BEGIN_ALLOW_THREADS reshard_saver_close(self->handle, NULL);
+        Py_BEGIN_ALLOW_THREADS
+        reshard_saver_close(self->handle, NULL);
         Py_END_ALLOW_THREADS
     }
+    saver_leave_group(self);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);

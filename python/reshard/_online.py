@@ -188,24 +188,32 @@ class Saver:
 
     by       "thread", or "process": the program reshard-saver, which finishes what was begun even if the job crashes
     depth    saves that may be under way at once, each with memory for its copy; one more waits for the oldest
+    comm     the ranks that save the same checkpoints together, each with a saver: what reshard.save does with comm. By a thread; the Comm is
+             the saver's until it is closed
     program  where reshard-saver is, if not where it was installed
 
     Failures of a save are raised by the next wait() or close(). One thread at a time uses a saver.
     """
 
-    def __init__(self, by="thread", *, depth=1, program=None):
+    def __init__(self, by="thread", *, depth=1, program=None, comm=None):
         kinds = {"thread": 0, "process": 1}
         if by not in kinds:
             raise ValueError(f"by is 'thread' or 'process', not {by!r}")
-        self._handle = _reshard.Saver(kinds[by], program, depth)
+        self._rank = comm.rank if comm else None
+        self._handle = _reshard.Saver(kinds[by], program, depth, comm and comm._handle)
 
-    def save(self, path, state, **options):
+    def save(self, path, state, *, cells=None, **options):
         """Begins to save a state as reshard.save does, with its options but for resume, part and mappings. Items are what JSON holds.
-        Returns the save's number."""
+        Of ranks together a whole array is rank 0's, unless Shard(replica=…) says otherwise. Returns the save's number."""
         run, rest = split_run(options)
         tensors, items = flatten(state)
-        tuples, owners = shard_tuples(tensors)
-        number = self._handle.save(tuples, [(key, to_json(value)) for key, value in items.items()], path, convert_options(**rest), run)
+        if self._rank is None:
+            tuples, owners = shard_tuples(tensors)
+            taken = (tuples, [(key, to_json(value)) for key, value in items.items()])
+        else:
+            tuples, owners = sharded_tuples(tensors, dict.fromkeys(whole_keys(tensors), self._rank))
+            taken = (tuples, _cells(cells, True), [(0, key, to_json(value)) for key, value in items.items()])
+        number = self._handle.save(taken, path, convert_options(**rest), run)
         del owners
         return number
 

@@ -18,6 +18,7 @@ import torch.distributed
 from . import Checkpoint, Comm, Shard, UsageError
 from . import load as _load
 from . import open as _open
+from . import Saver as _Saver
 from . import save as _save
 from ._shards import Pieces
 from ._states import is_array
@@ -207,3 +208,26 @@ def _next(counts, rank):
 def comm(group=None, *, timeout=0):
     """A reshard.Comm over a process group (None: the default one), whose backend moves the host's memory: gloo, or "cpu:gloo,cuda:nccl"."""
     return Comm.host(_Transport(group), timeout=timeout)
+
+
+class Saver(_Saver):
+    """reshard.Saver for state dicts of torch, with DTensors and tensors on devices; with a group, all its ranks have one and save together.
+    What lies on a device is copied to the host before save() returns."""
+
+    def __init__(self, by="thread", *, group=None, **options):
+        self._comm = comm(group) if _group_is_there(group) else None
+        super().__init__(by, comm=self._comm, **options)
+
+    def save(self, path, state_dict, **options):
+        copies = []
+        state = _on_host(shards(state_dict), copies)
+        for device, host in copies:
+            host.copy_(device)
+        return super().save(path, state, **options)
+
+    def close(self):
+        try:
+            super().close()
+        finally:
+            if self._comm is not None:
+                self._comm.close()

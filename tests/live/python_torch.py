@@ -169,6 +169,12 @@ def run_rank(rank, size, work):
             raise AssertionError("partial sums were taken")
         except reshard.UsageError:
             pass
+    # In the background, all ranks together.
+    with reshard.torch.Saver() as saver:
+        for step in range(2):
+            saver.save(work / f"step{step}", {"w": placed(mesh, w + step, Replicate(), Shard(1)), "plain": torch.ones(2)}, to="torch-dcp")
+    for step in range(2):
+        assert torch.equal(reshard.torch.read(work / f"step{step}")["w"], w + step)
     # A group that is a part of the job.
     pair = dist.new_group([1, 3])
     if rank in (1, 3):

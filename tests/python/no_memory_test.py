@@ -59,7 +59,7 @@ def calls(work):
         "save": lambda: _reshard.save(comm, str(work / "u"), whole, {"to": "torch_dist", "overwrite": True}, False, False, ONE),
         "load together": lambda: _reshard.load(comm, together, (wanted, [], []), {}, None, "return_all", False, False, ONE),
         "redistribute": lambda: _reshard.redistribute(comm, shards, place, None, 0), "all_gather": lambda: comm.all_gather(b"xx"),
-        "comm_threads": lambda: _reshard.comm_threads(2, 0.0), "Saver": lambda: _reshard.Saver(0, None, 1).close(),
+        "comm_threads": lambda: _reshard.comm_threads(2, 0.0), "Saver": lambda: _reshard.Saver(0, None, 1, None).close(),
     }
 
 

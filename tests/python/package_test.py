@@ -682,6 +682,27 @@ def background(work):
 
 
 @test
+def background_together(work):
+    """Ranks save together in the background: what each had when it began; the group is the saver's until it is closed"""
+    def together(comm):
+        own = floats(comm.rank, comm.rank)
+        state = {"w": reshard.Shard(own, (6,), (2 * comm.rank,)), "same": floats(5), "step": 8}
+        with reshard.Saver(comm=comm, depth=2) as saver:
+            for step in range(2):
+                saver.save(work / f"{step}", state, to="torch_dist", cells={"rng": reshard.Cell(comm.rank, (3,), (comm.rank,))})
+                own[0] = 10 + comm.rank
+            raises(reshard.UsageError, comm.barrier, "saver")
+            raises(reshard.UsageError, lambda: reshard.Saver(comm=comm), "saver")
+        comm.barrier()
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(together, reshard.Comm.threads(3)))
+    for step, expected in enumerate(([0, 0, 1, 1, 2, 2], [10, 0, 11, 1, 12, 2])):
+        with reshard.open(work / f"{step}") as checkpoint:
+            assert memoryview(checkpoint.tensors["w"].read()).tolist() == expected and checkpoint.items["step"] == 8
+            assert checkpoint.tensors["same"].shape == (1,)
+
+
+@test
 def documented(work):
     """Everything public has a docstring, and every option of the library is an argument of Python"""
     bare = [name for name in reshard.__all__ if not inspect.getdoc(getattr(reshard, name))]
