@@ -188,8 +188,8 @@ class Saver:
 
     by       "thread", or "process": the program reshard-saver, which finishes what was begun even if the job crashes
     depth    saves that may be under way at once, each with memory for its copy; one more waits for the oldest
-    comm     the ranks that save the same checkpoints together, each with a saver: what reshard.save does with comm. By a thread; the Comm is
-             the saver's until it is closed
+    comm     the ranks that save the same checkpoints together, each with a saver: what reshard.save does with comm. By a thread; the Comm
+             is the saver's until it is closed
     program  where reshard-saver is, if not where it was installed
 
     Failures of a save are raised by the next wait() or close(). One thread at a time uses a saver.
