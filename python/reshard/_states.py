@@ -37,7 +37,7 @@ def flatten(state):
         if is_array(value) or _is_shards(value):
             tensors[key] = value
         elif key is not None and not _holds_arrays(value):
-            items[key] = _plain(value)
+            items[key] = _plain(value, key)
         else:
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
             for name, member in pairs:
@@ -49,14 +49,18 @@ def flatten(state):
     return tensors, items
 
 
-def _plain(value):
-    """Scalars of numpy as Python's, mappings as dicts."""
+def _plain(value, key):
+    """Scalars of numpy as Python's, mappings as dicts. TypeError names what cannot be stored, and where it is."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes, set, frozenset)):
+        return value
     if isinstance(value, Mapping):
-        return {name: _plain(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [_plain(member) for member in value]
-    if isinstance(value, tuple):
-        return tuple(_plain(member) for member in value)
+        for name in value:
+            if not isinstance(name, str):
+                raise TypeError(f"item '{key}': keys of dicts in items are str, not {name!r}")
+        return {name: _plain(member, f"{key}.{name}") for name, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        members = [_plain(member, f"{key}.{index}") for index, member in enumerate(value)]
+        return members if isinstance(value, list) else tuple(members)
     if hasattr(value, "item") and hasattr(value, "__array_interface__"):
         return value.item()
-    return value
+    raise TypeError(f"item '{key}': items hold None, bool, int, float, str, bytes, list, tuple, dict and set, not {type(value).__name__}")

@@ -303,6 +303,8 @@ def values(work):
     for value, kind in ((object(), TypeError), ({"a": {1, 2, object()}}, TypeError), ({1: 2}, TypeError), (circle, RecursionError)):
         raises(kind, lambda: reshard.save(work / "w", {"w": floats(1), "item": value}, to="torch-dcp"))
         assert not (work / "w").exists()
+    raises(TypeError, lambda: reshard.flatten({"w": floats(1), "lr": {"steps": [{30: 1}]}}), "'lr.steps.0'", "30")
+    raises(TypeError, lambda: reshard.flatten({"w": floats(1), "x": {"y": (1, object())}}), "'x.y.1'", "object")
 
 
 # ---- conversions and checks ----
