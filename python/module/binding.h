@@ -101,8 +101,8 @@ int running_stop(struct running *running);
 
 PyObject *value_to_python(const reshard_checkpoint *checkpoint, const reshard_value *value);
 
-/* A dict of items; *out is NULL if it is empty or None. */
-bool items_of_dict(PyObject *items, reshard_items **out);
+/* A dict of items, and a list of (key, Checkpoint, item) to copy; *out is NULL if there are none. */
+bool items_of_dict(PyObject *items, PyObject *copies, reshard_items **out);
 
 /* ---- module_shards.c ---- */
 

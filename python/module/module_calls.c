@@ -65,10 +65,10 @@ static PyObject *call_open(PyObject *module, PyObject *arguments)
     return out;
 }
 
-/* open_state(shards, items, name, options, owners): owners is kept until the checkpoint is closed */
+/* open_state(shards, items, items to copy, name, options, owners): owners is kept until the checkpoint is closed */
 static PyObject *call_open_state(PyObject *module, PyObject *arguments)
 {
-    PyObject *list, *given_items, *name, *given, *owners, *kept = PyList_New(0), *out = NULL;
+    PyObject *list, *given_items, *copies, *name, *given, *owners, *kept = PyList_New(0), *out = NULL;
     reshard_shards *shards = NULL;
     reshard_items *items = NULL;
     reshard_checkpoint *handle = NULL;
@@ -76,8 +76,9 @@ static PyObject *call_open_state(PyObject *module, PyObject *arguments)
     reshard_state state = RESHARD_STATE_INIT;
     reshard_error err = RESHARD_ERROR_INIT;
     (void)module;
-    if (kept && PyArg_ParseTuple(arguments, "OOOOO", &list, &given_items, &name, &given, &owners) && shards_take(list, &shards) &&
-        items_of_dict(given_items, &items) && (state.name = kept_text(kept, name)) && options_take(kept, given, open_members, &options)) {
+    if (kept && PyArg_ParseTuple(arguments, "OOO!OOO", &list, &given_items, &PyList_Type, &copies, &name, &given, &owners) &&
+        shards_take(list, &shards) && items_of_dict(given_items, copies, &items) && (state.name = kept_text(kept, name)) &&
+        options_take(kept, given, open_members, &options)) {
         state.shards = shards;
         state.values = items;
         reshard_status status = reshard_open_shards(&state, &options, &handle, &err);

@@ -250,16 +250,43 @@ static bool add_value(reshard_items *items, reshard_value *holder, PyObject *key
     return is_added;
 }
 
-bool items_of_dict(PyObject *given, reshard_items **out)
+/* (key, Checkpoint, item): as it is stored there, with classes and all. */
+static bool copy_item(PyObject *tuple, reshard_items *items)
+{
+    PyObject *key, *source, *kept = PyList_New(0);
+    Py_ssize_t item;
+    reshard_str text;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status = RESHARD_ERR_MEMORY;
+    bool is_copied = false;
+    if (kept && PyArg_ParseTuple(tuple, "OOn", &key, &source, &item) && kept_str(kept, key, &text)) {
+        struct checkpoint_object *checkpoint = (struct checkpoint_object *)source;
+        if (!checkpoint_is(source))
+            PyErr_SetString(PyExc_TypeError, "items are copied out of checkpoints");
+        else if (checkpoint_enter(checkpoint, false)) {
+            status = reshard_items_copy(items, checkpoint->handle, (size_t)item, text, &err);
+            checkpoint_leave(checkpoint, false);
+            is_copied = !status || error_raise(status, &err);
+        }
+    }
+    Py_XDECREF(kept);
+    return is_copied;
+}
+
+bool items_of_dict(PyObject *given, PyObject *copies, reshard_items **out)
 {
     *out = NULL;
-    if (given == Py_None || PyDict_Size(given) == 0)
-        return true;
+    Py_ssize_t plain = given == Py_None ? 0 : PyDict_Size(given), copied = PyList_Size(copies);
+    if (plain + copied <= 0)
+        return plain == 0 && copied == 0;
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_status status = reshard_items_new(out, &err);
     if (status)
         return error_raise(status, &err) != NULL;
-    if (add_members(*out, NULL, given))
+    bool is_filled = !plain || add_members(*out, NULL, given);
+    for (Py_ssize_t i = 0; is_filled && i < copied; i++)
+        is_filled = copy_item(PyList_GetItem(copies, i), *out);
+    if (is_filled)
         return true;
     reshard_items_free(*out);
     *out = NULL;

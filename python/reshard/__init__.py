@@ -28,7 +28,7 @@ from ._online import Cell, Comm, Loaded, Saver, load, save_together
 from ._options import Progress, convert_options, given, map_options, open_options, run_options, split_run
 from ._shards import Shard, shard_tuples
 from ._states import flatten
-from ._values import Object
+from ._values import Object, Stored
 
 __version__ = _reshard.version()
 
@@ -171,7 +171,8 @@ def save(path, state, *, comm=None, cells=None, check=True, spread=True, **optio
     """Saves arrays in memory as a checkpoint of any format: options as in convert; to is needed.
 
     state   {key: array, Shard or list of Shards}, nested dicts and lists too: keys are joined with '.'; what has no arrays in it is an
-            item. Arrays are those of numpy, torch (on the host), reshard.Array, or of the buffer protocol; none is copied
+            item, and Checkpoint.items.stored(key) is one of another checkpoint, objects of classes too. Arrays are those of numpy, torch
+            (on the host), reshard.Array, or of the buffer protocol; none is copied
     comm    the other ranks that save the same checkpoint: each passes what it has. Items are rank 0's, and cells ({key: Cell}) each rank's
     check   look whether what the ranks have is one whole
     spread  copies that several ranks have are saved by one of them, evenly
@@ -189,7 +190,9 @@ def from_memory(state, *, name="memory", limits=None):
     are whole. Values stay where they are, and are seen as they are when they are read."""
     tensors, items = flatten(state)
     tuples, owners = shard_tuples(tensors)
-    return Checkpoint(_reshard.open_state(tuples, items, name, open_options(limits=limits), owners), name)
+    copies = [(key, value.handle, value.index) for key, value in items.items() if isinstance(value, Stored)]
+    plain = {key: value for key, value in items.items() if not isinstance(value, Stored)}
+    return Checkpoint(_reshard.open_state(tuples, plain, copies, name, open_options(limits=limits), owners), name)
 
 
 @dataclass(frozen=True)
@@ -393,6 +396,6 @@ def limits():
 
 __all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "Error", "Finding", "Format",
            "FormatError", "Items", "LimitError", "Loaded", "Note", "Object", "OutOfMemoryError", "Progress", "Report", "ReportFile",
-           "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Tensor", "TensorDifference", "Tensors", "UnsupportedError",
-           "UsageError", "Verified", "Warned", "commit", "convert", "diff", "dtype_name", "dtypes", "flatten", "formats", "from_memory",
+           "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference", "Tensors",
+           "UnsupportedError", "UsageError", "Verified", "Warned", "commit", "convert", "diff", "dtype_name", "dtypes", "flatten", "formats", "from_memory",
            "hash", "latest_good", "limits", "load", "open", "plan", "salvage", "save", "stats", "verify"]

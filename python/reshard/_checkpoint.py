@@ -9,6 +9,7 @@ from ._arrays import Array, dtype_name, memory_of
 from ._errors import UsageError
 from ._options import map_options, run_options
 from ._shards import shard_tuples
+from ._values import Stored
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,11 @@ class Items(Mapping):
     def json(self, key):
         """The item as JSON text, as `reshard cat` prints it."""
         return self._handle.item_json(self._index[key])
+
+    def stored(self, key):
+        """The item as it is stored, for reshard.save and from_memory: objects of classes too, which are copied and never made. The
+        checkpoint stays open until then."""
+        return Stored(self._handle, self._index[key])
 
     def kind(self, key):
         """"int", "dict", "object", "file", …; "" for a value that has to be loaded first to be known."""

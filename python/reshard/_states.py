@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ._arrays import Array
 from ._shards import Pieces, Shard
+from ._values import Stored
 
 
 def is_array(value):
@@ -30,14 +31,14 @@ def _holds_arrays(value):
 
 def flatten(state):
     """({key: array}, {key: item}) of nested dicts and lists. Keys are joined with '.', positions and integer keys in decimal. What has no
-    arrays in it is one item."""
+    arrays in it is one item, and so is a Stored."""
     tensors, items = {}, {}
 
     def visit(value, key):
         if is_array(value) or _is_shards(value):
             tensors[key] = value
         elif key is not None and not _holds_arrays(value):
-            items[key] = _plain(value, key)
+            items[key] = value if isinstance(value, Stored) else _plain(value, key)
         else:
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
             for name, member in pairs:

@@ -29,6 +29,15 @@ class Object:
         return f"reshard.Object({self.class_name!r}, {self.json[:60]!r}{'…' if len(self.json) > 60 else ''})"
 
 
+class Stored:
+    """An item as a checkpoint stores it, with classes and all: Items.stored gives it, and save takes it as the value of a key."""
+
+    __slots__ = ("handle", "index")
+
+    def __init__(self, handle, index):
+        self.handle, self.index = handle, index
+
+
 def _plain(value):
     if value is None or isinstance(value, (bool, int, str)):
         return value

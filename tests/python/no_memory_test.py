@@ -46,7 +46,7 @@ def calls(work):
         "read": lambda: opened.read([(0, (0,), (3,), (1,), "F32", address, 12)], {"memory_bytes": 1 << 20, **ONE}),
         "load": lambda: opened.load(place, None, ONE),
         "load with a mapping": lambda: opened.load([("x", *place[0][1:])], {"texts": [("m", "m.w -> x")], "constants": {"a": 1}}, ONE),
-        "open_state": lambda: _reshard.open_state(shards, items, "memory", {}, owners),
+        "open_state": lambda: _reshard.open_state(shards, items, [("copied", opened, 1)], "memory", {}, owners),
         "convert": lambda: _reshard.convert(opened, str(work / "o"), options, ONE),
         "plan": lambda: _reshard.plan(opened, None, options, ONE),
         "verify": lambda: _reshard.verify(opened, {"deep": True}, ONE), "diff": lambda: _reshard.diff(opened, other, {}, ONE),

@@ -346,6 +346,24 @@ def conversions(work):
 
 
 @test
+def stored_items(work):
+    """Items of classes go from one checkpoint into another, which Python's objects do not hold"""
+    source = FIXTURES / "megatron/megatron-dense-legacy-tp1/ckpt"
+    with reshard.open(source) as checkpoint:
+        args = checkpoint.items["args"]
+        assert isinstance(args, reshard.Object) and "Namespace" in args.class_name and args.members["num_layers"] > 0
+        raises(TypeError, lambda: reshard.save(work / "x.pt", {"w": floats(1), "args": args}, to="torch"), "'args'", "Object")
+        stored = checkpoint.items.stored("args")
+        state = {"w": floats(1), "args": stored, "deep": {"w": floats(2), "again": stored, "n": 1}}
+        reshard.save(work / "y.pt", state, to="torch")
+        expected = checkpoint.items.json("args")
+        raises(TypeError, lambda: reshard.Saver().save(work / "z", state, to="torch"), "Stored")
+    with reshard.open(work / "y.pt") as checkpoint:
+        assert checkpoint.items.json("args") == checkpoint.items.json("deep.again") == expected and checkpoint.items["deep.n"] == 1
+    raises(reshard.UsageError, lambda: reshard.from_memory(state), "closed")
+
+
+@test
 def parts(work):
     """Parts of a conversion, and commit"""
     source = saved(work)
