@@ -397,5 +397,5 @@ def limits():
 __all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "Error", "Finding", "Format",
            "FormatError", "Items", "LimitError", "Loaded", "Note", "Object", "OutOfMemoryError", "Progress", "Report", "ReportFile",
            "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference", "Tensors",
-           "UnsupportedError", "UsageError", "Verified", "Warned", "commit", "convert", "diff", "dtype_name", "dtypes", "flatten", "formats", "from_memory",
-           "hash", "latest_good", "limits", "load", "open", "plan", "salvage", "save", "stats", "verify"]
+           "UnsupportedError", "UsageError", "Verified", "Warned", "commit", "convert", "diff", "dtype_name", "dtypes", "flatten",
+           "formats", "from_memory", "hash", "latest_good", "limits", "load", "open", "plan", "salvage", "save", "stats", "verify"]
