@@ -11,8 +11,8 @@ rm -rf "$source" "$build/site"
 mkdir -p "$source/docs/man"
 cp -r docs/*.md docs/formats docs/users docs/pictures docs/decisions CONTRIBUTING.md "$source/docs/"
 cp README.md "$source/docs/index.md"
-sed -i 's|](docs/|](|g' "$source/docs/index.md" "$source/docs/CONTRIBUTING.md"
 cp CHANGELOG.md "$source/docs/changelog.md"
+sed -i 's|](docs/|](|g' "$source/docs/index.md" "$source/docs/CONTRIBUTING.md" "$source/docs/changelog.md"
 # The headers are pages; links to other files of the tree are their names.
 mkdir "$source/docs/headers"
 for header in include/reshard/*.h; do
