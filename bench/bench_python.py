@@ -46,9 +46,8 @@ def jobs(work, state, into):
         "torch dcp.load": (lambda: dcp.load(into, checkpoint_id=folder), "memcpy"),
         "reshard.torch.load of the same": (lambda: reshard.torch.load(folder, into), "torch dcp.load"),
         "torch dcp.save": (lambda: dcp.save(state, checkpoint_id=work / "theirs"), "memcpy"),
-        "reshard.torch.save, synced": (lambda: reshard.torch.save(work / "ours", state, to="torch-dcp", overwrite=True), "torch dcp.save"),
-        "reshard.torch.save, sync=False": (
-            lambda: reshard.torch.save(work / "ours", state, to="torch-dcp", overwrite=True, sync=False), "torch dcp.save"),
+        "reshard.torch.save, synced": (lambda: reshard.torch.save(work / "ours", state, to="torch-dcp"), "torch dcp.save"),
+        "reshard.torch.save, sync=False": (lambda: reshard.torch.save(work / "ours", state, to="torch-dcp", sync=False), "torch dcp.save"),
     }
 
 
@@ -72,6 +71,8 @@ def main():
         seconds = {name: [] for name in tried}
         for _ in range(args.rounds + 1):
             for name, (call, _) in tried.items():
+                for made in ("theirs", "ours"):
+                    shutil.rmtree(work / made, ignore_errors=True)
                 began = time.monotonic()
                 call()
                 seconds[name].append(time.monotonic() - began)

@@ -7,8 +7,22 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define ALIGNMENT 64
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* Memory of an array. The first touch of small pages takes longer than reading into them does: large arrays ask for huge ones. */
+static void *array_memory(size_t size)
+{
+    void *memory;
+    const bool is_large = size >= 2 * HUGE_PAGE;
+    if (posix_memalign(&memory, is_large ? HUGE_PAGE : ALIGNMENT, size ? size : 1) != 0)
+        return NULL;
+    if (is_large)
+        madvise(memory, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+    return memory;
+}
 
 /* ---- arrays ---- */
 
@@ -91,8 +105,7 @@ static PyObject *array_new(PyTypeObject *type, PyObject *arguments, PyObject *na
     if (owner != Py_None) {
         self->owner = Py_NewRef(owner);
         self->data = ((struct array_object *)owner)->data;
-    } else if (posix_memalign(&self->data, ALIGNMENT, size ? (size_t)size : 1) != 0) {
-        self->data = NULL;
+    } else if (!(self->data = array_memory((size_t)size))) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
