@@ -357,15 +357,16 @@ static PyObject *call_redistribute(PyObject *module, PyObject *arguments)
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_status status;
     (void)module;
+    reshard_comm *comm;
     if (kept && PyArg_ParseTuple(arguments, "O!OOOK", comm_type, &group, &from, &to, &given, &scratch) &&
         options_take(kept, given, map_members, &map) && shards_take(from, &source) && shards_take(to, &target) &&
-        comm_enter((struct comm_object *)group)) {
+        comm_hold(group, &comm)) {
         options.map = given == Py_None ? NULL : &map;
         options.scratch_bytes = scratch;
         Py_BEGIN_ALLOW_THREADS
-        status = reshard_redistribute(((struct comm_object *)group)->handle, source, target, &options, &report, &err);
-        Py_END_ALLOW_THREADS((struct comm_object *)group)
-        ->is_taken = false;
+        status = reshard_redistribute(comm, source, target, &options, &report, &err);
+        Py_END_ALLOW_THREADS
+        comm_release(group);
         out = status ? error_raise(status, &err)
                      : Py_BuildValue("{sKsKsKsK}", "bytes_kept", (unsigned long long)report.bytes_kept, "bytes_sent",
                                      (unsigned long long)report.bytes_sent, "bytes_received", (unsigned long long)report.bytes_received,
@@ -405,10 +406,8 @@ static bool together_begin(struct together *call, PyObject *group, PyObject *pat
     if (!call->kept || !running_take(call->kept, run, &call->running) || !(call->path = kept_text(call->kept, path)) ||
         !sharded_take(state, &call->state))
         return false;
-    if (!comm_hold(group, &call->comm))
-        return false;
-    call->group = group;
-    return true;
+    call->group = comm_hold(group, &call->comm) ? group : NULL;
+    return call->group != NULL;
 }
 
 static void together_end(struct together *call)

@@ -56,7 +56,7 @@ class _Opened:
         self._checkpoint = open(source, **(options or {})) if self._is_own else source
 
     def __enter__(self):
-        return self._checkpoint._handle
+        return self._checkpoint
 
     def __exit__(self, *error):
         if self._is_own:
@@ -163,8 +163,8 @@ def commit(source, target, *, opening=None, **options):
 def _conversion(call, source, target, opening, options):
     run, rest = split_run(options)
     chosen = convert_options(**rest)
-    with _Opened(source, opening) as handle:
-        return _report(call(handle, target, chosen, run))
+    with _Opened(source, opening) as checkpoint:
+        return _report(call(checkpoint._handle, target, chosen, run))
 
 
 def save(path, state, *, comm=None, cells=None, check=True, spread=True, **options):
@@ -246,8 +246,8 @@ def verify(source, *, opening=None, deep=None, expect_optimizer=None, against=No
         if kind not in words:
             raise UsageError(f"fail_on is 'nan', 'inf' or 'zero', not {kind!r}")
     options = given(deep=deep, expect_optimizer=expect_optimizer, against=against, fail_on=sum({words[kind] for kind in kinds}) or None)
-    with _Opened(source, opening) as handle:
-        is_good, findings, uncovered, coverage = _reshard.verify(handle, options, run_options(**run))
+    with _Opened(source, opening) as checkpoint:
+        is_good, findings, uncovered, coverage = _reshard.verify(checkpoint._handle, options, run_options(**run))
     return Verified(is_good, _findings(findings), dict(uncovered), coverage)
 
 
@@ -292,7 +292,7 @@ def diff(a, b, *, tolerance=(0, 0), items=True, include=None, exclude=None, expl
                     map=map_options(map, rules=rules, config=config, constants=constants, strict=strict))
     outcomes = ("same", "values", "missing", "unexpected", "shape", "dtype")
     with _Opened(a, opening) as first, _Opened(b, opening) as second:
-        is_same, findings, tensors, summary = _reshard.diff(first, second, options, run_options(**run))
+        is_same, findings, tensors, summary = _reshard.diff(first._handle, second._handle, options, run_options(**run))
     by_key = {key: TensorDifference(key, outcomes[outcome], *rest) for key, outcome, *rest in tensors}
     return Difference(is_same, _findings(findings), by_key, summary)
 
@@ -300,12 +300,9 @@ def diff(a, b, *, tolerance=(0, 0), items=True, include=None, exclude=None, expl
 def hash(source, digest="sha256", *, opening=None, **run):
     """{key: digest} of every tensor's full content, row-major: independent of format and layout. digest: "sha256", "xxh3", "crc32c" or
     "md5". Keys in their order, bytewise."""
-    checkpoint = source if isinstance(source, Checkpoint) else open(source, **(opening or {}))
-    with _Opened(checkpoint) as handle:
-        digests = {checkpoint.tensor_list[index].key: text for index, text in _reshard.hash(handle, digest, run_options(**run))}
-    if checkpoint is not source:
-        checkpoint.close()
-    return digests
+    with _Opened(source, opening) as checkpoint:
+        digests = _reshard.hash(checkpoint._handle, digest, run_options(**run))
+        return {checkpoint.tensor_list[index].key: text for index, text in digests}
 
 
 @dataclass(frozen=True)
@@ -330,13 +327,9 @@ class Statistics:
 
 def stats(source, *, include=None, exclude=None, opening=None, **run):
     """{key: Statistics} of tensors, in one pass over their bytes."""
-    checkpoint = source if isinstance(source, Checkpoint) else open(source, **(opening or {}))
-    with _Opened(checkpoint) as handle:
-        found = {checkpoint.tensor_list[index].key: Statistics(**facts)
-                 for index, facts in _reshard.stats(handle, given(include=include, exclude=exclude), run_options(**run))}
-    if checkpoint is not source:
-        checkpoint.close()
-    return found
+    with _Opened(source, opening) as checkpoint:
+        found = _reshard.stats(checkpoint._handle, given(include=include, exclude=exclude), run_options(**run))
+        return {checkpoint.tensor_list[index].key: Statistics(**facts) for index, facts in found}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field
 
 from . import _reshard
-from ._options import convert_options, open_options, run_options, split_map, split_run
+from ._options import convert_options, map_options, open_options, run_options, split_run, taken
 from ._shards import shard_tuples, sharded_tuples, whole_keys
 from ._states import flatten
 from ._values import to_json
@@ -66,12 +66,10 @@ class Comm:
         Each element moves once, and not at all where the rank has it. map, rules, config, constants and strict as in reshard.convert:
         names, shapes and types under which sources come. scratch: bytes of memory beyond the arrays', 0: 16 MiB. Returns how many bytes
         were kept, sent, received, and moved by all."""
-        map, rest = split_map(mapping)
-        if rest:
-            raise TypeError(f"unknown arguments: {', '.join(rest)}")
+        options = map_options(**mapping)
         sources, source_owners = shard_tuples(source or {})
         targets, target_owners = shard_tuples(target or {}, writable=True)
-        numbers = _reshard.redistribute(self._handle, sources, targets, map, scratch)
+        numbers = _reshard.redistribute(self._handle, sources, targets, options, scratch)
         del source_owners, target_owners
         return numbers
 
@@ -130,19 +128,24 @@ def _copies(comm, tensors):
     return {key: sum(key in others for others in before) for key in keys}
 
 
+def _json_items(items):
+    return [(key, to_json(value)) for key, value in items.items()]
+
+
+def _state_of_rank(tensors, items, cells, copies):
+    """What the extension takes of a rank of a group, and the owners of the memory."""
+    tuples, owners = sharded_tuples(tensors, copies)
+    return (tuples, _cells(cells, True), [(0, *item) for item in _json_items(items)]), owners
+
+
 def save_together(path, state, comm, cells, check, spread, options):
     """reshard.save of the ranks of a group."""
     run, rest = split_run(options)
     tensors, items = flatten(state)
-    tuples, owners = sharded_tuples(tensors, _copies(comm, tensors))
-    values = [(0, key, to_json(value)) for key, value in items.items()]
-    warnings = _reshard.save(comm and comm._handle, path, (tuples, _cells(cells, True), values), convert_options(**rest), not check,
-                             not spread, run)
+    state_of_rank, owners = _state_of_rank(tensors, items, cells, _copies(comm, tensors))
+    warnings = _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
     del owners
     return warnings
-
-
-_OPEN = ("format", "iteration", "follow_links", "lenient", "limits")
 
 
 def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
@@ -161,13 +164,11 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
 
     Returns a Loaded.
     """
-    opened = open_options(**{name: options.pop(name) for name in _OPEN if name in options})
-    mapping = {name: options.pop(name) for name in ("map", "rules", "config", "constants") if name in options}
-    if "strict_map" in options:
-        mapping["strict"] = options.pop("strict_map")
+    opened = open_options(**taken(options, "format", "iteration", "follow_links", "lenient", "limits"))
+    mapping = map_options(**taken(options, "map", "rules", "config", "constants"), strict=options.pop("strict_map", None))
     tensors, _ = flatten(state)
     tuples, owners = sharded_tuples(tensors, _copies(comm, tensors) if check else None, writable=True)
-    objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, split_map(mapping)[0], strict,
+    objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
                                     not check, not exchange, run_options(**options))
     del owners
     loaded = Loaded()
@@ -209,11 +210,10 @@ class Saver:
         tensors, items = flatten(state)
         if self._rank is None:
             tuples, owners = shard_tuples(tensors)
-            taken = (tuples, [(key, to_json(value)) for key, value in items.items()])
+            state = (tuples, _json_items(items))
         else:
-            tuples, owners = sharded_tuples(tensors, dict.fromkeys(whole_keys(tensors), self._rank))
-            taken = (tuples, _cells(cells, True), [(0, key, to_json(value)) for key, value in items.items()])
-        number = self._handle.save(taken, path, convert_options(**rest), run)
+            state, owners = _state_of_rank(tensors, items, cells, dict.fromkeys(whole_keys(tensors), self._rank))
+        number = self._handle.save(state, path, convert_options(**rest), run)
         del owners
         return number
 

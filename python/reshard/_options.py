@@ -45,13 +45,14 @@ def run_options(*, memory=None, threads=None, io=None, progress=None, comm=None)
                  comm=None if comm is None else getattr(comm, "_handle", comm))
 
 
-_RUN = ("memory", "threads", "io", "progress", "comm")
+def taken(options, *names):
+    """Those of the keywords of a call that have these names, which are no longer among them."""
+    return {name: options.pop(name) for name in names if name in options}
 
 
 def split_run(options):
     """(run options, the rest) of the keywords of a call."""
-    run = {name: options.pop(name) for name in _RUN if name in options}
-    return run_options(**run), options
+    return run_options(**taken(options, "memory", "threads", "io", "progress", "comm")), options
 
 
 def open_options(*, format=None, iteration=None, follow_links=None, lenient=None, skip_unsupported=None, shows_damage=None, limits=None):
@@ -77,14 +78,6 @@ def _mapping_text(one):
         with open(one, encoding="utf-8") as file:
             return (os.fspath(one), file.read())
     return ("mapping", one)
-
-
-_MAP = ("map", "rules", "config", "constants", "strict")
-
-
-def split_map(options):
-    """(map options or None, the rest)."""
-    return map_options(**{name: options.pop(name) for name in _MAP if name in options}), options
 
 
 def layout_words(layout):

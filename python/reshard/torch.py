@@ -107,6 +107,15 @@ def _on_host(state, copies):
     return state
 
 
+def _copied_to_host(state_dict):
+    """A state dict's pieces with their values on the host."""
+    copies = []
+    state = _on_host(shards(state_dict), copies)
+    for device, host in copies:
+        host.copy_(device)
+    return state
+
+
 # ---- saving and loading ----
 
 def _group_is_there(group):
@@ -117,10 +126,7 @@ def save(path, state_dict, *, group=None, **options):
     """Saves a state dict in any format: reshard.save with its options (to is needed), for DTensors and tensors on devices too. Where
     torch.distributed is there, all ranks of the group call it, and write one checkpoint together. The group needs a backend for the host's
     memory, such as gloo."""
-    copies = []
-    state = _on_host(shards(state_dict), copies)
-    for device, host in copies:
-        host.copy_(device)
+    state = _copied_to_host(state_dict)
     if not _group_is_there(group):
         return _save(path, state, **options)
     with comm(group) as ranks:
@@ -219,11 +225,7 @@ class Saver(_Saver):
         super().__init__(by, comm=self._comm, **options)
 
     def save(self, path, state_dict, **options):
-        copies = []
-        state = _on_host(shards(state_dict), copies)
-        for device, host in copies:
-            host.copy_(device)
-        return super().save(path, state, **options)
+        return super().save(path, _copied_to_host(state_dict), **options)
 
     def close(self):
         try:
