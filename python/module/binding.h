@@ -151,6 +151,13 @@ extern PyMethodDef calls_methods[], comm_methods[];
 /* Makes a type of its spec, adds it to the module, and keeps it in *kept, which may be NULL. */
 bool type_add(PyObject *module, PyType_Spec *spec, PyTypeObject **kept);
 
+/* A new object of a type, zeroed, and the end of one whose own members are released. */
+void *object_new(PyTypeObject *type);
+void object_free(PyObject *object);
+
+/* A list of count members, each made by make. */
+PyObject *list_made(const void *context, size_t count, PyObject *(*make)(const void *context, size_t index));
+
 PyMODINIT_FUNC PyInit__reshard(void);
 
 #endif

@@ -18,6 +18,31 @@ bool type_add(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
     return true;
 }
 
+void *object_new(PyTypeObject *type)
+{
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    return allocate(type, 0);
+}
+
+void object_free(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+PyObject *list_made(const void *context, size_t count, PyObject *(*make)(const void *context, size_t index))
+{
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *member = make(context, i);
+        if (!member || PyList_SetItem(list, (Py_ssize_t)i, member) != 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
 static PyModuleDef definition = { PyModuleDef_HEAD_INIT, "reshard._reshard", NULL, -1, calls_methods, NULL, NULL, NULL, NULL };
 
 PyMODINIT_FUNC PyInit__reshard(void)

@@ -115,15 +115,12 @@ static PyObject *array_new(PyTypeObject *type, PyObject *arguments, PyObject *na
 static void array_dealloc(PyObject *object)
 {
     struct array_object *self = (struct array_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     if (self->owner)
         Py_DECREF(self->owner);
     else
         free(self->data);
     free(self->vectors);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    object_free(object);
 }
 
 static int array_getbuffer(PyObject *object, Py_buffer *view, int flags)
@@ -271,8 +268,7 @@ static PyObject *buffer_new(PyTypeObject *type, PyObject *arguments, PyObject *n
     (void)names;
     if (!PyArg_ParseTuple(arguments, "Op", &lender, &writable))
         return NULL;
-    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    struct buffer_object *self = (struct buffer_object *)allocate(type, 0);
+    struct buffer_object *self = object_new(type);
     if (self && PyObject_GetBuffer(lender, &self->view, PyBUF_STRIDED | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) != 0) {
         Py_DECREF(self);
         return NULL;
@@ -285,12 +281,9 @@ static PyObject *buffer_new(PyTypeObject *type, PyObject *arguments, PyObject *n
 static void buffer_dealloc(PyObject *object)
 {
     struct buffer_object *self = (struct buffer_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     if (self->is_held)
         PyBuffer_Release(&self->view);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    object_free(object);
 }
 
 static PyObject *ssize_tuple(const Py_ssize_t *numbers, int count)

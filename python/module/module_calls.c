@@ -92,34 +92,19 @@ static PyObject *call_open_state(PyObject *module, PyObject *arguments)
 
 /* ---- converting ---- */
 
-static PyObject *report_files(const reshard_report *report)
+static PyObject *report_file_tuple(const void *report, size_t i)
 {
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < report->file_count; i++) {
-        reshard_report_file file = RESHARD_REPORT_FILE_INIT;
-        reshard_report_file_at(report, i, &file);
-        PyObject *member = Py_BuildValue("NKKK", text_of(file.name), (unsigned long long)file.bytes, (unsigned long long)file.chunks,
-                                         (unsigned long long)file.sources);
-        if (!member || PyList_Append(list, member) != 0)
-            Py_CLEAR(list);
-        Py_XDECREF(member);
-    }
-    return list;
+    reshard_report_file file = RESHARD_REPORT_FILE_INIT;
+    reshard_report_file_at(report, i, &file);
+    return Py_BuildValue("NKKK", text_of(file.name), (unsigned long long)file.bytes, (unsigned long long)file.chunks,
+                         (unsigned long long)file.sources);
 }
 
-static PyObject *report_notes(const reshard_report *report)
+static PyObject *report_note_tuple(const void *report, size_t i)
 {
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < report->note_count; i++) {
-        reshard_note note = RESHARD_NOTE_INIT;
-        reshard_report_note_at(report, i, &note);
-        PyObject *member =
-            Py_BuildValue("LsNNN", (long long)note.what, note.kind, text_of(note.key), text_of(note.reason), text_of(note.text));
-        if (!member || PyList_Append(list, member) != 0)
-            Py_CLEAR(list);
-        Py_XDECREF(member);
-    }
-    return list;
+    reshard_note note = RESHARD_NOTE_INIT;
+    reshard_report_note_at(report, i, &note);
+    return Py_BuildValue("LsNNN", (long long)note.what, note.kind, text_of(note.key), text_of(note.reason), text_of(note.text));
 }
 
 static PyObject *report_dict(const reshard_report *report)
@@ -131,7 +116,8 @@ static PyObject *report_dict(const reshard_report *report)
                          (unsigned long long)report->read_bytes, "write_bytes", (unsigned long long)report->write_bytes, "target_bytes",
                          (unsigned long long)report->target_bytes, "peak_memory_bytes", (unsigned long long)report->peak_memory_bytes,
                          "verified_tensors", (unsigned long long)report->verified_tensors, "verified_bytes",
-                         (unsigned long long)report->verified_bytes, "files", report_files(report), "notes", report_notes(report));
+                         (unsigned long long)report->verified_bytes, "files", list_made(report, report->file_count, report_file_tuple),
+                         "notes", list_made(report, report->note_count, report_note_tuple));
 }
 
 typedef reshard_status (*converting_call)(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
@@ -462,18 +448,11 @@ static PyObject *call_latest_good(PyObject *module, PyObject *arguments)
 
 /* ---- what there is ---- */
 
-static PyObject *format_options_list(size_t format, size_t count)
+static PyObject *format_option_tuple(const void *format, size_t i)
 {
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < count; i++) {
-        reshard_format_option option = RESHARD_FORMAT_OPTION_INIT;
-        reshard_format_option_at(format, i, &option);
-        PyObject *member = Py_BuildValue("ssss", option.name, option.type, option.default_value, option.help);
-        if (!member || PyList_Append(list, member) != 0)
-            Py_CLEAR(list);
-        Py_XDECREF(member);
-    }
-    return list;
+    reshard_format_option option = RESHARD_FORMAT_OPTION_INIT;
+    reshard_format_option_at(*(const size_t *)format, i, &option);
+    return Py_BuildValue("ssss", option.name, option.type, option.default_value, option.help);
 }
 
 static PyObject *format_words_list(size_t format)
@@ -491,57 +470,53 @@ static PyObject *format_words_list(size_t format)
 }
 
 /* formats(): [(name, summary, reads, writes, is a directory, holds items, options, layout words), …] */
+static PyObject *format_tuple(const void *none, size_t i)
+{
+    (void)none;
+    reshard_format format = RESHARD_FORMAT_INIT;
+    reshard_format_at(i, &format);
+    return Py_BuildValue("ssNNNNNN", format.name, format.summary, PyBool_FromLong(format.reads), PyBool_FromLong(format.writes),
+                         PyBool_FromLong(format.is_directory), PyBool_FromLong(format.holds_items),
+                         list_made(&i, format.option_count, format_option_tuple), format_words_list(i));
+}
+
 static PyObject *call_formats(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < reshard_format_count(); i++) {
-        reshard_format format = RESHARD_FORMAT_INIT;
-        reshard_format_at(i, &format);
-        PyObject *member =
-            Py_BuildValue("ssNNNNNN", format.name, format.summary, PyBool_FromLong(format.reads), PyBool_FromLong(format.writes),
-                          PyBool_FromLong(format.is_directory), PyBool_FromLong(format.holds_items),
-                          format_options_list(i, format.option_count), format_words_list(i));
-        if (!member || PyList_Append(list, member) != 0)
-            Py_CLEAR(list);
-        Py_XDECREF(member);
-    }
-    return list;
+    return list_made(NULL, reshard_format_count(), format_tuple);
 }
 
 /* dtypes(): [(name, torch's name, bits), …] */
+static PyObject *dtype_tuple(const void *none, size_t i)
+{
+    (void)none;
+    reshard_dtype dtype = RESHARD_DTYPE_INIT;
+    reshard_dtype_at(i, &dtype);
+    return Py_BuildValue("ssK", dtype.name, dtype.torch_name, (unsigned long long)dtype.bits);
+}
+
 static PyObject *call_dtypes(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < reshard_dtype_count(); i++) {
-        reshard_dtype dtype = RESHARD_DTYPE_INIT;
-        reshard_dtype_at(i, &dtype);
-        PyObject *member = Py_BuildValue("ssK", dtype.name, dtype.torch_name, (unsigned long long)dtype.bits);
-        if (!member || PyList_Append(list, member) != 0)
-            Py_CLEAR(list);
-        Py_XDECREF(member);
-    }
-    return list;
+    return list_made(NULL, reshard_dtype_count(), dtype_tuple);
 }
 
 /* limits(): [(name, help, default), …] */
+static PyObject *limit_tuple(const void *none, size_t i)
+{
+    (void)none;
+    reshard_limit limit = RESHARD_LIMIT_INIT;
+    reshard_limit_at(i, &limit);
+    return Py_BuildValue("ssK", limit.name, limit.help, (unsigned long long)limit.default_value);
+}
+
 static PyObject *call_limits(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < reshard_limit_count(); i++) {
-        reshard_limit limit = RESHARD_LIMIT_INIT;
-        reshard_limit_at(i, &limit);
-        PyObject *member = Py_BuildValue("ssK", limit.name, limit.help, (unsigned long long)limit.default_value);
-        if (!member || PyList_Append(list, member) != 0)
-            Py_CLEAR(list);
-        Py_XDECREF(member);
-    }
-    return list;
+    return list_made(NULL, reshard_limit_count(), limit_tuple);
 }
 
 static PyObject *call_version(PyObject *module, PyObject *unused)

@@ -11,8 +11,7 @@ bool checkpoint_is(PyObject *object)
 
 PyObject *checkpoint_new(reshard_checkpoint *handle, PyObject *kept)
 {
-    allocfunc allocate = (allocfunc)PyType_GetSlot(checkpoint_type, Py_tp_alloc);
-    struct checkpoint_object *self = (struct checkpoint_object *)allocate(checkpoint_type, 0);
+    struct checkpoint_object *self = object_new(checkpoint_type);
     if (!self) {
         reshard_close(handle);
         return NULL;
@@ -55,33 +54,14 @@ static PyObject *checkpoint_close(PyObject *object, PyObject *unused)
 static void checkpoint_dealloc(PyObject *object)
 {
     struct checkpoint_object *self = (struct checkpoint_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     reshard_close(self->handle);
     Py_XDECREF(self->kept);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    object_free(object);
 }
 
 /* ---- lists ---- */
 
-/* Of count members, each made by make. */
-static PyObject *list_of(struct checkpoint_object *self, size_t (*count_of)(const reshard_checkpoint *),
-                         PyObject *(*make)(const reshard_checkpoint *, size_t))
-{
-    if (!self->handle)
-        return error_usage("the checkpoint is closed");
-    size_t count = count_of(self->handle);
-    PyObject *list = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; list && i < count; i++) {
-        PyObject *member = make(self->handle, i);
-        if (!member || PyList_SetItem(list, (Py_ssize_t)i, member) != 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
-static PyObject *tensor_tuple(const reshard_checkpoint *handle, size_t index)
+static PyObject *tensor_tuple(const void *handle, size_t index)
 {
     reshard_tensor tensor = RESHARD_TENSOR_INIT;
     reshard_tensor_at(handle, index, &tensor);
@@ -90,28 +70,28 @@ static PyObject *tensor_tuple(const reshard_checkpoint *handle, size_t index)
                          (long long)tensor.tied_to, tensor.is_ambiguous ? Py_True : Py_False);
 }
 
-static PyObject *item_tuple(const reshard_checkpoint *handle, size_t index)
+static PyObject *item_tuple(const void *handle, size_t index)
 {
     reshard_item item = RESHARD_ITEM_INIT;
     reshard_item_at(handle, index, &item);
     return Py_BuildValue("NsNK", text_of(item.key), item.kind, text_of(item.class_name), (unsigned long long)item.bytes);
 }
 
-static PyObject *warning_tuple(const reshard_checkpoint *handle, size_t index)
+static PyObject *warning_tuple(const void *handle, size_t index)
 {
     reshard_warning warning = RESHARD_WARNING_INIT;
     reshard_warning_at(handle, index, &warning);
     return Py_BuildValue("NON", text_of_c(warning.text), warning.is_damage ? Py_True : Py_False, text_of(warning.lost));
 }
 
-static PyObject *fact_tuple(const reshard_checkpoint *handle, size_t index)
+static PyObject *fact_tuple(const void *handle, size_t index)
 {
     reshard_fact fact = RESHARD_FACT_INIT;
     reshard_fact_at(handle, index, &fact);
     return Py_BuildValue("NN", text_of_c(fact.name), text_of_c(fact.value));
 }
 
-static PyObject *file_tuple(const reshard_checkpoint *handle, size_t index)
+static PyObject *file_tuple(const void *handle, size_t index)
 {
     reshard_file file = RESHARD_FILE_INIT;
     reshard_file_at(handle, index, &file);
@@ -122,7 +102,8 @@ static PyObject *file_tuple(const reshard_checkpoint *handle, size_t index)
     static PyObject *checkpoint_##name(PyObject *object, PyObject *unused)                                                                 \
     {                                                                                                                                      \
         (void)unused;                                                                                                                      \
-        return list_of((struct checkpoint_object *)object, count, tuple);                                                                  \
+        const reshard_checkpoint *handle = ((struct checkpoint_object *)object)->handle;                                                   \
+        return handle ? list_made(handle, count(handle), tuple) : error_usage("the checkpoint is closed");                                 \
     }
 LIST(tensors, reshard_tensor_count, tensor_tuple)
 LIST(items, reshard_item_count, item_tuple)
@@ -143,15 +124,19 @@ static Py_ssize_t index_of(struct checkpoint_object *self, PyObject *number, siz
     return index;
 }
 
-static PyObject *chunk_tuple(const reshard_checkpoint *handle, size_t tensor, size_t index)
+struct chunks_of {
+    const reshard_checkpoint *handle;
+    size_t tensor, rank;
+};
+
+static PyObject *chunk_tuple(const void *context, size_t index)
 {
-    reshard_tensor whole = RESHARD_TENSOR_INIT;
+    const struct chunks_of *of = context;
     reshard_chunk chunk = RESHARD_CHUNK_INIT;
-    reshard_tensor_at(handle, tensor, &whole);
-    reshard_chunk_at(handle, tensor, index, &chunk);
-    return Py_BuildValue("NNNKKLLsOOL", vector_tuple(chunk.start, (size_t)whole.rank), vector_tuple(chunk.extent, (size_t)whole.rank),
-                         text_of(chunk.file), (unsigned long long)chunk.offset, (unsigned long long)chunk.bytes,
-                         (long long)chunk.flat_begin, (long long)chunk.flat_count, chunk.encoding, chunk.is_replica ? Py_True : Py_False,
+    reshard_chunk_at(of->handle, of->tensor, index, &chunk);
+    return Py_BuildValue("NNNKKLLsOOL", vector_tuple(chunk.start, of->rank), vector_tuple(chunk.extent, of->rank), text_of(chunk.file),
+                         (unsigned long long)chunk.offset, (unsigned long long)chunk.bytes, (long long)chunk.flat_begin,
+                         (long long)chunk.flat_count, chunk.encoding, chunk.is_replica ? Py_True : Py_False,
                          chunk.is_resolved ? Py_True : Py_False, (long long)chunk.writer);
 }
 
@@ -163,13 +148,8 @@ static PyObject *checkpoint_chunks(PyObject *object, PyObject *number)
         return NULL;
     reshard_tensor whole = RESHARD_TENSOR_INIT;
     reshard_tensor_at(self->handle, (size_t)tensor, &whole);
-    PyObject *list = PyList_New((Py_ssize_t)whole.chunk_count);
-    for (size_t i = 0; list && i < whole.chunk_count; i++) {
-        PyObject *member = chunk_tuple(self->handle, (size_t)tensor, i);
-        if (!member || PyList_SetItem(list, (Py_ssize_t)i, member) != 0)
-            Py_CLEAR(list);
-    }
-    return list;
+    const struct chunks_of of = { self->handle, (size_t)tensor, (size_t)whole.rank };
+    return list_made(&of, whole.chunk_count, chunk_tuple);
 }
 
 /* The way to a tensor or an item: texts, and ints for positions and integer keys. */

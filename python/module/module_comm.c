@@ -135,8 +135,7 @@ static const char *host_why(void *context)
 
 static PyObject *comm_of(reshard_comm *handle)
 {
-    allocfunc allocate = (allocfunc)PyType_GetSlot(comm_type, Py_tp_alloc);
-    struct comm_object *self = (struct comm_object *)allocate(comm_type, 0);
+    struct comm_object *self = object_new(comm_type);
     if (self)
         self->handle = handle;
     else
@@ -264,11 +263,8 @@ static PyObject *comm_close(PyObject *object, PyObject *unused)
 
 static void comm_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     reshard_comm_free(((struct comm_object *)object)->handle);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    object_free(object);
 }
 
 static PyObject *comm_barrier(PyObject *object, PyObject *unused)
@@ -359,8 +355,7 @@ static PyObject *call_redistribute(PyObject *module, PyObject *arguments)
     (void)module;
     reshard_comm *comm;
     if (kept && PyArg_ParseTuple(arguments, "O!OOOK", comm_type, &group, &from, &to, &given, &scratch) &&
-        options_take(kept, given, map_members, &map) && shards_take(from, &source) && shards_take(to, &target) &&
-        comm_hold(group, &comm)) {
+        options_take(kept, given, map_members, &map) && shards_take(from, &source) && shards_take(to, &target) && comm_hold(group, &comm)) {
         options.map = given == Py_None ? NULL : &map;
         options.scratch_bytes = scratch;
         Py_BEGIN_ALLOW_THREADS

@@ -20,8 +20,7 @@ static PyObject *saver_new(PyTypeObject *type, PyObject *arguments, PyObject *na
     (void)names;
     if (kept && PyArg_ParseTuple(arguments, "LOLO", &kind, &program, &depth, &group) &&
         (program == Py_None || (options.program = kept_text(kept, program))) && comm_hold(group, &options.comm)) {
-        allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-        self = (struct saver_object *)allocate(type, 0);
+        self = object_new(type);
         options.kind = kind;
         options.depth = depth;
         reshard_status status = self ? reshard_saver_open(&options, &self->handle, &err) : RESHARD_ERR_MEMORY;
@@ -168,16 +167,13 @@ static PyObject *saver_close(PyObject *object, PyObject *unused)
 static void saver_dealloc(PyObject *object)
 {
     struct saver_object *self = (struct saver_object *)object;
-    PyTypeObject *type = Py_TYPE(object);
     if (self->handle) {
         Py_BEGIN_ALLOW_THREADS
         reshard_saver_close(self->handle, NULL);
         Py_END_ALLOW_THREADS
     }
     saver_leave_group(self);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    object_free(object);
 }
 
 static PyMethodDef saver_methods[] = {

@@ -143,7 +143,7 @@ bool sharded_take(PyObject *state, reshard_sharded **out)
     return false;
 }
 
-static PyObject *sharded_object_tuple(const reshard_sharded *sharded, size_t index)
+static PyObject *sharded_object_tuple(const void *sharded, size_t index)
 {
     reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
     reshard_sharded_object_at(sharded, index, &object);
@@ -151,26 +151,15 @@ static PyObject *sharded_object_tuple(const reshard_sharded *sharded, size_t ind
                          vector_tuple(object.global_offset, object.rank), text_of(object.json));
 }
 
-static PyObject *sharded_value_tuple(const reshard_sharded *sharded, size_t index)
+static PyObject *sharded_value_tuple(const void *sharded, size_t index)
 {
     reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
     reshard_sharded_value_at(sharded, index, &value);
     return Py_BuildValue("LNN", (long long)value.kind, text_of(value.key), text_of(value.json));
 }
 
-static PyObject *sharded_list(const reshard_sharded *sharded, size_t count, PyObject *(*make)(const reshard_sharded *, size_t))
-{
-    PyObject *list = PyList_New((Py_ssize_t)count);
-    for (size_t i = 0; list && i < count; i++) {
-        PyObject *member = make(sharded, i);
-        if (!member || PyList_SetItem(list, (Py_ssize_t)i, member) != 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
 PyObject *sharded_to_python(const reshard_sharded *sharded)
 {
-    return Py_BuildValue("NN", sharded_list(sharded, reshard_sharded_object_count(sharded), sharded_object_tuple),
-                         sharded_list(sharded, reshard_sharded_value_count(sharded), sharded_value_tuple));
+    return Py_BuildValue("NN", list_made(sharded, reshard_sharded_object_count(sharded), sharded_object_tuple),
+                         list_made(sharded, reshard_sharded_value_count(sharded), sharded_value_tuple));
 }

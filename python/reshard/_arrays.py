@@ -11,26 +11,20 @@ _NUMPY_DTYPES = {"b1": "BOOL", "u1": "U8", "i1": "I8", "u2": "U16", "i2": "I16",
                  "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64", "c16": "C128"}
 _BUFFER_DTYPES = {"?": "BOOL", "b": "I8", "B": "U8", "c": "U8", "h": "I16", "H": "U16", "i": "I32", "I": "U32", "q": "I64", "Q": "U64",
                   "l": "I64", "L": "U64", "e": "F16", "f": "F32", "d": "F64", "Zf": "C64", "Zd": "C128"}
-# Names of ml_dtypes, which numpy shows as void or as its own.
-_EXTENSION_DTYPES = {"bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e4m3fnuz": "F8_E4M3FNUZ",
-                     "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0"}
+# What numpy has with ml_dtypes only, under torch's names.
+_EXTENSION_DTYPES = {name: _TORCH_DTYPES[name] for name in (
+    "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")}
+_NUMPY_KINDS = {name: kind for kind, name in _NUMPY_DTYPES.items()}
 
 
 def dtype_name(dtype):
     """The library's name for a type: of "bf16", "bfloat16", torch.bfloat16, numpy.float32, …"""
     text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     upper = text.upper()
-    if upper in _DTYPES:
-        return upper
-    word = text.removeprefix("torch.").removeprefix("paddle.")
-    for names in (_TORCH_DTYPES, _EXTENSION_DTYPES):
-        if word in names:
-            return names[word]
-    plain = {"bool": "BOOL", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64", "complex128": "C128", "int8": "I8",
-             "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64"}.get(word)
-    if plain is None:
+    name = upper if upper in _DTYPES else _TORCH_DTYPES.get(text.removeprefix("torch.").removeprefix("paddle."))
+    if name is None:
         raise UsageError(f"no element type is called {text!r}: reshard.dtypes() lists them")
-    return plain
+    return name
 
 
 def element_count(shape):
@@ -85,17 +79,15 @@ class Array(_reshard.Array):
         """As a numpy array of the same memory. BF16 and 8-bit floats need ml_dtypes."""
         import numpy
 
-        names = {name: kind for kind, name in _NUMPY_DTYPES.items()}
-        if self.dtype in names:
-            return numpy.frombuffer(self.raw, dtype="<" + names[self.dtype]).reshape(self.shape)
-        wanted = {name: word for word, name in _EXTENSION_DTYPES.items()}.get(self.dtype)
-        if wanted is None:
+        if self.dtype in _NUMPY_KINDS:
+            return numpy.frombuffer(self.raw, dtype="<" + _NUMPY_KINDS[self.dtype]).reshape(self.shape)
+        if self.dtype not in _EXTENSION_DTYPES.values():
             raise UsageError(f"numpy has no type for {self.dtype}: raw shows the bytes")
         try:
             import ml_dtypes
         except ImportError:
             raise UsageError(f"numpy has {self.dtype} with the package ml_dtypes only: read it as dtype='F32', or take raw") from None
-        return numpy.frombuffer(self.raw, dtype=getattr(ml_dtypes, wanted)).reshape(self.shape)
+        return numpy.frombuffer(self.raw, dtype=getattr(ml_dtypes, _DTYPES[self.dtype][0])).reshape(self.shape)
 
     def torch(self):
         """As a torch tensor of the same memory."""

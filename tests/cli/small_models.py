@@ -7,6 +7,7 @@ import pathlib
 import struct
 import subprocess
 import tempfile
+import traceback
 
 
 class Shell:
@@ -55,6 +56,16 @@ def arguments():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--fixtures", required=True, type=lambda path: pathlib.Path(path).resolve())
     return parser.parse_args()
+
+
+def whatever_fails(function):
+    """A test of a folder whose every exception is a failure of it, told with its trace."""
+    def tried(shell):
+        try:
+            return function(shell.work)
+        except BaseException:
+            raise AssertionError(traceback.format_exc()) from None
+    return tried
 
 
 def run(binary, tests):

@@ -13,11 +13,12 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import traceback
 import warnings
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 import numpy
+import small_models
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -226,18 +227,7 @@ def main():
     assert "torch" not in vars(reshard), "import reshard has imported torch"
     import reshard.torch
     tests = [ranks_of_torch, every_type, arrays_of_others, nested_states]
-    print(f"1..{len(tests)}")
-    failed = 0
-    for number, function in enumerate(tests, 1):
-        with tempfile.TemporaryDirectory() as work:
-            try:
-                text = function(pathlib.Path(work))
-                print(f"ok {number} - {function.__doc__}" + (f"\n# {text}" if text else ""), flush=True)
-            except Exception:
-                failed += 1
-                print(f"not ok {number} - {function.__doc__}")
-                print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="", flush=True)
-    return failed > 0
+    return small_models.run(BINARY, [(function.__doc__, small_models.whatever_fails(function)) for function in tests])
 
 
 if __name__ == "__main__":

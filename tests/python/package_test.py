@@ -24,10 +24,8 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 import small_models
@@ -772,18 +770,7 @@ def main():
         return 1 if os.environ.get("RESHARD_TEST_REQUIRED") else 0
     sys.path.insert(0, args.package)
     import reshard
-    print(f"1..{len(TESTS)}")
-    failed = 0
-    for number, (name, function) in enumerate(TESTS, 1):
-        with tempfile.TemporaryDirectory() as work:
-            try:
-                text = function(pathlib.Path(work))
-                print(f"ok {number} - {name}" + (f"\n# {text}" if text else ""), flush=True)
-            except BaseException:
-                failed += 1
-                print(f"not ok {number} - {name}")
-                print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="", flush=True)
-    return failed > 0
+    return small_models.run(BINARY, [(name, small_models.whatever_fails(function)) for name, function in TESTS])
 
 
 if __name__ == "__main__":
