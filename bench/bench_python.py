@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package for Python beside its peers: medians of interleaved rounds, and ratios, of reading and saving one state dict.
 
-usage: bench_python.py --package build/python [--megabytes 1024] [--rounds 7] [--folder /dev/shm]
+usage: bench_python.py --package build/python [--megabytes 1024] [--rounds 7] [--folder /dev/shm] [--device cuda]
 Needs torch and safetensors. Fresh memory is touched, a page at a time: safetensors maps files, and reads them when they are looked at.
 """
 import argparse
@@ -21,11 +21,13 @@ from safetensors.torch import load_file, save_file
 
 def touched(tensors):
     for tensor in tensors.values():
+        if tensor.is_cuda:
+            break
         tensor.view(-1)[:: 4096 // tensor.itemsize].sum()
     return tensors
 
 
-def jobs(work, state, into):
+def jobs(work, state, into, device):
     """{name: (call, its peer)}: in one round all run, one after the other."""
     one, folder = work / "one.safetensors", work / "dcp"
     save_file(state, one)
@@ -35,13 +37,16 @@ def jobs(work, state, into):
         with reshard.open(one) as checkpoint:
             checkpoint.load_into(into)
 
+    there = None if device == "cpu" else device
+    host = {key: tensor.cpu() for key, tensor in state.items()}
+
     def copy():
         for key, tensor in into.items():
-            tensor.copy_(state[key])
+            tensor.copy_(host[key])
     return {
-        "memcpy": (copy, None),
-        "safetensors load_file": (lambda: touched(load_file(one)), "memcpy"),
-        "reshard.torch.read": (lambda: touched(reshard.torch.read(one)), "safetensors load_file"),
+        "memcpy": (copy, None),  # from the host to where the tensors are
+        "safetensors load_file": (lambda: touched(load_file(one, device=device)), "memcpy"),
+        "reshard.torch.read": (lambda: touched(reshard.torch.read(one, device=there)), "safetensors load_file"),
         "load_into, memory that is there": (load_into, "memcpy"),
         "torch dcp.load": (lambda: dcp.load(into, checkpoint_id=folder), "memcpy"),
         "reshard.torch.load of the same": (lambda: reshard.torch.load(folder, into), "torch dcp.load"),
@@ -58,16 +63,17 @@ def main():
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", default="/dev/shm")
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     sys.path.insert(0, args.package)
     import reshard
     import reshard.torch
     warnings.simplefilter("ignore")
-    state = {f"layers.{i}.weight": torch.randn(1024, 1024) for i in range(args.megabytes // 4)}
+    state = {f"layers.{i}.weight": torch.randn(1024, 1024, device=args.device) for i in range(args.megabytes // 4)}
     into = {key: torch.zeros_like(tensor) for key, tensor in state.items()}
     work = pathlib.Path(tempfile.mkdtemp(dir=args.folder))
     try:
-        tried = jobs(work, state, into)
+        tried = jobs(work, state, into, args.device)
         seconds = {name: [] for name in tried}
         for _ in range(args.rounds + 1):
             for name, (call, _) in tried.items():
@@ -75,11 +81,13 @@ def main():
                     shutil.rmtree(work / made, ignore_errors=True)
                 began = time.monotonic()
                 call()
+                if args.device != "cpu":
+                    torch.cuda.synchronize()
                 seconds[name].append(time.monotonic() - began)
     finally:
         shutil.rmtree(work)
     median = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round is for warmth
-    print(f"{args.megabytes} MiB in {len(state)} tensors, {args.folder}, medians of {args.rounds} rounds")
+    print(f"{args.megabytes} MiB in {len(state)} tensors, {args.folder}, {args.device}, medians of {args.rounds} rounds")
     for name, (_, peer) in tried.items():
         beside = f"{median[name] / median[peer]:6.2f} x {peer}" if peer else ""
         print(f"{name:34} {median[name] * 1000:8.1f} ms  {args.megabytes / 1024 / median[name]:6.2f} GiB/s  {beside}")

@@ -59,6 +59,13 @@ reshard_status reshard_overlap(size_t rank, const int64_t *a_start, const int64_
 /*
  * The box of a whole tensor that one rank holds; or, if it is flattened, elements [flat_begin, flat_end) of the row-major order of that
  * box. start + extent is within global_shape on every axis, and a flat range is not empty and within the box.
+ *
+ * Values that this process cannot reach, such as those in a GPU's memory, have functions in place of data and strides. Both get bytes
+ * [offset, offset + size) of what data would be, and return 0, or anything else if they failed: then the call that wanted it ends with
+ * RESHARD_ERR_CANCELLED.
+ *   read   gives values, where they are saved, read or compared: reshard_open_shards. Several threads may ask at once, for some bytes more
+ *          than once, as long as what was opened of them is open
+ *   write  takes values, where they are loaded: reshard_load_shards. Each byte comes once, in order, to the thread that loads
  */
 typedef struct reshard_shard {
     size_t struct_size;
@@ -71,8 +78,11 @@ typedef struct reshard_shard {
     void *data;                             /* little-endian: values of the box, or of the range alone, row-major; NULL: none */
     const int64_t *strides;                 /* of a box's values in memory, in elements, not negative, each with a place of its own; NULL:
                                                row-major. reshard_assign_slice takes none */
+    int (*read)(void *out, uint64_t offset, size_t size, void *context);
+    int (*write)(const void *bytes, uint64_t offset, size_t size, void *context);
+    void *context;                          /* of both */
 } reshard_shard;
-#define RESHARD_SHARD_INIT { sizeof(reshard_shard), { NULL, 0 }, NULL, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL }
+#define RESHARD_SHARD_INIT { sizeof(reshard_shard), { NULL, 0 }, NULL, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
 
 /* What identifies a shard's box: key, dtype by its name here, and the box, without flat range and values. Points to what shard points
  * to. */

@@ -10,7 +10,7 @@
  * memory does not have, so that local ones have rank - prepended. All count elements.
  *
  * Memory. Descriptions, objects and values are copied. Values of tensors stay the caller's, and are only touched by reshard_save (read) and
- * reshard_load (written), which do not keep them; where a function gives them, reshard_save asks it.
+ * reshard_load (written), which do not keep them; where functions give and take them, these are called.
  *
  * Threads. One at a time uses a reshard_sharded. reshard_save and reshard_load are collective: every rank of the group calls them, each
  * with its own handle, from any thread.
@@ -49,15 +49,15 @@ typedef struct reshard_sharded_tensor {
     int64_t is_flattened, flat_begin, flat_end; /* data is this range of the box's row-major order */
     void *data;                     /* little-endian; NULL: none */
     const int64_t *strides;         /* of data, local, in elements; NULL: row-major */
-    /* Saving, in place of data: gives bytes [offset, offset + size) of the values, row-major or in the order of the range; 0, or anything
-     * else if that failed, which fails the save (RESHARD_ERR_CANCELLED). Several threads may ask at once, for some bytes more than once,
-     * until reshard_save or reshard_saver_save returns. Such a tensor is neither loaded nor narrowed: RESHARD_ERR_USAGE. */
+    /* In place of data and strides, as geometry.h has it: read gives values to reshard_save and reshard_saver_save, until they return;
+     * write takes those of reshard_load, on its thread. Such tensors are not narrowed: RESHARD_ERR_USAGE. */
     int (*read)(void *out, uint64_t offset, size_t size, void *context);
-    void *context;
+    void *context; /* of both */
+    int (*write)(const void *bytes, uint64_t offset, size_t size, void *context);
 } reshard_sharded_tensor;
 #define RESHARD_SHARDED_TENSOR_INIT                                                                                                        \
     {                                                                                                                                      \
-        sizeof(reshard_sharded_tensor), { NULL, 0 }, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL       \
+        sizeof(reshard_sharded_tensor), { NULL, 0 }, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL \
     }
 
 /* On a global axis, the tensor is piece `offset` of `fragments` equal ones. An array's member. */
@@ -279,8 +279,9 @@ typedef struct reshard_load_options {
 
 /*
  * Fills the tensors of all ranks of a group from one checkpoint of any format and layout, each cast to its type. comm NULL: this process is
- * all. Tensors without data are left out. A tensor's global shape is the checkpoint's, unless it allows another: then what the checkpoint
- * has is filled in, and the rest is zero.
+ * all. Tensors without data are left out; those with write are filled a round at a time, by way of memory of which a rank has no more
+ * than the least run->memory_bytes of the group (0: 128 MiB), or than its largest such tensor. A tensor's global shape is the checkpoint's,
+ * unless it allows another: then what the checkpoint has is filled in, and the rest is zero.
  *
  * With a mapping (options->map, docs/mapping.md) the checkpoint has what it makes: other names, tensors split, joined, transposed, cast.
  * If it has no texts, names that are recognised become those that the ranks ask for, as a conversion to a reference with these keys would

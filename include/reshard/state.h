@@ -8,7 +8,8 @@
  * Shards are those of geometry.h: a key, a global shape, a box or a flat range of one, and where the values lie. One list may hold the
  * shards of many ranks (reshard_shards_merge). Values are read and written where they lie, in the byte order of the machine.
  *
- * Memory. Keys, descriptions and items are copied. Values of shards stay the caller's, and are read as long as what was opened of them is.
+ * Memory. Keys, descriptions and items are copied. Values of shards stay the caller's, and are read as long as what was opened of them is,
+ * or functions asked for them (reshard_shard.read).
  *
  * Threads. Any thread makes these calls; a list of items is one thread's while it is added to, and lists that are const may be shared. What
  * was opened is a checkpoint, of which reshard.h says who may use it.
@@ -80,8 +81,10 @@ reshard_status reshard_open_shards(const reshard_state *state, const reshard_ope
 /*
  * Fills the values of all shards of a list from a checkpoint, in one run: whatever its layout, each from as many files as it takes, cast to
  * the shard's type where that is another. The checkpoint has each key with the shard's global shape, else nothing is read, and
- * RESHARD_ERR_USAGE names the key; shards without values are left out. Threads and memory as for reshard_read_many. Any number of threads
- * may load from one checkpoint at once, into different memory. What fails later leaves shards half filled; the call may be made again.
+ * RESHARD_ERR_USAGE names the key; shards without values are left out. Those with write (geometry.h) are filled a round at a time, by way
+ * of memory: run->memory_bytes (0: 128 MiB) or as much as the largest such shard takes. Threads and memory as for reshard_read_many. Any
+ * number of threads may load from one checkpoint at once, into different memory. What fails later leaves shards half filled; the call may
+ * be made again.
  */
 reshard_status reshard_load_shards(const reshard_checkpoint *checkpoint, const reshard_shards *shards, const reshard_run_options *run,
                                    reshard_error *err);

@@ -22,6 +22,9 @@
 
 bool errors_init(void);
 
+/* Keeps what a function of the caller's has raised, within the library, which then fails with CANCELLED: error_raise raises it again. */
+void error_keep(void);
+
 /* Raises what the library says, or leaves the exception that a callback has raised. Always NULL. */
 PyObject *error_raise(reshard_status status, const reshard_error *err);
 
@@ -106,7 +109,8 @@ bool items_of_dict(PyObject *items, PyObject *copies, reshard_items **out);
 
 /* ---- module_shards.c ---- */
 
-/* A list of (key, dtype, global shape, start, extent, flat range or None, address or 0, strides or None). */
+/* A list of (key, dtype, global shape, start, extent, flat range or None, address or 0, strides or None, object with functions or None).
+ */
 bool shards_take(PyObject *list, reshard_shards **out);
 
 /* ((tensor, …), (object, …), {key: JSON of a common value}); see the file. */

@@ -23,18 +23,71 @@ static bool take_range(PyObject *range, int64_t *is_flattened, int64_t *begin, i
     return true;
 }
 
+/* ---- values that functions reach ---- */
+
+/* Calls read or write of the object that is the context with (offset, memory), which has to be done with the memory then. */
+static int reach_values(PyObject *object, const char *method, uint64_t offset, void *bytes, size_t size, int flags)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *view = PyMemoryView_FromMemory(bytes, (Py_ssize_t)size, flags);
+    PyObject *done = view ? PyObject_CallMethod(object, method, "KO", (unsigned long long)offset, view) : NULL;
+    PyObject *released = done ? PyObject_CallMethod(view, "release", NULL) : NULL;
+    if (!released)
+        error_keep();
+    Py_XDECREF(view);
+    Py_XDECREF(done);
+    Py_XDECREF(released);
+    PyGILState_Release(state);
+    return released == NULL;
+}
+
+static int values_read(void *out, uint64_t offset, size_t size, void *context)
+{
+    return reach_values(context, "read", offset, out, size, PyBUF_WRITE);
+}
+
+static int values_write(const void *bytes, uint64_t offset, size_t size, void *context)
+{
+    return reach_values(context, "write", offset, (void *)(uintptr_t)bytes, size, PyBUF_READ);
+}
+
+/* 1 and 0; -1: an exception is set */
+static int has_method(PyObject *object, const char *name)
+{
+    PyObject *method = PyObject_GetAttrString(object, name);
+    int is_there = method ? method != Py_None : -1;
+    Py_XDECREF(method);
+    return is_there;
+}
+
+/* What an object has of read and write; it lives as long as the list that the shard goes into. */
+static bool take_functions(PyObject *object, int (**read)(void *, uint64_t, size_t, void *),
+                           int (**write)(const void *, uint64_t, size_t, void *), void **context)
+{
+    if (object == Py_None)
+        return true;
+    const int reads = has_method(object, "read"), writes = reads < 0 ? -1 : has_method(object, "write");
+    *read = reads == 1 ? values_read : NULL;
+    *write = writes == 1 ? values_write : NULL;
+    *context = object;
+    return writes >= 0;
+}
+
+/* ---- shards ---- */
+
 static bool take_shard(PyObject *kept, PyObject *tuple, reshard_shard *shard)
 {
-    PyObject *key, *dtype, *shape, *start, *extent, *range, *strides;
+    PyObject *key, *dtype, *shape, *start, *extent, *range, *strides, *functions;
     unsigned long long address;
-    if (!PyArg_ParseTuple(tuple, "OOOOOOKO", &key, &dtype, &shape, &start, &extent, &range, &address, &strides))
+    if (!PyArg_ParseTuple(tuple, "OOOOOOKOO", &key, &dtype, &shape, &start, &extent, &range, &address, &strides, &functions))
         return false;
     shard->data = (void *)(uintptr_t)address;
     return kept_str(kept, key, &shard->key) && (shard->dtype = kept_text(kept, dtype)) &&
            (shard->global_shape = kept_vector(kept, shape, &shard->rank)) && (shard->start = kept_vector(kept, start, NULL)) &&
            (shard->extent = kept_vector(kept, extent, NULL)) &&
            take_range(range, &shard->is_flattened, &shard->flat_begin, &shard->flat_end) &&
-           (!object_or_null(strides) || (shard->strides = kept_vector(kept, strides, NULL)));
+           (!object_or_null(strides) || (shard->strides = kept_vector(kept, strides, NULL))) &&
+           take_functions(functions, &shard->read, &shard->write, &shard->context);
 }
 
 bool shards_take(PyObject *list, reshard_shards **out)
@@ -63,21 +116,23 @@ bool shards_take(PyObject *list, reshard_shards **out)
 
 /* ---- the state of a rank ---- */
 
-/* (key, dtype, global shape, global offset, local shape, flat range or None, replica ids, address, strides or None, may mismatch) */
+/* (key, dtype, global shape, global offset, local shape, flat range or None, replica ids, address, strides or None, may mismatch, object
+ * with functions or None) */
 static reshard_status add_sharded_tensor(PyObject *kept, PyObject *tuple, reshard_sharded *out, reshard_error *err)
 {
     reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
-    PyObject *key, *dtype, *shape, *offset, *local, *range, *replicas, *strides;
+    PyObject *key, *dtype, *shape, *offset, *local, *range, *replicas, *strides, *functions;
     unsigned long long address;
     int may_mismatch;
-    if (!PyArg_ParseTuple(tuple, "OOOOOOOKOp", &key, &dtype, &shape, &offset, &local, &range, &replicas, &address, &strides,
-                          &may_mismatch) ||
+    if (!PyArg_ParseTuple(tuple, "OOOOOOOKOpO", &key, &dtype, &shape, &offset, &local, &range, &replicas, &address, &strides,
+                          &may_mismatch, &functions) ||
         !kept_str(kept, key, &tensor.key) || !(tensor.dtype = kept_text(kept, dtype)) ||
         !(tensor.global_shape = kept_vector(kept, shape, &tensor.rank)) || !(tensor.global_offset = kept_vector(kept, offset, NULL)) ||
         !(tensor.local_shape = kept_vector(kept, local, NULL)) ||
         !take_range(range, &tensor.is_flattened, &tensor.flat_begin, &tensor.flat_end) ||
         !(tensor.replica_ids = kept_vector(kept, replicas, &tensor.replica_count)) ||
-        (object_or_null(strides) && !(tensor.strides = kept_vector(kept, strides, NULL))))
+        (object_or_null(strides) && !(tensor.strides = kept_vector(kept, strides, NULL))) ||
+        !take_functions(functions, &tensor.read, &tensor.write, &tensor.context))
         return RESHARD_ERR_USAGE;
     tensor.data = (void *)(uintptr_t)address;
     tensor.allow_shape_mismatch = may_mismatch;

@@ -20,7 +20,7 @@ needed: arrays have the buffer protocol and DLPack. Calls release the GIL; Ctrl-
 from dataclasses import dataclass, field
 
 from . import _reshard
-from ._arrays import Array, dtype_name
+from ._arrays import Array, Values, dtype_name
 from ._checkpoint import Checkpoint, Chunk, Items, Tensor, Tensors, Warned
 from ._errors import (CancelledError, DiffersError, Error, FormatError, LimitError, OutOfMemoryError, StorageError, UnsupportedError,
                       UsageError)
@@ -172,7 +172,7 @@ def save(path, state, *, comm=None, cells=None, check=True, spread=True, **optio
 
     state   {key: array, Shard or list of Shards}, nested dicts and lists too: keys are joined with '.'; what has no arrays in it is an
             item, and Checkpoint.items.stored(key) is one of another checkpoint, objects of classes too. Arrays are those of numpy, torch
-            (on the host), reshard.Array, or of the buffer protocol; none is copied
+            (on devices, too), reshard.Array, Values, or of the buffer protocol; none is copied
     comm    the other ranks that save the same checkpoint: each passes what it has. Items are rank 0's, and cells ({key: Cell}) each rank's
     check   look whether what the ranks have is one whole
     spread  copies that several ranks have are saved by one of them, evenly
@@ -390,5 +390,5 @@ def limits():
 __all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "Error", "Finding", "Format",
            "FormatError", "Items", "LimitError", "Loaded", "Note", "Object", "OutOfMemoryError", "Progress", "Report", "ReportFile",
            "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference", "Tensors",
-           "UnsupportedError", "UsageError", "Verified", "Warned", "commit", "convert", "diff", "dtype_name", "dtypes", "flatten",
+           "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "commit", "convert", "diff", "dtype_name", "dtypes", "flatten",
            "formats", "from_memory", "hash", "latest_good", "limits", "load", "open", "plan", "salvage", "save", "stats", "verify"]

@@ -2,6 +2,7 @@
 """Memory: arrays that the library fills, and what it takes of other packages' arrays without a copy."""
 
 from . import _reshard
+from ._devices import DeviceTensor
 from ._errors import UsageError
 
 _DTYPES = {name: (torch_name, bits) for name, torch_name, bits in _reshard.dtypes()}
@@ -25,6 +26,15 @@ def dtype_name(dtype):
     if name is None:
         raise UsageError(f"no element type is called {text!r}: reshard.dtypes() lists them")
     return name
+
+
+def torch_dtype(name):
+    """The type of torch for one of the library's."""
+    import torch
+
+    if not hasattr(torch, _DTYPES[name][0] or "-"):
+        raise UsageError(f"this torch has no type for {name}: raw shows the bytes")
+    return getattr(torch, _DTYPES[name][0])
 
 
 def element_count(shape):
@@ -93,10 +103,7 @@ class Array(_reshard.Array):
         """As a torch tensor of the same memory."""
         import torch
 
-        name = _DTYPES[self.dtype][0]
-        if not hasattr(torch, name or "-"):
-            raise UsageError(f"this torch has no type for {self.dtype}: raw shows the bytes")
-        dtype = getattr(torch, name)
+        dtype = torch_dtype(self.dtype)
         if not self.nbytes:
             return torch.empty(self.shape, dtype=dtype)
         return torch.frombuffer(self.raw, dtype=dtype).reshape(self.shape)
@@ -108,19 +115,39 @@ class Array(_reshard.Array):
 _NOTHING = Array("U8", (0,))
 
 
+class Values:
+    """Values that lie where the library cannot read or write: in a GPU's memory, in another process. They take the place of an array in
+    what is saved, loaded or opened as a checkpoint; tensors of torch on devices need none of this.
+
+    dtype, shape  of the array, whose bytes are in row-major order
+    read          read(offset, memory) fills a memoryview with the bytes from offset on. Several threads may call it at once
+    write         write(offset, memory) takes these bytes. A load gives each once, in order, to the thread that loads
+
+    The memory is the library's when the function returns. What a function raises ends the call.
+    """
+
+    __slots__ = ("dtype", "shape", "read", "write")
+
+    def __init__(self, dtype, shape, *, read=None, write=None):
+        self.dtype, self.shape, self.read, self.write = dtype_name(dtype), tuple(shape), read, write
+
+    def prepare(self):
+        """Nothing has to be done before its functions are called."""
+
+
 class Memory:
     """Where the values of an array of any package lie: address, bytes, dtype, shape, strides in elements (None: row-major). owner keeps
-    them there."""
+    them there. functions: in place of an address, an object with read, write and prepare, as Values has them."""
 
-    __slots__ = ("address", "nbytes", "dtype", "shape", "strides", "owner")
+    __slots__ = ("address", "nbytes", "dtype", "shape", "strides", "owner", "functions")
 
-    def __init__(self, address, dtype, shape, strides, owner):
-        self.address, self.dtype, self.shape, self.owner = address, dtype, tuple(shape), owner
+    def __init__(self, address, dtype, shape, strides, owner, functions=None):
+        self.address, self.dtype, self.shape, self.owner, self.functions = address, dtype, tuple(shape), owner, functions
         self.strides = None if strides is None or _is_row_major(self.shape, strides) else tuple(strides)
         self.nbytes = bytes_of(dtype, self.shape) if self.strides is None else self._span()
         if not self.nbytes:
-            self.address = _NOTHING.address  # no values: any place will do
-        elif not self.address:
+            self.address, self.functions = _NOTHING.address, None  # no values: any place will do
+        elif not self.address and functions is None:
             raise UsageError("the array has no memory: it only says what it would be")
 
     def _span(self):
@@ -147,9 +174,11 @@ def _in_elements(strides, itemsize, what):
 
 
 def memory_of(array, writable=False):
-    """The memory of an Array, a numpy array, a torch tensor of the host, or whatever has the buffer protocol. Nothing is copied."""
+    """The memory of an Array, a numpy array, a torch tensor, Values, or whatever has the buffer protocol. Nothing is copied."""
     if isinstance(array, Memory):
         return array
+    if isinstance(array, Values):
+        return Memory(0, array.dtype, array.shape, None, array, array)
     if isinstance(array, Array):
         return Memory(array.address, array.dtype, array.shape, None, array)
     if hasattr(array, "data_ptr") and hasattr(array, "stride"):
@@ -173,11 +202,13 @@ def _sized(dtype, itemsize):
 
 
 def _memory_of_torch(tensor):
-    if tensor.device.type not in ("cpu", "meta"):
-        raise UsageError(f"the tensor lies on {tensor.device}: tensor.cpu() copies it to where the library can read it")
     if str(tensor.layout) != "torch.strided" or tensor.is_conj() or tensor.is_neg():
         raise UsageError("the tensor is sparse, conjugated or negated: what is stored are plain values")
-    return Memory(tensor.data_ptr(), dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor)
+    dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+    if tensor.device.type in ("cpu", "meta"):
+        return Memory(tensor.data_ptr(), dtype, shape, tensor.stride(), tensor)
+    functions = DeviceTensor(tensor)
+    return Memory(0, dtype, shape, None, functions, functions)
 
 
 def _memory_of_numpy(array, writable):

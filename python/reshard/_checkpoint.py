@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ._arrays import Array, dtype_name, memory_of
 from ._errors import UsageError
 from ._options import map_options, run_options
-from ._shards import shard_tuples
+from ._shards import Shard, shard_tuples
 from ._values import Stored
 
 
@@ -72,7 +72,10 @@ class Tensor:
             raise UsageError(f"'{self.key}': what is read has the shape {list(extent)}, and out {list(memory.shape)}")
         if dtype is not None and dtype_name(dtype) != memory.dtype:
             raise UsageError(f"'{self.key}': out has the type {memory.dtype}, and dtype is {dtype_name(dtype)}")
-        self._checkpoint._read_boxes([self._box(memory, None if whole else start, None if whole else extent)], run)
+        if memory.functions:
+            self._checkpoint.load_into({self.key: Shard(out, self.shape, start)}, **run)
+        else:
+            self._checkpoint._read_boxes([self._box(memory, None if whole else start, None if whole else extent)], run)
         return out
 
     def _box(self, memory, start=None, extent=None):

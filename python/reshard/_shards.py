@@ -10,7 +10,7 @@ from ._errors import UsageError
 class Shard:
     """The box of a whole tensor that one rank holds.
 
-    data          an array (Array, numpy, torch on the host, buffer); None where another rank has it
+    data          an array (Array, numpy, torch, Values, buffer); None where another rank has it
     global_shape  of the whole tensor
     offset        where the box begins in it, in elements
     shape         of the box; by default that of data
@@ -34,16 +34,18 @@ class Shard:
         self.dtype = memory_of(data).dtype if dtype is None else dtype_name(dtype)
 
     def memory(self, key, writable=False):
-        """(address, strides, owner) of its values."""
+        """(address, strides, functions, owner) of its values."""
         if self.data is None:
-            return 0, None, None
+            return 0, None, None, None
         memory = memory_of(self.data, writable)
         shape = (self.flat[1] - self.flat[0],) if self.flat else self.shape
         if memory.shape != shape or memory.dtype != self.dtype:
             raise UsageError(f"'{key}': the shard's data is {memory.dtype} {list(memory.shape)}, and {self.dtype} {list(shape)} is said")
         if self.flat and memory.strides is not None:
             raise UsageError(f"'{key}': the values of a flat shard lie one behind the other")
-        return memory.address, memory.strides, memory.owner
+        if memory.functions:
+            memory.functions.prepare()
+        return memory.address, memory.strides, memory.functions, memory.owner
 
     def __repr__(self):
         return f"reshard.Shard({self.dtype} {list(self.shape)} at {list(self.offset)} of {list(self.global_shape)})"
@@ -74,8 +76,8 @@ def shard_tuples(state, writable=False):
     """What the extension takes, and the owners of the memory."""
     tuples, owners = [], []
     for key, shard in each_shard(state):
-        address, strides, owner = shard.memory(key, writable)
-        tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, address, strides))
+        address, strides, functions, owner = shard.memory(key, writable)
+        tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, address, strides, functions))
         owners.append(owner)
     return tuples, owners
 
@@ -89,9 +91,9 @@ def sharded_tuples(state, copies=None, writable=False):
     """The same for the ranks of a group, with replicas."""
     tuples, owners = [], []
     for key, shard in each_shard(state, copies):
-        address, strides, owner = shard.memory(key, writable)
+        address, strides, functions, owner = shard.memory(key, writable)
         replica = shard.replica if isinstance(shard.replica, tuple) else (shard.replica,)
         tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, replica, address, strides,
-                       shard.allow_shape_mismatch))
+                       shard.allow_shape_mismatch, functions))
         owners.append(owner)
     return tuples, owners

@@ -4,14 +4,14 @@
 import array as _array
 from collections.abc import Mapping
 
-from ._arrays import Array
+from ._arrays import Array, Values
 from ._shards import Pieces, Shard
 from ._values import Stored
 
 
 def is_array(value):
-    """Whether it is a tensor of a state: an Array, a Shard, an array of numpy or torch, a memoryview, an array.array."""
-    if isinstance(value, (Array, Shard, memoryview, _array.array)) or hasattr(value, "data_ptr"):
+    """Whether it is a tensor of a state: an Array, Values, a Shard, an array of numpy or torch, a memoryview, an array.array."""
+    if isinstance(value, (Array, Values, Shard, memoryview, _array.array)) or hasattr(value, "data_ptr"):
         return True
     return hasattr(value, "__array_interface__") and hasattr(value, "__setitem__")  # numpy's scalars have no places
 

@@ -20,6 +20,7 @@ from . import load as _load
 from . import open as _open
 from . import Saver as _Saver
 from . import save as _save
+from ._arrays import dtype_name, torch_dtype
 from ._shards import Pieces
 from ._states import is_array
 
@@ -37,12 +38,20 @@ def read(source, keys=None, *, device=None, dtype=None, nested=False, opening=No
     """
     checkpoint = source if isinstance(source, Checkpoint) else _open(source, **(opening or {}))
     try:
-        arrays = checkpoint.read(keys, dtype=dtype, **run)
-        tensors = {key: array.torch() if device is None else array.torch().to(device) for key, array in arrays.items()}
+        if device is None:
+            tensors = {key: array.torch() for key, array in checkpoint.read(keys, dtype=dtype, **run).items()}
+        else:
+            tensors = checkpoint.load_into(_empty(checkpoint, keys, device, dtype), **run)
         return _nest(checkpoint, tensors, keys is None) if nested else tensors
     finally:
         if checkpoint is not source:
             checkpoint.close()
+
+
+def _empty(checkpoint, keys, device, dtype):
+    tensors = {key: checkpoint.tensors[key] for key in (checkpoint.tensors if keys is None else keys)}
+    types = {key: torch_dtype(tensor.dtype if dtype is None else dtype_name(dtype)) for key, tensor in tensors.items()}
+    return {key: torch.empty(tensor.shape, dtype=types[key], device=device) for key, tensor in tensors.items()}
 
 
 def _nest(checkpoint, tensors, with_items):
@@ -93,29 +102,6 @@ def _dtensor_shards(tensor):
     return Shard(local, tuple(tensor.shape), tuple(chunks[0].offsets), replica=replica or (0,))
 
 
-def _on_host(state, copies):
-    """The same state with memory of the host in place of tensors on devices; adds (device's, host's) to copies for each."""
-    if isinstance(state, Mapping):
-        return {key: _on_host(value, copies) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return type(state)(_on_host(value, copies) for value in state)
-    if isinstance(state, Shard):
-        state.data = _on_host(state.data, copies)
-    elif isinstance(state, torch.Tensor) and state.device.type not in ("cpu", "meta"):
-        copies.append((state, torch.empty(state.shape, dtype=state.dtype, pin_memory=state.device.type == "cuda")))
-        return copies[-1][1]
-    return state
-
-
-def _copied_to_host(state_dict):
-    """A state dict's pieces with their values on the host."""
-    copies = []
-    state = _on_host(shards(state_dict), copies)
-    for device, host in copies:
-        host.copy_(device)
-    return state
-
-
 # ---- saving and loading ----
 
 def _group_is_there(group):
@@ -123,33 +109,22 @@ def _group_is_there(group):
 
 
 def save(path, state_dict, *, group=None, **options):
-    """Saves a state dict in any format: reshard.save with its options (to is needed), for DTensors and tensors on devices too. Where
-    torch.distributed is there, all ranks of the group call it, and write one checkpoint together. The group needs a backend for the host's
-    memory, such as gloo."""
-    state = _copied_to_host(state_dict)
+    """Saves a state dict in any format: reshard.save with its options (to is needed), for DTensors too. Where torch.distributed is there,
+    all ranks of the group call it, and write one checkpoint together. The group needs a backend for the host's memory, such as gloo."""
     if not _group_is_there(group):
-        return _save(path, state, **options)
+        return _save(path, shards(state_dict), **options)
     with comm(group) as ranks:
-        return _save(path, state, comm=ranks, **options)
+        return _save(path, shards(state_dict), comm=ranks, **options)
 
 
 def load(path, state_dict, *, group=None, **options):
-    """Fills the tensors of a state dict where they lie, DTensors and those on devices too, from a checkpoint of any format and layout:
-    reshard.load with its options. All ranks of the group call it; each byte is read once. map=[]: recognised names (Hugging Face,
-    Megatron, Paddle) become those of the state dict. Returns a reshard.Loaded."""
-    is_group = _group_is_there(group)
-    ranks = comm(group) if is_group else None
-    try:
-        copies = []
-        state = _on_host(shards(state_dict), copies)
-        loaded = _load(path, state, comm=ranks, **options)
-        with torch.no_grad():
-            for device, host in copies:
-                device.copy_(host)
-        return loaded
-    finally:
-        if ranks is not None:
-            ranks.close()
+    """Fills the tensors of a state dict where they lie, DTensors too, from a checkpoint of any format and layout: reshard.load with its
+    options. All ranks of the group call it; each byte is read once. map=[]: recognised names (Hugging Face, Megatron, Paddle) become those
+    of the state dict. Returns a reshard.Loaded."""
+    if not _group_is_there(group):
+        return _load(path, shards(state_dict), **options)
+    with comm(group) as ranks:
+        return _load(path, shards(state_dict), comm=ranks, **options)
 
 
 # ---- groups ----
@@ -217,15 +192,14 @@ def comm(group=None, *, timeout=0):
 
 
 class Saver(_Saver):
-    """reshard.Saver for state dicts of torch, with DTensors and tensors on devices; with a group, all its ranks have one and save together.
-    What lies on a device is copied to the host before save() returns."""
+    """reshard.Saver for state dicts of torch, with DTensors; with a group, all its ranks have one and save together."""
 
     def __init__(self, by="thread", *, group=None, **options):
         self._comm = comm(group) if _group_is_there(group) else None
         super().__init__(by, comm=self._comm, **options)
 
     def save(self, path, state_dict, **options):
-        return super().save(path, _copied_to_host(state_dict), **options)
+        return super().save(path, shards(state_dict), **options)
 
     def close(self):
         try:

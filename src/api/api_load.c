@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loading together: what keys are there and wanted, which rank reads what, and the bytes from those who read to those who want them too. */
-#include "api/handle.h"
-#include "api/public_options.h"
-#include "api/sharded_group.h"
+/* Loading together: what keys are there and wanted, and what becomes of those that are not both. */
+#include "api/load_call.h"
 #include "base/array.h"
 #include "base/hash.h"
-#include "convert/memory_load.h"
-#include "convert/redistribute.h"
+#include "convert/load_rounds.h"
 #include "names/mapping_pack.h"
 
 #include <inttypes.h>
@@ -49,33 +46,13 @@ API_EXPORT reshard_status reshard_strict_find(const char *name, int64_t *strict,
 
 /* ---- keys ---- */
 
-struct load_call {
-    struct sharded_group group;
-    reshard_load_options given;
-    const reshard_run_options *run;
-    const struct strict_rule *rule;
-    reshard_checkpoint *checkpoint;
-    reshard_sharded *sharded, *result;
-    struct map_call map;         /* if given.map is there */
-    struct checkpoint *named;    /* whose names the mapping changes; of checkpoint. NULL: there is no mapping */
-    struct memory_names names;
-    struct name_map stored;      /* keys of the checkpoint: of tensors, and of objects without their cell */
-    struct name_map wanted;      /* what some rank asks for */
-    struct str *unexpected, *missing; /* sorted */
-    size_t unexpected_count, missing_count;
-    struct spread_owner **owners;
-    reshard_shards *reading;     /* what this rank reads */
-};
-
 static void load_release(struct load_call *call)
 {
-    sharded_owners_free(call->owners, call->group.size);
     group_release(&call->group);
     memory_names_release(&call->names);
     map_call_release(&call->map);
     reshard_close(call->checkpoint);
     reshard_sharded_free(call->result);
-    reshard_shards_free(call->reading);
     name_map_release(&call->stored);
     name_map_release(&call->wanted);
     free(call->unexpected);
@@ -123,7 +100,7 @@ static reshard_status stored_collect(struct load_call *call, reshard_error *err)
     return is_good ? RESHARD_OK : error_set_memory(err);
 }
 
-static bool is_stored(const struct load_call *call, struct str key)
+bool load_is_stored(const struct load_call *call, struct str key)
 {
     return name_map_find(&call->stored, key) != NAME_NONE;
 }
@@ -131,7 +108,7 @@ static bool is_stored(const struct load_call *call, struct str key)
 /* Whether a key that is asked for is not there, and the mapping does not say that it stays as it is. */
 static bool is_unexpected(const struct load_call *call, struct str key)
 {
-    return !is_stored(call, key) && !(call->named && memory_names_keep(&call->names, key));
+    return !load_is_stored(call, key) && !(call->named && memory_names_keep(&call->names, key));
 }
 
 /* Every rank makes the same of what all ask for. */
@@ -232,8 +209,7 @@ static reshard_status keys_say(struct load_call *call, enum strict_action action
     return status;
 }
 
-/* What a backend says that is asked for what it lacks. */
-static reshard_status unexpected_error(const struct load_call *call, struct str key, reshard_error *err)
+reshard_status load_unexpected_error(const struct load_call *call, struct str key, reshard_error *err)
 {
     struct buffer text = { 0 };
     struct str *names = array_zeroed(call->stored.count, sizeof(*names));
@@ -253,13 +229,14 @@ static reshard_status unexpected_error(const struct load_call *call, struct str 
     return status;
 }
 
-/* Functions give values and take none. */
+/* A function that gives values is none that takes them. */
 static reshard_status targets_check(const struct sharded_dict *own, reshard_error *err)
 {
     for (size_t i = 0; i < own->tensor_count; i++) {
         const struct shard *shard = &own->tensors[i].shard;
-        if (shard->read)
-            return error_set(err, RESHARD_ERR_USAGE, "'%.*s': reshard_sharded_tensor.read is for saves", STR_ARG(shard->key));
+        if (shard->read && !shard->write)
+            return error_set(err, RESHARD_ERR_USAGE, "'%.*s': it has a function that gives values (read), and none that takes them (write)",
+                             STR_ARG(shard->key));
     }
     return RESHARD_OK;
 }
@@ -284,230 +261,11 @@ static reshard_status strictness_apply(struct load_call *call, reshard_error *er
     for (size_t i = 0; !status && call->rule->unexpected == STRICT_LEAVES && i < call->group.ranks[call->group.rank]->tensor_count; i++) {
         struct str key = call->group.ranks[call->group.rank]->tensors[i].shard.key;
         if (is_unexpected(call, key))
-            status = unexpected_error(call, key, err);
+            status = load_unexpected_error(call, key, err);
     }
     if (!status && call->rule->unexpected == STRICT_LEAVES && call->unexpected_count)
-        status = unexpected_error(call, call->unexpected[0], err);
+        status = load_unexpected_error(call, call->unexpected[0], err);
     return status;
-}
-
-/* ---- reading ---- */
-
-/* The part of a tensor that the checkpoint has: of the same extents, or, where it allows others, what the two have in common. */
-struct stored_part {
-    int64_t start[RANK_MAX + 1], extent[RANK_MAX + 1], strides[RANK_MAX + 1];
-    struct shard shard;
-    bool is_empty;
-};
-
-static reshard_status mismatch_error(const struct shard *shard, int rank, const int64_t *stored, reshard_error *err)
-{
-    char found[SHAPE_TEXT_MAX], expected[SHAPE_TEXT_MAX];
-    return error_set(err, RESHARD_ERR_USAGE, "Global shape mismatch for loaded (%s) and expected (%s) tensor for key %.*s",
-                     shape_text(rank, stored, ", ", found), shape_text(shard->rank, shard->shape, ", ", expected), STR_ARG(shard->key));
-}
-
-static reshard_status part_cut(const struct sharded_tensor *tensor, const int64_t *stored, struct stored_part *out, reshard_error *err)
-{
-    static const int64_t origin[RANK_MAX + 1];
-    const struct shard *shard = &tensor->shard;
-    int64_t at = 0;
-    unsigned element = dtype_element_bytes(shard->dtype);
-    if (shard->is_flattened || !element)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': a flat range, or elements of parts of bytes, of another global shape",
-                         STR_ARG(shard->key));
-    if (shard->strides)
-        memcpy(out->strides, shard->strides, (size_t)shard->rank * sizeof(*out->strides));
-    else
-        strides_row_major(shard->rank, shard->extent, out->strides);
-    out->is_empty = !box_intersect(shard->rank, shard->start, shard->extent, origin, stored, out->start, out->extent);
-    for (int axis = 0; axis < shard->rank && !out->is_empty; axis++)
-        at += (out->start[axis] - shard->start[axis]) * out->strides[axis];
-    out->shard = *shard;
-    out->shard.shape = stored;
-    out->shard.start = out->start;
-    out->shard.extent = out->extent;
-    out->shard.strides = out->strides;
-    out->shard.data = shard->data + (uint64_t)at * element;
-    return RESHARD_OK;
-}
-
-static void values_clear(const struct shard *shard)
-{
-    uint64_t bytes;
-    const unsigned element = dtype_element_bytes(shard->dtype);
-    int64_t index[RANK_MAX + 1], volume = box_volume(shard->rank, shard->extent);
-    if (!shard->strides) {
-        if (shard_bytes(shard, &bytes))
-            memset(shard->data, 0, bytes);
-        return;
-    }
-    for (int64_t i = 0; i < volume; i++) {
-        int64_t at = 0;
-        shape_unravel(shard->rank, shard->extent, i, index);
-        for (int axis = 0; axis < shard->rank; axis++)
-            at += index[axis] * shard->strides[axis];
-        memset(shard->data + (uint64_t)at * element, 0, element);
-    }
-}
-
-static const int64_t *stored_shape(const struct load_call *call, struct str key, int *rank)
-{
-    reshard_tensor tensor = RESHARD_TENSOR_INIT;
-    struct memory_tensor found = { .rank = 0 };
-    if (call->named) {
-        bool is_there = memory_names_find(&call->names, key, &found);
-        *rank = found.rank;
-        return is_there ? found.shape : NULL;
-    }
-    int64_t index = reshard_tensor_find(call->checkpoint, key.data, key.size);
-    if (index < 0)
-        return NULL;
-    reshard_tensor_at(call->checkpoint, (size_t)index, &tensor);
-    *rank = tensor.rank;
-    return tensor.shape;
-}
-
-static bool shapes_equal(const struct shard *shard, int rank, const int64_t *stored)
-{
-    return shard->rank == rank && (rank == 0 || memcmp(shard->shape, stored, (size_t)rank * sizeof(*stored)) == 0);
-}
-
-/* Adds what this rank reads of a tensor. */
-static reshard_status reading_add(struct load_call *call, const struct sharded_tensor *tensor, reshard_error *err)
-{
-    struct stored_part part = { .is_empty = false };
-    int rank = 0;
-    const int64_t *stored = stored_shape(call, tensor->shard.key, &rank);
-    if (!stored && rank == 0)
-        return unexpected_error(call, tensor->shard.key, err);
-    part.shard = tensor->shard;
-    if (!shapes_equal(&tensor->shard, rank, stored)) {
-        if (!tensor->allows_mismatch || tensor->shard.rank != rank)
-            return mismatch_error(&tensor->shard, rank, stored, err);
-        reshard_status status = part_cut(tensor, stored, &part, err);
-        if (status)
-            return status;
-        values_clear(&tensor->shard);
-    }
-    return part.is_empty ? RESHARD_OK : shard_list_add(&call->reading->list, &part.shard, err);
-}
-
-/* Whether one rank reads for both: what they ask for is the same. */
-static bool is_exchanged(const struct sharded_tensor *owner, const struct sharded_tensor *other)
-{
-    const struct shard *a = &owner->shard, *b = &other->shard;
-    return a->dtype == b->dtype && owner->allows_mismatch == other->allows_mismatch &&
-           (a->data || a->is_elsewhere) && (b->data || b->is_elsewhere) && shapes_equal(a, b->rank, b->shape);
-}
-
-/* The tensor that is read for tensor i of a rank; itself if its own rank does. */
-static const struct sharded_tensor *read_for(const struct load_call *call, uint32_t rank, size_t index, uint32_t *reader)
-{
-    const struct sharded_tensor *own = &call->group.ranks[rank]->tensors[index];
-    const struct spread_owner *owner = call->owners ? &call->owners[rank][index] : NULL;
-    *reader = rank;
-    if (!owner || owner->rank == SPREAD_NONE || (owner->rank == rank && owner->index == index))
-        return own;
-    const struct sharded_tensor *other = &call->group.ranks[owner->rank]->tensors[owner->index];
-    if (owner->rank == rank || !is_exchanged(other, own))
-        return own;
-    *reader = owner->rank;
-    return other;
-}
-
-static reshard_status reading_make(struct load_call *call, reshard_error *err)
-{
-    const struct sharded_group *group = &call->group;
-    reshard_status status = RESHARD_OK;
-    if (group->size > 1 && !call->given.no_exchange) {
-        status = sharded_owners_new(group->ranks, group->size, &call->owners, err);
-        if (!status)
-            status = sharded_spread(group->ranks, group->size, SPREAD_TO_LOAD, call->owners, err);
-    }
-    if (!status)
-        status = reshard_shards_new(&call->reading, err);
-    const struct sharded_dict *own = group->ranks[group->rank];
-    for (size_t i = 0; i < own->tensor_count && !status; i++) {
-        const struct sharded_tensor *tensor = &own->tensors[i];
-        uint32_t reader;
-        if (!is_stored(call, tensor->shard.key) || !tensor->shard.data)
-            continue;
-        read_for(call, group->rank, i, &reader);
-        if (reader == group->rank)
-            status = reading_add(call, tensor, err);
-    }
-    return status;
-}
-
-/* Pieces that lie with strides on one side or both: a transfer from the one who has read it to each that asks for it. */
-struct strided_pieces {
-    struct shard_list sources, targets; /* this rank's; each piece under a key of its own */
-    struct name_map keys;               /* of sources */
-    bool are_there;                     /* on some rank */
-};
-
-static reshard_status strided_add(struct strided_pieces *pieces, const struct sharded_group *group, const struct sharded_tensor *read,
-                                  uint32_t reader, const struct sharded_tensor *tensor, uint32_t rank, reshard_error *err)
-{
-    struct buffer key = { 0 };
-    struct shard source = read->shard, target = tensor->shard;
-    bool is_new = false;
-    buffer_printf(&key, "%.*s, tensor %zu of rank %" PRIu32, STR_ARG(source.key), (size_t)(read - group->ranks[reader]->tensors), reader);
-    source.key = target.key = buffer_str(&key);
-    pieces->are_there = true;
-    bool is_good = !key.failed && (reader != group->rank || name_map_intern(&pieces->keys, source.key, &is_new) != NAME_NONE);
-    reshard_status status = is_good ? RESHARD_OK : error_set_memory(err);
-    if (!status && is_new)
-        status = shard_list_add(&pieces->sources, &source, err);
-    if (!status && rank == group->rank)
-        status = shard_list_add(&pieces->targets, &target, err);
-    buffer_release(&key);
-    return status;
-}
-
-/* All ranks come here if there is such a piece on any. */
-static reshard_status strided_run(const struct sharded_group *group, struct strided_pieces *pieces, reshard_status status,
-                                  reshard_error *err)
-{
-    struct transfers transfers = { .plan = NULL };
-    struct redistribution asked = { .scratch_bytes = 0 };
-    if (!status && pieces->are_there)
-        status = transfers_make_together(group->comm, group->call, &pieces->sources, &pieces->targets, &asked, &transfers, err);
-    if (!status && pieces->are_there)
-        status = transfers_run(group->comm, group->call, &transfers, asked.scratch_bytes, &asked, err);
-    transfers_release(&transfers);
-    shard_list_release(&pieces->sources);
-    shard_list_release(&pieces->targets);
-    name_map_release(&pieces->keys);
-    return status;
-}
-
-/* Bytes from those who have read them; all ranks see all messages in one order. */
-static reshard_status exchange_values(struct load_call *call, reshard_error *err)
-{
-    const struct sharded_group *group = &call->group;
-    struct strided_pieces strided = { 0 };
-    reshard_status status = RESHARD_OK;
-    for (uint32_t r = 0; r < group->size && call->owners && !status; r++) {
-        for (size_t i = 0; i < group->ranks[r]->tensor_count && !status; i++) {
-            const struct sharded_tensor *tensor = &group->ranks[r]->tensors[i];
-            uint64_t bytes = 0;
-            uint32_t reader;
-            const struct sharded_tensor *read = read_for(call, r, i, &reader);
-            if (reader == r || !is_stored(call, tensor->shard.key) || !shard_bytes(&tensor->shard, &bytes))
-                continue;
-            if (tensor->shard.strides || read->shard.strides)
-                status = bytes ? strided_add(&strided, group, read, reader, tensor, r, err) : RESHARD_OK;
-            else if (r == group->rank)
-                status = comm_recv(group->comm, reader, tensor->shard.data, bytes, err);
-            else if (reader == group->rank)
-                status = comm_send(group->comm, r, read->shard.data, bytes, err);
-        }
-    }
-    if (call->owners && !status)
-        status = comm_run(group->comm, group->call, err);
-    return strided_run(group, &strided, status, err);
 }
 
 /* ---- objects and values ---- */
@@ -564,7 +322,7 @@ static reshard_status values_result(struct load_call *call, reshard_error *err)
             status = sharded_add_value(&call->result->dict, &own->values[i], err);
     }
     for (size_t i = 0; i < own->object_count && !status; i++) {
-        if (is_stored(call, own->objects[i].key))
+        if (load_is_stored(call, own->objects[i].key))
             status = object_result(call, &own->objects[i], err);
     }
     return status;
@@ -580,46 +338,45 @@ static reshard_status load_open(struct load_call *call, const char *path, const 
     if (!reshard_strict_name(call->given.strict))
         return error_set(err, RESHARD_ERR_USAGE, "Invalid strict flag: %" PRId64, call->given.strict);
     call->rule = &strict_rules[call->given.strict];
-    status = reshard_sharded_new(&call->result, err);
+    status = run_options_read(call->run, &call->running, err);
+    if (!status)
+        status = reshard_sharded_new(&call->result, err);
     if (!status)
         status = reshard_open(path, call->given.open, &call->checkpoint, err);
     return status || !call->given.map ? status : map_options_read(call->given.map, &call->map, err);
 }
 
-/* Ranks with different mappings would take one tensor for another. */
-static reshard_status maps_compare(const struct load_call *call, reshard_error *err)
+/* What each rank tells the others of its options. */
+struct options_said {
+    uint64_t map; /* a hash */
+    uint64_t staging_bytes;
+};
+
+/* Ranks with different mappings would take one tensor for another; all have the same rounds. */
+static reshard_status options_compare(struct load_call *call, reshard_error *err)
 {
     const struct sharded_group *group = &call->group;
-    struct buffer own = { 0 };
+    struct buffer map = { 0 };
     struct comm_gathered gathered = { 0 };
-    reshard_status status = !call->given.map || mapping_pack(&call->map.options, &own) ? RESHARD_OK : error_set_memory(err);
-    const uint64_t hash = own.size ? hash64(own.data, own.size, 0) : 0;
-    buffer_release(&own);
+    reshard_status status = !call->given.map || mapping_pack(&call->map.options, &map) ? RESHARD_OK : error_set_memory(err);
+    const uint64_t memory = call->running.engine.memory_bytes;
+    const struct options_said own = { map.size ? hash64(map.data, map.size, 0) : 0, memory ? memory : STAGING_BYTES };
+    buffer_release(&map);
     status = group_agree(group, status, err);
     if (status)
         return status;
-    status = group_gather(group, &hash, sizeof(hash), &gathered, err);
-    for (uint32_t r = 1; r < group->size && !status; r++)
-        if (!str_equal(gathered.parts[r], gathered.parts[0]))
+    status = group_gather(group, &own, sizeof(own), &gathered, err);
+    call->staging_bytes = own.staging_bytes;
+    for (uint32_t r = 0; r < group->size && !status; r++) {
+        struct options_said first = { 0 }, said = { 0 };
+        memcpy(&first, gathered.parts[0].data, gathered.parts[0].size < sizeof(first) ? gathered.parts[0].size : sizeof(first));
+        memcpy(&said, gathered.parts[r].data, gathered.parts[r].size < sizeof(said) ? gathered.parts[r].size : sizeof(said));
+        if (said.map != first.map)
             status = error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " has another mapping than rank 0", r);
+        if (said.staging_bytes < call->staging_bytes)
+            call->staging_bytes = said.staging_bytes;
+    }
     group_gathered_release(group, &gathered);
-    return status;
-}
-
-static reshard_status mapped_read(struct load_call *call, reshard_error *err)
-{
-    struct run_call running;
-    reshard_status status = run_options_read(call->run, &running, err);
-    return status ? status : memory_load(call->named, &call->names, &call->reading->list, &running.engine, err);
-}
-
-static reshard_status load_read(struct load_call *call, reshard_error *err)
-{
-    reshard_status status = reading_make(call, err);
-    if (!status)
-        status = call->named ? mapped_read(call, err) : reshard_load_shards(call->checkpoint, call->reading, call->run, err);
-    if (!status)
-        status = values_result(call, err);
     return status;
 }
 
@@ -636,13 +393,13 @@ API_EXPORT reshard_status reshard_load(reshard_comm *comm, const char *path, res
         path && sharded ? load_open(&call, path, options, err) : argument_missing(__func__, path ? "sharded" : "path", err);
     status = group_begin(&call.group, comm, "reshard_load", sharded, false, status, err);
     if (!status)
-        status = maps_compare(&call, err);
+        status = options_compare(&call, err);
     if (!status)
         status = group_agree(&call.group, strictness_apply(&call, err), err);
     if (!status)
-        status = group_agree(&call.group, load_read(&call, err), err);
+        status = group_agree(&call.group, values_result(&call, err), err);
     if (!status)
-        status = exchange_values(&call, err);
+        status = load_values(&call, err);
     if (!status)
         status = group_agree(&call.group, reshard_sharded_merge(sharded, err), err);
     if (!status && result) {

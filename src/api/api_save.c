@@ -294,7 +294,7 @@ static void kept_move(struct save_plan *plan, const struct sharded_dict *own)
             continue;
         kept->data = own->tensors[i].shard.data;
         kept->read = own->tensors[i].shard.read;
-        kept->read_context = own->tensors[i].shard.read_context;
+        kept->context = own->tensors[i].shard.context;
         shard++;
     }
 }

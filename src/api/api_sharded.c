@@ -48,17 +48,16 @@ static reshard_status sharded_tensor_take(const reshard_sharded_tensor *tensor, 
                                     .allows_mismatch = given.allow_shape_mismatch != 0 };
     if (!status)
         status = dtype_take(given.dtype, key, &out->shard.dtype, err);
-    if (!status && given.read && (given.data || given.strides))
-        status = error_set(err, RESHARD_ERR_USAGE, "'%.*s': reshard_sharded_tensor.read goes with neither data nor strides", STR_ARG(key));
+    out->shard.strides = given.strides;
+    shard_functions_take(given.read, given.write, given.context, &out->shard);
+    if (!status)
+        status = shard_functions_check(&out->shard, err);
     if (status)
         return status;
-    out->shard.read = given.read;
-    out->shard.read_context = given.read ? given.context : NULL;
     out->shard.is_flattened = given.is_flattened != 0;
     out->shard.flat_begin = out->shard.is_flattened ? given.flat_begin : 0;
     out->shard.flat_end = out->shard.is_flattened ? given.flat_end : 0;
     out->shard.extent = given.local_shape;
-    out->shard.strides = given.strides;
     if (!is_whole)
         return RESHARD_OK;
     for (size_t axis = 0; axis < given.rank; axis++) {
@@ -94,7 +93,8 @@ static reshard_sharded_tensor tensor_public(const struct sharded_tensor *tensor)
                                      .data = shard->data,
                                      .strides = shard->strides ? shard->strides + tensor->prepended : NULL,
                                      .read = shard->read,
-                                     .context = shard->read_context };
+                                     .context = shard->context,
+                                     .write = shard->write };
 }
 
 /* ---- the list ---- */

@@ -33,6 +33,21 @@ reshard_status vectors_check(size_t rank, const int64_t *const *vectors, size_t 
     return RESHARD_OK;
 }
 
+void shard_functions_take(shard_read *read, shard_write *write, void *context, struct shard *out)
+{
+    out->read = read;
+    out->write = write;
+    out->is_written = write != NULL;
+    out->context = read || write ? context : NULL;
+}
+
+reshard_status shard_functions_check(const struct shard *shard, reshard_error *err)
+{
+    if ((shard->read || shard->write) && (shard->data || shard->strides))
+        return error_set(err, RESHARD_ERR_USAGE, "'%.*s': read and write go with neither data nor strides", STR_ARG(shard->key));
+    return RESHARD_OK;
+}
+
 static reshard_status shard_take(const reshard_shard *given, struct shard *out, reshard_error *err)
 {
     reshard_shard taken;
@@ -53,9 +68,12 @@ static reshard_status shard_take(const reshard_shard *given, struct shard *out, 
         .data = taken.data,
         .strides = taken.strides,
     };
+    shard_functions_take(taken.read, taken.write, taken.context, out);
     status = key.size && !key.data ? error_set(err, RESHARD_ERR_USAGE, "the key of a shard is NULL") : RESHARD_OK;
     if (!status)
         status = vectors_check(taken.rank, vectors, 3, key, err);
+    if (!status)
+        status = shard_functions_check(out, err);
     if (!status)
         status = dtype_take(taken.dtype, key, &out->dtype, err);
     return status ? status : shard_check(out, err);
@@ -75,6 +93,9 @@ static reshard_shard shard_public(const struct shard *shard)
         .flat_end = shard->is_flattened ? shard->flat_end : 0,
         .data = shard->data,
         .strides = shard->strides,
+        .read = shard->read,
+        .write = shard->write,
+        .context = shard->context,
     };
 }
 
@@ -93,6 +114,7 @@ API_EXPORT reshard_status reshard_shard_describe(const reshard_shard *shard, res
     taken.is_flattened = false;
     taken.strides = NULL;
     taken.data = NULL;
+    shard_functions_take(NULL, NULL, NULL, &taken);
     const reshard_shard made = shard_public(&taken);
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;

@@ -6,6 +6,7 @@
 #include "api/items.h"
 #include "api/public_options.h"
 #include "base/array.h"
+#include "convert/load_rounds.h"
 #include "convert/memory_load.h"
 
 #include <inttypes.h>
@@ -101,30 +102,62 @@ static reshard_status loading_make(const struct catalog *catalog, const struct s
     return status;
 }
 
+static void boxes_release(struct loading *loading)
+{
+    free(loading->boxes);
+    free(loading->tensors);
+}
+
+/* What takes no part is checked nevertheless. */
+static reshard_status loading_begin(const reshard_checkpoint *checkpoint, const struct shard_list *list, struct loading *out,
+                                    reshard_error *err)
+{
+    places_hold(checkpoint);
+    reshard_status status = loading_make(checkpoint_catalog(checkpoint), list, out, err);
+    places_leave(checkpoint);
+    return status;
+}
+
+struct shards_call {
+    const reshard_checkpoint *checkpoint;
+    const struct engine_options *engine;
+};
+
+static reshard_status round_load(void *context, const struct shard_list *list, reshard_error *err)
+{
+    const struct shards_call *call = context;
+    struct loading loading = { 0 };
+    struct engine_source source;
+    reshard_status status = loading_begin(call->checkpoint, list, &loading, err);
+    if (!status)
+        status = reading_begin(call->checkpoint, loading.tensors, loading.count, &source, err);
+    if (!status) {
+        status = engine_read_boxes(&source, loading.boxes, loading.count, call->engine, err);
+        reading_end(call->checkpoint);
+    }
+    boxes_release(&loading);
+    return status;
+}
+
+static uint64_t staging_budget(const struct engine_options *engine)
+{
+    return engine->memory_bytes ? engine->memory_bytes : STAGING_BYTES;
+}
+
 API_EXPORT reshard_status reshard_load_shards(const reshard_checkpoint *checkpoint, const reshard_shards *shards,
                                               const reshard_run_options *run, reshard_error *err)
 {
     struct run_call running;
-    struct loading loading = { 0 };
-    struct engine_source source;
+    struct loading all = { 0 };
     ERROR_SCOPE(err);
     NEEDS(checkpoint, err);
     NEEDS(shards, err);
     reshard_status status = run_options_read(run, &running, err);
-    if (!status) {
-        places_hold(checkpoint);
-        status = loading_make(checkpoint_catalog(checkpoint), &shards->list, &loading, err);
-        places_leave(checkpoint);
-    }
-    if (!status)
-        status = reading_begin(checkpoint, loading.tensors, loading.count, &source, err);
-    if (!status) {
-        status = engine_read_boxes(&source, loading.boxes, loading.count, &running.engine, err);
-        reading_end(checkpoint);
-    }
-    free(loading.boxes);
-    free(loading.tensors);
-    return status;
+    if (!status && load_is_staged(&shards->list)) /* nothing is read if one of them is wrong */
+        status = loading_begin(checkpoint, &shards->list, &all, err);
+    boxes_release(&all);
+    struct shards_call call = { checkpoint, &running.engine };
+    return status ? status : load_in_rounds(&shards->list, staging_budget(&running.engine), round_load, &call, err);
 }
 
 /* ---- under other names ---- */
@@ -143,12 +176,24 @@ static reshard_status mapped_wanted(const struct memory_names *names, const stru
             status = error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no tensor '%.*s', nor is one made of it", STR_ARG(shard->key));
         else if (!shape_equal(found.rank, found.shape, shard->rank, shard->shape))
             status = error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s' has another shape than the shard's global one", STR_ARG(shard->key));
-        else if (shard->data)
+        else if (shard->data || shard->write)
             status = shard_list_add(out, shard, err);
         if (status && names->made.warning)
             error_hint(err, "%s", names->made.warning); /* why names were not changed */
     }
     return status;
+}
+
+struct mapped_call {
+    struct checkpoint *named;
+    struct memory_names *names;
+    const struct engine_options *engine;
+};
+
+static reshard_status mapped_round(void *context, const struct shard_list *list, reshard_error *err)
+{
+    const struct mapped_call *call = context;
+    return memory_load(call->named, call->names, list, call->engine, err);
 }
 
 static reshard_status mapped_load(struct checkpoint *checkpoint, const struct shard_list *list, struct map_call *map,
@@ -164,8 +209,9 @@ static reshard_status mapped_load(struct checkpoint *checkpoint, const struct sh
     status = map_call_status(map, status, err);
     if (!status)
         status = mapped_wanted(&names, list, &wanted, err);
+    struct mapped_call call = { named, &names, options };
     if (!status && wanted.count)
-        status = memory_load(named, &names, &wanted, options, err);
+        status = load_in_rounds(&wanted, staging_budget(options), mapped_round, &call, err);
     shard_list_release(&wanted);
     memory_names_release(&names);
     return status;

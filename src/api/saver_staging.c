@@ -161,9 +161,9 @@ static reshard_status staging_copy(const struct shard *shard, uint8_t *to, saver
         return RESHARD_OK;
     shard_bytes(shard, &bytes);
     if (shard->read)
-        return !bytes || !shard->read(to, 0, bytes, shard->read_context)
+        return !bytes || !shard->read(to, 0, bytes, shard->context)
                    ? RESHARD_OK
-                   : error_set(err, RESHARD_ERR_CANCELLED, "'%.*s': reshard_sharded_tensor.read stopped the call", STR_ARG(shard->key));
+                   : error_set(err, RESHARD_ERR_CANCELLED, "'%.*s': the function that gives values stopped the call", STR_ARG(shard->key));
     if (shard->strides && copy)
         return error_set(err, RESHARD_ERR_USAGE, "shard of '%.*s': reshard_saver_options.copy takes no strides", STR_ARG(shard->key));
     if (copy)

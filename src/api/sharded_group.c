@@ -57,7 +57,8 @@ static reshard_status own_restore(struct sharded_group *group, const struct shar
         struct shard *shard = &dict->tensors[i].shard;
         shard->data = own->tensors[i].shard.data;
         shard->read = own->tensors[i].shard.read;
-        shard->read_context = own->tensors[i].shard.read_context;
+        shard->write = own->tensors[i].shard.write;
+        shard->context = own->tensors[i].shard.context;
         shard->is_elsewhere = false;
     }
     return RESHARD_OK;

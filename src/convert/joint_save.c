@@ -88,7 +88,7 @@ reshard_status joint_turn_to(struct joint_save *save, const struct shard *shards
     const struct source *source = save->feeding.source->source;
     for (size_t i = 0; i < save->shard_count; i++) {
         const struct shard *shard = &shards[i];
-        const struct store_region region = { .memory = shard->data, .give = shard->read, .context = shard->read_context };
+        const struct store_region region = { .memory = shard->data, .give = shard->read, .context = shard->context };
         if (shard->writer == save->rank)
             store_region_move(source->store, i, &region);
     }

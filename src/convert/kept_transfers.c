@@ -233,7 +233,10 @@ static reshard_status lists_join(const struct shard_list *const *lists, uint32_t
             struct shard shard = lists[rank]->shards[i];
             shard.writer = rank;
             shard.is_elsewhere = true;
+            shard.is_written = false;
             shard.data = NULL;
+            shard.read = NULL;
+            shard.write = NULL;
             status = shard_list_add(out, &shard, err);
         }
     }

@@ -101,6 +101,7 @@ struct lockstep {
     struct ring ring;
     pthread_t thread; /* of the whole couple, where there are several */
     reshard_status status, status_a;
+    bool is_a_echo; /* a stopped because b had */
     reshard_error error, error_a;
 };
 
@@ -109,8 +110,10 @@ static reshard_status fill_ring(void *context, uint32_t tensor, uint64_t offset,
 {
     struct lockstep *run = context;
     (void)tensor, (void)offset, (void)is_last;
-    if (size && !ring_write(&run->ring, bytes, size))
+    if (size && !ring_write(&run->ring, bytes, size)) {
+        run->is_a_echo = true;
         return error_set(err, RESHARD_ERR_CANCELLED, "the other side stopped");
+    }
     return RESHARD_OK;
 }
 
@@ -188,7 +191,7 @@ static reshard_status run_both(struct lockstep *run, reshard_error *err)
     ring_close(&run->ring, &run->ring.reader_closed);
     pthread_join(thread, NULL);
     /* A side that failed on its own is the cause; "the other side stopped" is only an echo. */
-    if (run->status_a && run->status_a != RESHARD_ERR_CANCELLED) {
+    if (run->status_a && !run->is_a_echo) {
         if (err)
             *err = run->error_a;
         return run->status_a;

@@ -61,6 +61,27 @@ static reshard_status loading_objects(struct memory_loading *loading, reshard_er
     return status;
 }
 
+/* What a mapping gives no values stays as it is; what is staged for a function to take has to be fetched for that. */
+static reshard_status loading_fetch(const struct memory_loading *loading, reshard_error *err)
+{
+    const struct plan *plan = loading->planned;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < plan->step_count && loading->read && !status; i++) {
+        if (plan->steps[i].source_chunk != CATALOG_NONE)
+            continue;
+        const struct shard *shard = &loading->shards->shards[loading->target->chunks[plan->steps[i].target_chunk].object];
+        uint64_t bytes;
+        if (!shard->write || !shard_bytes(shard, &bytes))
+            continue;
+        if (!shard->read || shard->strides)
+            status = error_set(err, RESHARD_ERR_USAGE, "'%.*s': the mapping leaves some values as they are, which takes %s",
+                               STR_ARG(shard->key), shard->strides ? "its own shape" : "read beside write");
+        else if (bytes && shard->read(shard->data, 0, (size_t)bytes, shard->context))
+            status = error_set(err, RESHARD_ERR_CANCELLED, "'%.*s': the function that gives values failed", STR_ARG(shard->key));
+    }
+    return status;
+}
+
 reshard_status memory_load(struct checkpoint *checkpoint, struct memory_names *names, const struct shard_list *shards,
                            const struct engine_options *options, reshard_error *err)
 {
@@ -79,6 +100,8 @@ reshard_status memory_load(struct checkpoint *checkpoint, struct memory_names *n
         status = memory_plan_read(loading.planned, &loading.read, err);
     if (!status)
         status = loading_objects(&loading, err);
+    if (!status)
+        status = loading_fetch(&loading, err);
     if (!status)
         status = engine_run(loading.read ? loading.read : loading.planned, &source, loading.objects, NULL, NULL, &running, err);
     loading_release(&loading);

@@ -8,11 +8,28 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* Values go from memory to memory. */
+static reshard_status functions_refuse(const struct shard_list *list, reshard_error *err)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        const struct shard *shard = &list->shards[i];
+        if (shard->read || shard->write)
+            return error_set(err, RESHARD_ERR_USAGE, "'%.*s': values that functions give or take are not redistributed",
+                             STR_ARG(shard->key));
+    }
+    return RESHARD_OK;
+}
+
 /* What a rank tells the others: its scratch, which mapping it has, and both lists. */
 static reshard_status redistribute_pack(const struct shard_list *source, const struct shard_list *target,
                                         const struct redistribution *asked, struct buffer *out, reshard_error *err)
 {
     struct buffer map = { 0 };
+    reshard_status status = functions_refuse(source, err);
+    if (!status)
+        status = functions_refuse(target, err);
+    if (status)
+        return status;
     if (asked->map && !mapping_pack(asked->map, &map)) {
         buffer_release(&map);
         return error_set_memory(err);

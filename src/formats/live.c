@@ -142,7 +142,7 @@ static reshard_status live_store(const struct live_state *state, struct store **
     reshard_status status = regions ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < state->shard_count && !status; i++) {
         const struct shard *shard = &state->shards[i];
-        regions[i] = (struct store_region){ .memory = shard->data, .give = shard->read, .context = shard->read_context };
+        regions[i] = (struct store_region){ .memory = shard->data, .give = shard->read, .context = shard->context };
         status = live_shard_bytes(&state->shards[i], &regions[i].bytes, err);
     }
     if (!status)

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/shard_pack.h"
 
-enum packed_shard { PACKED_SHARD_FLAT = 1, PACKED_SHARD_STRIDED = 2, PACKED_SHARD_HAS_VALUES = 4, PACKED_SHARD_KNOWN = 7 };
+enum packed_shard {
+    PACKED_SHARD_FLAT = 1,
+    PACKED_SHARD_STRIDED = 2,
+    PACKED_SHARD_HAS_VALUES = 4,
+    PACKED_SHARD_WRITTEN = 8,
+    PACKED_SHARD_KNOWN = 15
+};
 
 void pack_text(struct buffer *out, struct str text)
 {
@@ -36,11 +42,11 @@ bool unpack_numbers(struct cursor *cursor, size_t count, int64_t *out)
 void shard_pack(const struct shard *shard, bool says_where, struct buffer *out)
 {
     const size_t rank = (size_t)shard->rank;
-    const bool has_values = shard_has_values(shard) || shard->is_elsewhere;
+    const bool has_values = shard_has_values(shard) || shard_takes_values(shard);
     pack_text(out, shard->key);
     pack_text(out, str_of(dtype_info(shard->dtype)->name));
     buffer_append_byte(out, (uint8_t)((shard->is_flattened ? PACKED_SHARD_FLAT : 0) | (shard->strides ? PACKED_SHARD_STRIDED : 0) |
-                                      (has_values ? PACKED_SHARD_HAS_VALUES : 0)));
+                                      (has_values ? PACKED_SHARD_HAS_VALUES : 0) | (shard->is_written ? PACKED_SHARD_WRITTEN : 0)));
     buffer_append_byte(out, (uint8_t)rank);
     pack_numbers(out, rank, shard->shape);
     pack_numbers(out, rank, shard->start);
@@ -66,6 +72,7 @@ bool shard_unpack(struct cursor *cursor, struct shard_room *room, struct shard *
     out->is_flattened = flags & PACKED_SHARD_FLAT;
     out->strides = flags & PACKED_SHARD_STRIDED ? room->strides : NULL;
     out->is_elsewhere = flags & PACKED_SHARD_HAS_VALUES;
+    out->is_written = flags & PACKED_SHARD_WRITTEN;
     if (!unpack_numbers(cursor, rank, room->shape) || !unpack_numbers(cursor, rank, room->start) ||
         !unpack_numbers(cursor, rank, room->extent) || (out->is_flattened && !unpack_numbers(cursor, 2, range)) ||
         (out->strides && !unpack_numbers(cursor, rank, room->strides)) || !cursor_u64le(cursor, &address))

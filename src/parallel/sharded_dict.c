@@ -220,8 +220,8 @@ static reshard_status narrow_check(const struct sharded_tensor *tensor, int64_t 
                          length, extent);
     if (shard->is_flattened && axis)
         return error_set(err, RESHARD_ERR_USAGE, "'%.*s': a flat range is narrowed along axis 0 only", STR_ARG(shard->key));
-    if (shard->read)
-        return error_set(err, RESHARD_ERR_USAGE, "'%.*s': values that a function gives are not narrowed", STR_ARG(shard->key));
+    if (shard->read || shard->write)
+        return error_set(err, RESHARD_ERR_USAGE, "'%.*s': values that functions give or take are not narrowed", STR_ARG(shard->key));
     if (!dtype_element_bytes(shard->dtype))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': %s is not narrowed", STR_ARG(shard->key), dtype_info(shard->dtype)->name);
     return RESHARD_OK;

@@ -11,6 +11,9 @@
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
+typedef int shard_read(void *out, uint64_t offset, size_t size, void *context);
+typedef int shard_write(const void *bytes, uint64_t offset, size_t size, void *context);
+
 struct shard {
     struct str key;
     enum dtype dtype;
@@ -23,14 +26,23 @@ struct shard {
     const int64_t *strides;       /* of the values in memory, in elements, not negative; NULL: row-major. Not of a flat run */
     uint32_t writer;              /* the rank whose it is, where the shards of several are in one list */
     bool is_elsewhere;            /* its values are in another process: described, and never read here */
-    int (*read)(void *out, uint64_t offset, size_t size, void *context); /* gives the values, row-major, where there is no data */
-    void *read_context;
+    bool is_written;              /* a function takes its values: write, here or elsewhere */
+    /* Where there is no data, functions of the caller's that give the values, row-major, and take them; what is not 0 has failed. */
+    shard_read *read;
+    shard_write *write;
+    void *context;
 };
 
 /* Whether this process has its values. */
 static inline bool shard_has_values(const struct shard *shard)
 {
     return shard->data || shard->read;
+}
+
+/* Whether somebody takes its values. */
+static inline bool shard_takes_values(const struct shard *shard)
+{
+    return shard->data || shard->is_written || shard->is_elsewhere;
 }
 
 /* Proves what all functions on shards rely on: the box lies in the whole, the run in the box, and volumes fit. USAGE names the axis. */

@@ -86,8 +86,8 @@ static reshard_status call_boxes(const void *array, size_t stride, size_t count)
 
 static reshard_status call_operations(const void *array, size_t stride, size_t count)
 {
-    const reshard_shard from = { sizeof(from), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL },
-                        to = { sizeof(to), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, others, NULL };
+    const reshard_shard from = { sizeof(from), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL, NULL, NULL, NULL },
+                        to = { sizeof(to), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, others, NULL, NULL, NULL, NULL };
     reshard_slice_copy copy = { sizeof(copy), &from, &from, &to, &to, array, stride, count };
     return reshard_assign_slice(&copy, NULL, &err);
 }
@@ -351,7 +351,7 @@ TEST(what_is_filled_in_is_zeroed_on_failure)
 static int set_up(void **state)
 {
     (void)state;
-    const reshard_shard shard = { sizeof(shard), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL };
+    const reshard_shard shard = { sizeof(shard), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL, NULL, NULL, NULL };
     static uint8_t memory[2][65536];
     reshard_tensor tensor = RESHARD_TENSOR_INIT;
     snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());

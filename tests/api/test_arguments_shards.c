@@ -16,8 +16,10 @@ static reshard_shards *list; /* of one shard with values */
 
 /* ---- shards ---- */
 
-static const reshard_shard shard_init = { sizeof(shard_init), { "w", 1 }, "F32", 1, four, zero, four, 1, 0, 4, numbers, NULL };
-static const reshard_shard other_init = { sizeof(other_init), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, others, NULL };
+static const reshard_shard shard_init = { sizeof(shard_init), { "w", 1 }, "F32", 1, four, zero, four, 1, 0, 4, numbers, NULL,
+                                          NULL, NULL, NULL };
+static const reshard_shard other_init = { sizeof(other_init), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, others, NULL,
+                                          NULL, NULL, NULL };
 static const reshard_slice_operation operation_member = { "F32", NULL };
 static const reshard_slice_copy slice_init = { sizeof(slice_init), &shard_init, &shard_init, &other_init, &other_init,
                                                &operation_member,  sizeof(operation_member),  1 };
@@ -315,7 +317,7 @@ static reshard_status call_value(void *given)
 /* ---- sharded state dicts ---- */
 
 static const reshard_sharded_tensor sharded_init = { sizeof(sharded_init), { "w", 1 }, "F32", 1, 0, four,    four, zero, one,
-                                                     zero,                 1,          1,     1, 0, 3, numbers, NULL, NULL, NULL };
+                                                     zero,                 1,          1,     1, 0, 3, numbers, NULL, NULL, NULL, NULL };
 static const reshard_sharded_object object_init = { sizeof(object_init), { "o", 1 }, 1, one, zero, zero, 1, { "[1]", 3 }, { NULL, 0 } };
 static const reshard_sharded_value common_init = { sizeof(common_init), RESHARD_VALUE_COMMON, { "i", 1 }, { "7", 1 } };
 
@@ -536,7 +538,7 @@ static int set_up(void **state)
     (void)state;
     const reshard_sharded_tensor whole = { .struct_size = sizeof(whole), .key = { "w", 1 }, .dtype = "F32", .rank = 1, .local_shape = four,
                                            .data = numbers };
-    const reshard_shard alone = { sizeof(alone), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL };
+    const reshard_shard alone = { sizeof(alone), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL, NULL, NULL, NULL };
     snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());
     reshard_status status = mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;
     snprintf(saved_path, sizeof(saved_path), "%s/saved", scratch);

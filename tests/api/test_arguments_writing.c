@@ -345,7 +345,7 @@ TEST(a_save_in_the_background_refuses_options_that_it_does_not_take)
 static int set_up(void **state)
 {
     (void)state;
-    const reshard_shard shard = { sizeof(shard), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL };
+    const reshard_shard shard = { sizeof(shard), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL, NULL, NULL, NULL };
     snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());
     reshard_status status = mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;
     snprintf(target_path, sizeof(target_path), "%s/target", scratch);

@@ -210,7 +210,7 @@ static void rank_loads(struct test_rank *rank)
     reshard_sharded_free(sharded);
 }
 
-TEST(what_functions_give_is_neither_loaded_nor_narrowed)
+TEST(what_functions_give_is_neither_filled_nor_narrowed)
 {
     const int64_t local[] = { 1, ROW }, offset[] = { 0, 0 }, strides[] = { ROW, 1 };
     struct giver giver = { 0, false };
@@ -239,7 +239,7 @@ TEST(what_functions_give_is_neither_loaded_nor_narrowed)
     test_ranks(RANKS, 20, path, rank_loads, ranks);
     for (int r = 0; r < RANKS; r++) {
         assert_int_equal(ranks[r].status, RESHARD_ERR_USAGE);
-        assert_non_null(strstr(ranks[r].err.message, "rank 1: 'rows': reshard_sharded_tensor.read"));
+        assert_non_null(strstr(ranks[r].err.message, "rank 1: 'rows': it has a function that gives values (read)"));
     }
 }
 
@@ -249,7 +249,7 @@ int main(void)
         TEST_IN_FOLDER(ranks_save_what_functions_give),
         TEST_IN_FOLDER(a_function_that_fails_ends_the_save_of_all),
         TEST_IN_FOLDER(savers_ask_before_they_return),
-        TEST_IN_FOLDER(what_functions_give_is_neither_loaded_nor_narrowed),
+        TEST_IN_FOLDER(what_functions_give_is_neither_filled_nor_narrowed),
     };
     return cmocka_run_group_tests_name("given_values", tests, NULL, NULL);
 }

@@ -11,6 +11,8 @@
 static char path[200];
 static unsigned long at; /* which allocation fails */
 static const reshard_run_options run = { .struct_size = sizeof(run), .threads = 1 };
+static const reshard_run_options run_in_rounds = { .struct_size = sizeof(run), .threads = 1, .memory_bytes = 200 };
+static bool by_functions; /* what is asked for is filled through them, but for what has strides */
 
 static reshard_status save_once(struct held *held, reshard_error *err)
 {
@@ -20,6 +22,12 @@ static reshard_status save_once(struct held *held, reshard_error *err)
     convert.overwrite = 1;
     options.convert = &convert;
     return reshard_save(NULL, path, held->sharded, &options, &run, err);
+}
+
+static int place_write(const void *bytes, uint64_t offset, size_t size, void *context)
+{
+    memcpy((char *)context + offset, bytes, size);
+    return 0;
 }
 
 /* What is asked for: all but "copy", and two keys more that nothing has. */
@@ -35,6 +43,11 @@ static struct held *asked_new(void)
         if (tensor.key.size == 4 && memcmp(tensor.key.data, "copy", 4) == 0)
             continue;
         tensor.data = (char *)asked + ((char *)tensor.data - (char *)all); /* the same place of what is filled */
+        if (by_functions && !tensor.strides) {
+            tensor.context = tensor.data;
+            tensor.data = NULL;
+            tensor.write = place_write;
+        }
         assert_int_equal(reshard_sharded_add(asked->sharded, &tensor, NULL), RESHARD_OK);
     }
     tensor_add(asked, "stranger", 1, 0, shape, NULL, 0, asked->copy, NULL);
@@ -60,7 +73,7 @@ static reshard_status load_once(struct held *asked, int64_t strict, char *said, 
     reshard_sharded *result = NULL;
     options.strict = strict;
     *said = 0;
-    reshard_status status = reshard_load(NULL, path, asked->sharded, &options, &run, &result, err);
+    reshard_status status = reshard_load(NULL, path, asked->sharded, &options, by_functions ? &run_in_rounds : &run, &result, err);
     if (!status)
         describe(result, said, size);
     reshard_sharded_free(result);
@@ -104,6 +117,13 @@ static void must_load_alike(int64_t strict, const char *expected)
 TEST(a_load_without_memory_hides_no_key)
 {
     must_load_alike(RESHARD_STRICT_RETURN_ALL, "2 copy\n2 rng\n3 another\n3 stranger\n0 iteration\n0 content_metadata\n");
+}
+
+TEST(a_load_in_rounds_without_memory_hides_no_key)
+{
+    by_functions = true;
+    must_load_alike(RESHARD_STRICT_RETURN_ALL, "2 copy\n2 rng\n3 another\n3 stranger\n0 iteration\n0 content_metadata\n");
+    by_functions = false;
 }
 
 TEST(a_load_without_memory_hides_no_warning)
@@ -215,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_load_without_memory_hides_no_key),
+        cmocka_unit_test(a_load_in_rounds_without_memory_hides_no_key),
         cmocka_unit_test(a_load_without_memory_hides_no_warning),
         cmocka_unit_test(a_save_without_memory_leaves_the_old_one),
         cmocka_unit_test(state_dicts_without_memory_say_so),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loading under other names: what ranks saved in several formats, filled into tensors that a mapping makes of it, by other numbers of
- * ranks, with and without an exchange; strictness about the names that come out; and the names of a framework that are recognised.
+ * ranks, with and without an exchange, into memory and through functions; strictness about the names that come out; and the names of a
+ * framework that are recognised.
  */
 #include "check.h"
 
@@ -26,7 +27,7 @@ static const char text[] = "a^T -> a_t\n"
 struct load_case {
     const char *path, *format, *text;
     int64_t saves, loads, no_exchange, strict;
-    bool wants_unknown;
+    bool wants_unknown, by_functions;
     int64_t other_text; /* the rank that has another text; -1: none */
 };
 
@@ -122,7 +123,18 @@ struct loaded {
     float values[12 * 12];
 };
 
-static void loaded_add(struct loaded *out, const struct made *tensor, int64_t rank, int64_t size, reshard_sharded *sharded)
+static int loaded_write(const void *bytes, uint64_t offset, size_t size, void *context)
+{
+    struct loaded *loaded = context;
+    const size_t whole = (size_t)(loaded->shape[0] * loaded->shape[1]) * sizeof(*loaded->values);
+    if (offset > whole || size > whole - offset)
+        return 1;
+    memcpy((char *)loaded->values + offset, bytes, size);
+    return 0;
+}
+
+static void loaded_add(struct loaded *out, const struct made *tensor, int64_t rank, int64_t size, bool by_functions,
+                       reshard_sharded *sharded)
 {
     const bool is_cut = tensor->axis >= 0;
     const reshard_rank_offset offset = { tensor->axis, rank, size };
@@ -141,7 +153,9 @@ static void loaded_add(struct loaded *out, const struct made *tensor, int64_t ra
     one.local_shape = out->shape;
     one.replica_ids = &replica;
     one.replica_count = 1;
-    one.data = out->values;
+    one.data = by_functions ? NULL : out->values;
+    one.write = by_functions ? loaded_write : NULL;
+    one.context = out;
     assert_int_equal(reshard_sharded_add_offsets(sharded, &one, &offset, sizeof(offset), is_cut, NULL), RESHARD_OK);
 }
 
@@ -168,6 +182,7 @@ static void rank_loads(struct test_rank *rank)
     const reshard_map_text texts[] = { { "text", own, strlen(own) } };
     reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
     reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
     reshard_sharded *sharded, *result = NULL;
     const int count = given->saves == 2 ? MADE : MADE_F;
     map.texts = texts;
@@ -177,10 +192,11 @@ static void rank_loads(struct test_rank *rank)
     options.strict = given->strict;
     assert_int_equal(reshard_sharded_new(&sharded, NULL), RESHARD_OK);
     for (int t = 0; t < count; t++)
-        loaded_add(&memory[rank->rank][t], &made[t], rank->rank, rank->size, sharded);
+        loaded_add(&memory[rank->rank][t], &made[t], rank->rank, rank->size, given->by_functions && (t + rank->rank) % 3, sharded);
     if (given->wants_unknown)
-        loaded_add(&memory[rank->rank][MADE], &(struct made){ "unknown", 2, 2, -1 }, rank->rank, rank->size, sharded);
-    rank->status = reshard_load(rank->comm, given->path, sharded, &options, NULL, &result, &rank->err);
+        loaded_add(&memory[rank->rank][MADE], &(struct made){ "unknown", 2, 2, -1 }, rank->rank, rank->size, given->by_functions, sharded);
+    run.memory_bytes = given->by_functions ? (uint64_t)(200 + 100 * rank->rank) : 0; /* two tensors or three in a round */
+    rank->status = reshard_load(rank->comm, given->path, sharded, &options, &run, &result, &rank->err);
     for (int t = 0; t < count && !rank->status; t++)
         loaded_check(rank, t, &memory[rank->rank][t]);
     for (size_t i = 0, listed = 0; given->strict == RESHARD_STRICT_RETURN_ALL && !rank->status && i < 100; i++) {
@@ -227,8 +243,11 @@ TEST(ranks_load_what_the_text_makes_of_a_checkpoint)
         for (int64_t saves = 1; saves <= 3; saves++) {
             struct load_case given = case_of(formats[f], saves);
             for (given.loads = 1; given.loads <= RANKS_MAX; given.loads++) {
-                given.no_exchange = given.loads % 2;
-                ranks_run(&given, given.loads, rank_loads, RESHARD_OK, "");
+                for (int i = 0; i < 4; i++) {
+                    given.no_exchange = i % 2;
+                    given.by_functions = i / 2;
+                    ranks_run(&given, given.loads, rank_loads, RESHARD_OK, "");
+                }
             }
         }
     }
@@ -270,7 +289,7 @@ static reshard_shards *list_new(int64_t ranks, int64_t count, int64_t others, st
         reshard_sharded *sharded;
         assert_int_equal(reshard_sharded_new(&sharded, NULL), RESHARD_OK);
         for (int t = 0; t < count; t++)
-            loaded_add(&memory[r][t], &made[t], r, ranks, sharded);
+            loaded_add(&memory[r][t], &made[t], r, ranks, (t + r) % 2, sharded);
         for (size_t i = 0; i < reshard_sharded_count(sharded); i++) {
             reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
             reshard_shard shard = RESHARD_SHARD_INIT;
@@ -282,6 +301,8 @@ static reshard_shards *list_new(int64_t ranks, int64_t count, int64_t others, st
             shard.start = tensor.global_offset;
             shard.extent = tensor.local_shape;
             shard.data = r == others ? NULL : tensor.data;
+            shard.write = r == others ? NULL : tensor.write;
+            shard.context = tensor.context;
             assert_int_equal(reshard_shards_add(list, &shard, NULL), RESHARD_OK);
         }
         reshard_sharded_free(sharded);
@@ -298,11 +319,13 @@ static void mapped_list_check(const struct load_case *given, int64_t ranks, int6
     reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
     reshard_checkpoint *checkpoint;
     reshard_shards *list = list_new(ranks, count, others, memory);
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
     map.texts = texts;
     map.text_count = 1;
+    run.memory_bytes = 300;
     CHECK_OK(reshard_open(given->path, NULL, &checkpoint, &err));
     for (int again = 0; again < 2; again++)
-        CHECK_OK(reshard_load_shards_mapped(checkpoint, list, &map, NULL, &err));
+        CHECK_OK(reshard_load_shards_mapped(checkpoint, list, &map, again ? &run : NULL, &err));
     for (int64_t r = 0; r < ranks; r++) {
         struct test_rank rank = { .rank = r, .size = ranks, .err = RESHARD_ERROR_INIT };
         for (int t = 0; t < count && r != others; t++)

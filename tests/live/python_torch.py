@@ -60,6 +60,10 @@ def every_type(work):
                 assert numpy.asarray(array).ctypes.data == array.address
     found = reshard.torch.read(work / "all")
     assert all(same(found[key], expected) for key, expected in tensors.items())
+    found = reshard.torch.read(work / "all", device="cpu")
+    assert all(same(found[key], expected) for key, expected in tensors.items()) and list(found) == list(tensors)
+    assert same(reshard.torch.read(work / "all", ["torch.float32"], device="cpu", dtype="bf16")["torch.float32"],
+                tensors["torch.float32"].bfloat16())
     dcp.load(loaded := {key: torch.zeros_like(tensor) for key, tensor in tensors.items()}, checkpoint_id=work / "all")
     assert all(same(loaded[key], expected) for key, expected in tensors.items())
     try:
@@ -180,8 +184,8 @@ def run_rank(rank, size, work):
     pair = dist.new_group([1, 3])
     if rank in (1, 3):
         with reshard.torch.comm(pair) as comm:
-            target = {"x": torch.zeros(2, 5)}
-            comm.redistribute({"x": reshard.Shard(torch.full((1, 5), float(rank)), (2, 5), (comm.rank, 0))}, target)
+            target = {"x": numpy.zeros((2, 5), "f4")}
+            comm.redistribute({"x": reshard.Shard(numpy.full((1, 5), rank, "f4"), (2, 5), (comm.rank, 0))}, target)
             assert target["x"][:, 0].tolist() == [1, 3] and comm.size == 2
     dist.barrier()
     dist.destroy_process_group()
@@ -211,6 +215,34 @@ def guarded(rank, size, work):
         os._exit(1)
 
 
+def on_a_device(work):
+    """The same where the library cannot reach the tensors: their values pass through functions"""
+    arrays, devices = reshard._arrays, reshard._devices
+    own, reached = arrays._memory_of_torch, []
+
+    class Device(devices.DeviceTensor):
+        def read(self, offset, memory):
+            reached.append("read")
+            super().read(offset, memory)
+
+        def write(self, offset, memory):
+            reached.append("write")
+            super().write(offset, memory)
+
+    def elsewhere(tensor):
+        memory = own(tensor)
+        functions = Device(tensor)
+        return arrays.Memory(0, memory.dtype, memory.shape, None, functions, functions)
+    arrays._memory_of_torch = elsewhere
+    try:
+        for function in (ranks_of_torch, every_type, arrays_of_others, nested_states):
+            (work / function.__name__).mkdir()
+            function(work / function.__name__)
+    finally:
+        arrays._memory_of_torch = own
+    assert reached.count("read") > 20 and reached.count("write") > 20, len(reached)
+
+
 def main():
     global reshard, BINARY
     parser = argparse.ArgumentParser()
@@ -226,7 +258,7 @@ def main():
     import reshard
     assert "torch" not in vars(reshard), "import reshard has imported torch"
     import reshard.torch
-    tests = [ranks_of_torch, every_type, arrays_of_others, nested_states]
+    tests = [ranks_of_torch, every_type, arrays_of_others, nested_states, on_a_device]
     return small_models.run(BINARY, [(function.__doc__, small_models.whatever_fails(function)) for function in tests])
 
 

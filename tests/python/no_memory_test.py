@@ -36,8 +36,11 @@ def calls(work):
     address = out.buffer_info()[0]
     options = convert_options(to="hf", dtype={"*": "f32"}, include=["*"], limits={"tensors": 100}, overwrite=True)
     comm, = _reshard.comm_threads(1, 0.0)
-    wanted = [("m.w", "F32", (3,), (0,), (3,), None, (0,), address, None, False)]
-    place = [("m.w", "F32", (3,), (0,), (3,), None, address, None)]
+    wanted = [("m.w", "F32", (3,), (0,), (3,), None, (0,), address, None, False, None)]
+    place = [("m.w", "F32", (3,), (0,), (3,), None, address, None, None)]
+    far = reshard.Values("F32", (3,), read=lambda offset, memory: memory.__setitem__(slice(None), bytes(len(memory))),
+                         write=lambda offset, memory: None)
+    given = [("m.w", "F32", (3,), (0,), (3,), None, 0, None, far)]
     return {
         "open": lambda: _reshard.open(path, {"limits": {"tensors": 50}}, ONE),
         "tensors": opened.tensors, "items": opened.items, "facts": opened.facts, "files": opened.files, "warnings": opened.warnings,
@@ -45,6 +48,9 @@ def calls(work):
         "item_value": lambda: [opened.item_value(item) for item in range(2)], "item_json": lambda: opened.item_json(1),
         "read": lambda: opened.read([(0, (0,), (3,), (1,), "F32", address, 12)], {"memory_bytes": 1 << 20, **ONE}),
         "load": lambda: opened.load(place, None, ONE),
+        "load through functions": lambda: opened.load(given, None, ONE),
+        "save through functions": lambda: _reshard.convert(_reshard.open_state(given, {}, [], "memory", {}, [far]), str(work / "f"),
+                                                           options, ONE),
         "load with a mapping": lambda: opened.load([("x", *place[0][1:])], {"texts": [("m", "m.w -> x")], "constants": {"a": 1}}, ONE),
         "open_state": lambda: _reshard.open_state(shards, items, [("copied", opened, 1)], "memory", {}, owners),
         "convert": lambda: _reshard.convert(opened, str(work / "o"), options, ONE),

@@ -569,6 +569,77 @@ def states_in_memory(work):
         assert memoryview(checkpoint.tensors["w"].read()).tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
+class Far:
+    """Memory that only functions reach."""
+
+    def __init__(self, rows, columns, start=0, fails=None):
+        self.bytes, self.fails, self.reads, self.writes = bytearray(matrix(rows, columns, start).tobytes()), fails, 0, []
+        self.values = reshard.Values("F32", (rows, columns), read=self.read, write=self.write)
+
+    def read(self, offset, memory):
+        self.reads += 1
+        if self.fails:
+            raise self.fails
+        memory[:] = self.bytes[offset : offset + len(memory)]
+
+    def write(self, offset, memory):
+        if self.fails:
+            raise self.fails
+        assert memory.readonly
+        self.bytes[offset : offset + len(memory)] = memory
+        self.writes.append(memory)
+
+
+@test
+def values_of_functions(work):
+    """Values that functions give and take: saved, compared, filled, in the background, by ranks; what they raise is raised"""
+    far, other = Far(4, 6), Far(4, 6, 100)
+    state = {"net": {"w": far.values}, "half": reshard.Shard(Far(2, 6).values, (2, 6), (0, 0)), "step": 3}
+    assert reshard.save(work / "s", state, to="torch-dcp").tensors == 2
+    with reshard.open(work / "s") as checkpoint, reshard.from_memory(state) as live:
+        assert memoryview(checkpoint.tensors["net.w"].read()).tolist() == matrix(4, 6).tolist() and checkpoint.items["step"] == 3
+        assert reshard.diff(live, checkpoint) and reshard.hash(live) == reshard.hash(checkpoint)
+        checkpoint.load_into({"net.w": other.values})
+        assert other.bytes == far.bytes and other.reads == 0 and len(other.writes) == 1
+        raises(ValueError, lambda: other.writes[0][0], "released")  # the memory is the library's again
+        part = Far(2, 3)
+        assert checkpoint.tensors["net.w"].read((1, 2), (2, 3), out=part.values) is part.values
+        assert memoryview(part.bytes).cast("f", (2, 3)).tolist() == [[8, 9, 10], [14, 15, 16]]
+        raises(reshard.UsageError, lambda: checkpoint.tensors["net.w"].read(out=part.values), "shape")
+        raises(KeyError, lambda: checkpoint.load_into({"net.w": Far(4, 6, fails=KeyError("gone")).values}), "gone")
+        checkpoint.tensors["net.w"].read()
+    rows = [Far(2, 6), Far(2, 6)]
+    halves = [reshard.Shard(one.values, (4, 6), (2 * i, 0)) for i, one in enumerate(rows)]
+    loaded = reshard.load(work / "s", {"net": {"w": halves}}, memory=1)
+    assert rows[0].bytes + rows[1].bytes == far.bytes and loaded.items["step"] == 3
+    for call in (lambda: reshard.save(work / "t", {"w": Far(2, 2, fails=OSError("unplugged")).values}, to="hf"),
+                 lambda: reshard.load(work / "s", {"net.w": Far(4, 6, fails=OSError("unplugged")).values})):
+        raises(OSError, call, "unplugged")
+        raises(reshard.UsageError, lambda: reshard.save(work / "t", state, to="nope"), "nope")  # and it is forgotten
+    assert not (work / "t").exists()
+    only = reshard.Values("F32", (4, 6), write=far.write)
+    raises(reshard.UsageError, lambda: reshard.save(work / "t", {"w": only}, to="hf"), "no values")
+    raises(reshard.UsageError, lambda: reshard.load(work / "s", {"net.w": reshard.Values("F32", (4, 6), read=far.read)}), "write")
+    for by in ("thread", "process"):
+        with reshard.Saver(by) as saver:
+            saver.save(work / by, state, to="torch-dcp")
+            far.bytes[:4] = b"abcd"  # may change at once
+        far.bytes[:4] = bytes(4)
+        assert reshard.diff(work / by, work / "s"), by
+
+    def as_one_of_three(comm):
+        own, whole = Far(2, 6, 100 * comm.rank), Far(6, 6)
+        reshard.save(work / "r", {"w": reshard.Shard(own.values, (6, 6), (2 * comm.rank, 0))}, comm=comm, to="torch_dist")
+        reshard.load(work / "r", {"w": whole.values}, comm=comm)
+        assert whole.bytes == b"".join(Far(2, 6, 100 * rank).bytes for rank in range(3)), comm.rank
+        raises(reshard.UsageError, lambda: comm.redistribute({"w": whole.values}, {}), "not redistributed")
+        failing = Far(6, 6, fails=LookupError("rank 1") if comm.rank == 1 else None)
+        raises((LookupError, reshard.CancelledError), lambda: reshard.load(work / "r", {"w": failing.values}, comm=comm), "rank 1")
+    comms = reshard.Comm.threads(3)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(as_one_of_three, comms))
+
+
 def as_rank(comm, path):
     rank, size = comm.rank, comm.size
     own = {"w": reshard.Shard(matrix(2, 3, 10 * rank), (2 * size, 3), (2 * rank, 0)), "same": floats(7, 8), "step": 5}
