@@ -92,7 +92,7 @@ reshard_status load_staging_new(const struct load_round *shards, uint32_t count,
     free(bytes);
     if (!out->size)
         return RESHARD_OK;
-    out->memory = out->size > SIZE_MAX ? NULL : aligned_alloc(STAGING_ALIGNMENT, (size_t)out->size);
+    out->memory = out->size > PTRDIFF_MAX ? NULL : aligned_alloc(STAGING_ALIGNMENT, (size_t)out->size);
     return out->memory ? RESHARD_OK : error_set_memory(err);
 }
 

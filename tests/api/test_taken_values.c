@@ -339,40 +339,46 @@ TEST(functions_are_in_place_of_memory)
 
 /*
  * What a rank asks for: its rows of "v"; all of "w", as the others do; of "x" columns with strides on rank 1, through functions elsewhere;
- * all of "y", in memory on rank 2; a larger "z" than was saved; and something that is not there.
+ * all of "y", in memory on rank 2; a larger "z" than was saved, with strides on rank 0; of that the rows alone that nothing was saved of; and
+ * something that is not there.
  */
 #define LARGE 8
+#define ABSENT TENSORS
+#define BEYOND (TENSORS + 1)
+#define ASKED (TENSORS + 2)
 struct asked {
-    struct device devices[TENSORS + 1];
-    float columns[VALUES], memory[VALUES];
+    struct device devices[ASKED];
+    float columns[LARGE * COLUMNS], memory[VALUES];
 };
 
 static bool has_memory(int tensor, int64_t rank)
 {
-    return (tensor == 2 && rank == 1) || (tensor == 3 && rank == 2);
+    return (tensor == 2 && rank == 1) || (tensor == 3 && rank == 2) || (tensor == 4 && rank == 0);
 }
 
 static void asked_add(struct asked *asked, int tensor, int64_t rank, reshard_sharded *sharded)
 {
-    static const int64_t rows[] = { ROWS / RANKS, COLUMNS }, large[] = { LARGE, COLUMNS }, strides[] = { 1, ROWS };
+    static const int64_t rows[] = { ROWS / RANKS, COLUMNS }, large[] = { LARGE, COLUMNS }, rest[] = { LARGE - ROWS, COLUMNS };
+    static const int64_t behind[] = { ROWS, 0 }, strides[] = { 1, ROWS }, large_strides[] = { 1, LARGE };
     const int64_t at[] = { rank * ROWS / RANKS, 0 };
+    const bool is_large = tensor == 4 || tensor == BEYOND;
     struct device *device = &asked->devices[tensor];
     reshard_sharded_tensor one = RESHARD_SHARDED_TENSOR_INIT;
-    one.key = key_of(tensor);
+    one.key = key_of(tensor == BEYOND ? 4 : tensor);
     one.dtype = "F32";
     one.rank = 2;
-    one.local_shape = tensor == 0 ? rows : tensor == 4 ? large : whole;
-    one.global_shape = tensor == 4 ? large : whole;
-    one.global_offset = tensor == 0 ? at : origin;
-    one.allow_shape_mismatch = tensor == 4;
+    one.local_shape = tensor == 0 ? rows : tensor == 4 ? large : tensor == BEYOND ? rest : whole;
+    one.global_shape = is_large ? large : whole;
+    one.global_offset = tensor == 0 ? at : tensor == BEYOND ? behind : origin;
+    one.allow_shape_mismatch = is_large;
     one.replica_ids = &rank;
     one.replica_count = tensor != 0;
     device->thread = pthread_self();
     device->size = (size_t)(one.local_shape[0] * COLUMNS) * sizeof(float);
     memset(device->values.bytes, 0x55, sizeof(device->values.bytes));
     if (has_memory(tensor, rank)) {
-        one.data = tensor == 2 ? asked->columns : asked->memory;
-        one.strides = tensor == 2 ? strides : NULL;
+        one.data = tensor == 3 ? asked->memory : asked->columns;
+        one.strides = tensor == 2 ? strides : tensor == 4 ? large_strides : NULL;
     } else {
         one.write = device_write;
         one.read = rank ? device_read : NULL;
@@ -388,15 +394,16 @@ static bool asked_is_filled(const struct asked *asked, int64_t rank)
         const int64_t i = n / COLUMNS, j = n % COLUMNS;
         const struct device *found = asked->devices;
         is_good &= n >= ROWS / RANKS * COLUMNS || found[0].values.floats[n] == value_of(0, rank * ROWS / RANKS + i, j);
-        is_good &= found[4].values.floats[n] == (i < ROWS ? value_of(4, i, j) : 0);
+        is_good &= (rank == 0 ? asked->columns[j * LARGE + i] : found[4].values.floats[n]) == (i < ROWS ? value_of(4, i, j) : 0);
+        is_good &= i >= LARGE - ROWS || found[BEYOND].values.floats[n] == 0;
         if (i >= ROWS)
             continue;
         is_good &= found[1].values.floats[n] == value_of(1, i, j);
         is_good &= (rank == 1 ? asked->columns[j * ROWS + i] : found[2].values.floats[n]) == value_of(2, i, j);
         is_good &= (rank == 2 ? asked->memory[n] : found[3].values.floats[n]) == value_of(3, i, j);
     }
-    for (int t = 0; t <= TENSORS; t++)
-        is_good &= asked->devices[t].written == (t == TENSORS || has_memory(t, rank) ? 0 : asked->devices[t].size);
+    for (int t = 0; t < ASKED; t++)
+        is_good &= asked->devices[t].written == (t == ABSENT || has_memory(t, rank) ? 0 : asked->devices[t].size);
     return is_good;
 }
 
@@ -409,12 +416,13 @@ static void rank_loads(struct test_rank *rank)
 {
     const struct loads *loads = rank->context;
     struct asked asked = { .columns = { 0 } };
+    memset(asked.columns, 0x55, sizeof(asked.columns));
     reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
     reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
     reshard_sharded *sharded;
     rank->status = reshard_sharded_new(&sharded, &rank->err);
-    for (int t = 0; t <= TENSORS; t++)
-        asked_add(&asked, rank->rank == 2 ? TENSORS - t : t, rank->rank, sharded);
+    for (int t = 0; t < ASKED; t++)
+        asked_add(&asked, rank->rank == 2 ? ASKED - 1 - t : t, rank->rank, sharded);
     asked.devices[1].fails_to_write = loads->fails && rank->rank == 1;
     options.no_exchange = loads->no_exchange;
     options.strict = RESHARD_STRICT_IGNORE_ALL;
