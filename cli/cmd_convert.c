@@ -215,8 +215,7 @@ static int convert_failed(const struct options *options, const struct mapping_in
 {
     if (status != RESHARD_ERR_CANCELLED)
         return mapping_input_error(mapping, status, err);
-    return print_failure(options, status, options->resume ? "what is done is kept: the same command goes on from there" : NULL,
-                         "interrupted: '%s' is not written", options->paths[1]);
+    return print_interrupted(options, options->resume ? "what is done is kept: the same command goes on from there" : NULL);
 }
 
 /* Reads --part I/N; false: it is none. */

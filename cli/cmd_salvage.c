@@ -73,7 +73,7 @@ int command_salvage(const struct options *options)
     if (status && status != RESHARD_DIFFERS) {
         if (options->json)
             puts("]}");
-        return print_error(options, status, &err);
+        return status == RESHARD_ERR_CANCELLED ? print_interrupted(options, NULL) : print_error(options, status, &err);
     }
     if (options->json)
         printf("],\"ok\":%s,", status ? "false" : "true");

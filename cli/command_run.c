@@ -89,7 +89,7 @@ reshard_checkpoint *open_path(const struct options *options, int index, int *exi
 }
 
 /* Writes out what is buffered. Where nobody reads it any more, the process ends as any other in a pipe; but what convert was asked for is
- * not its output. */
+ * not its output, nor salvage. */
 int finish_output(const struct options *options, int status)
 {
     errno = 0;
@@ -97,7 +97,7 @@ int finish_output(const struct options *options, int status)
         return status;
     int number = errno ? errno : output_failure();
     if (output_is_gone()) {
-        if (options->verb == VERB_CONVERT)
+        if (verb_writes(options))
             return status;
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);

@@ -111,3 +111,8 @@ int print_failure(const struct options *options, reshard_status status, const ch
     snprintf(err.hint, sizeof(err.hint), "%s", hint ? hint : "");
     return print_error(options, status, &err);
 }
+
+int print_interrupted(const struct options *options, const char *hint)
+{
+    return print_failure(options, RESHARD_ERR_CANCELLED, hint, "interrupted: '%s' is not written", options->paths[1]);
+}

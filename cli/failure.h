@@ -15,4 +15,7 @@ int print_diagnosed_error(const struct options *options, reshard_status status, 
 __attribute__((format(printf, 4, 5))) int print_failure(const struct options *options, reshard_status status, const char *hint,
                                                         const char *format, ...);
 
+/* The same for a run that a signal has ended before its target was there. */
+int print_interrupted(const struct options *options, const char *hint);
+
 #endif

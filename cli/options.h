@@ -107,4 +107,10 @@ bool options_row(size_t index, struct option_row *out);
 /* The library's option structs for what was given. */
 reshard_open_options options_open(const struct options *options);
 
+/* Whether the verb makes a target, which matters more than what it prints. */
+static inline bool verb_writes(const struct options *options)
+{
+    return options->verb == VERB_CONVERT || options->verb == VERB_SALVAGE;
+}
+
 #endif

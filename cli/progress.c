@@ -98,7 +98,7 @@ static int on_progress(const reshard_progress *progress, void *context)
         draw(display, style, progress, time - display->started);
         display->shown = time;
     }
-    if (display->options->verb != VERB_CONVERT)
+    if (!verb_writes(display->options))
         return ferror(stdout) != 0;
     is_writing = 1;
     return interrupted;

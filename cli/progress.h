@@ -17,8 +17,8 @@ reshard_run_options progress_start(struct progress *progress, const struct optio
 void progress_end(struct progress *progress);
 
 /*
- * SIGINT, SIGTERM and SIGHUP end the process at once with 130, as long as nothing is being written. Once convert writes, the first of
- * each cancels it, so that what is half written can be removed; the second ends the process at once.
+ * SIGINT, SIGTERM and SIGHUP end the process at once with 130, as long as nothing is being written. Once convert or salvage writes, the
+ * first of each cancels it, so that what is half written can be removed; the second ends the process at once.
  */
 void install_signals(void);
 

@@ -30,10 +30,13 @@ def write_source(path, tensors, bytes_each):
         out.truncate(8 + len(text) + at)  # sparse
 
 
-def interrupt_after(binary, work, delay, number, *extra):
+CONVERT = ("convert", "source.safetensors", "target", "--to", "torch-dcp", "--layout", "ranks=4")
+SALVAGE = ("salvage", "source.safetensors", "target", "--to", "hf")
+
+
+def interrupt_after(binary, work, delay, number, *extra, command=CONVERT):
     target = work / "target"
-    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "torch-dcp", "--layout", "ranks=4", *extra],
-                               cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([binary, *command, *extra], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(delay)
     process.send_signal(number)
     _, err = process.communicate(timeout=120)
@@ -53,6 +56,26 @@ def check_interrupts(binary, work):
             else:
                 assert status == 0 and left == ["target"], f"{delay} s: exit {status}, left {left}: {err}"
                 subprocess.run(["rm", "-r", target], check=True)
+    return f"exit statuses {statuses}"
+
+
+def check_salvage_interrupts(binary, work):
+    """The same of salvage, which says so; and it goes on where nobody reads what it finds."""
+    statuses = []
+    for delay in (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            status, err, target, left = interrupt_after(binary, work, delay, number, command=SALVAGE)
+            statuses.append(status)
+            if status in (130, -number):
+                assert left == [], f"{delay} s: left {left}"
+                assert not err or err == "reshard: interrupted: 'target' is not written\n", err
+            else:
+                assert status in (0, 1) and left == ["target"], f"{delay} s: exit {status}, left {left}: {err}"
+                subprocess.run(["rm", "-r", target], check=True)
+    process = subprocess.Popen([binary, *SALVAGE], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=120) == 0 and err == b"" and (work / "target").is_dir(), (process.returncode, err)
     return f"exit statuses {statuses}"
 
 
@@ -175,8 +198,8 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     binary = os.path.abspath(args.bin)
-    checks = (check_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old, check_progress_reader_gone,
-              check_convert_output_gone, check_quiet_pipe, check_full_device)
+    checks = (check_interrupts, check_salvage_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old,
+              check_progress_reader_gone, check_convert_output_gone, check_quiet_pipe, check_full_device)
     print(f"1..{len(checks)}")
     for number, check in enumerate(checks, 1):
         with tempfile.TemporaryDirectory(prefix="reshard-signals-") as folder:
