@@ -22,9 +22,6 @@
 
 bool errors_init(void);
 
-/* Keeps what a function of the caller's has raised, within the library, which then fails with CANCELLED: error_raise raises it again. */
-void error_keep(void);
-
 /* Raises what the library says, or leaves the exception that a callback has raised. Always NULL. */
 PyObject *error_raise(reshard_status status, const reshard_error *err);
 

@@ -269,7 +269,7 @@ static PyObject *buffer_new(PyTypeObject *type, PyObject *arguments, PyObject *n
     if (!PyArg_ParseTuple(arguments, "Op", &lender, &writable))
         return NULL;
     struct buffer_object *self = object_new(type);
-    if (self && PyObject_GetBuffer(lender, &self->view, PyBUF_STRIDED | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) != 0) {
+    if (self && PyObject_GetBuffer(lender, &self->view, PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0)) != 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -14,32 +14,9 @@ bool errors_init(void)
     return make_error != NULL;
 }
 
-/* The first that was raised and that nobody has heard of; under the GIL. */
-static PyObject *kept_type, *kept_value, *kept_trace;
-
-void error_keep(void)
-{
-    if (kept_type)
-        PyErr_Clear();
-    else
-        PyErr_Fetch(&kept_type, &kept_value, &kept_trace);
-}
-
-static bool kept_raise(reshard_status status)
-{
-    PyObject *type = kept_type, *value = kept_value, *trace = kept_trace;
-    kept_type = kept_value = kept_trace = NULL;
-    if (!type)
-        return false;
-    PyErr_Restore(type, value, trace);
-    if (status != RESHARD_ERR_CANCELLED)
-        PyErr_Clear(); /* the call has failed for another reason */
-    return status == RESHARD_ERR_CANCELLED;
-}
-
 PyObject *error_raise(reshard_status status, const reshard_error *err)
 {
-    if (PyErr_Occurred() || kept_raise(status))
+    if (PyErr_Occurred())
         return NULL;
     const char *message = err->message[0] ? err->message : reshard_status_name(status);
     PyObject *error = PyObject_CallFunction(make_error, "iNNLiiiN", (int)status, text_of_c(message), text_of_c(err->object),

@@ -25,20 +25,43 @@ static bool take_range(PyObject *range, int64_t *is_flattened, int64_t *begin, i
 
 /* ---- values that functions reach ---- */
 
-/* Calls read or write of the object that is the context with (offset, memory), which has to be done with the memory then. */
+/* The exception that is set goes to the object's list, of which the package raises it when the call has ended. */
+static void keep_failure(PyObject *object)
+{
+    PyObject *type, *value, *trace, *failures, *added;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (value && trace)
+        PyException_SetTraceback(value, trace);
+    failures = PyObject_GetAttrString(object, "failures");
+    added = failures && value ? PyObject_CallMethod(failures, "append", "O", value) : NULL;
+    if (!added)
+        PyErr_Clear();
+    Py_XDECREF(added);
+    Py_XDECREF(failures);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
+/* Calls read or write of the object that is the context with (offset, memory). The memory is the library's again behind it, in any case. */
 static int reach_values(PyObject *object, const char *method, uint64_t offset, void *bytes, size_t size, int flags)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *view = PyMemoryView_FromMemory(bytes, (Py_ssize_t)size, flags);
     PyObject *done = view ? PyObject_CallMethod(object, method, "KO", (unsigned long long)offset, view) : NULL;
-    PyObject *released = done ? PyObject_CallMethod(view, "release", NULL) : NULL;
-    if (!released)
-        error_keep();
-    Py_XDECREF(view);
+    const bool is_done = done != NULL;
+    if (!is_done)
+        keep_failure(object);
     Py_XDECREF(done);
+    PyObject *released = view ? PyObject_CallMethod(view, "release", NULL) : NULL;
+    const bool is_released = !view || released;
+    if (!is_released)
+        keep_failure(object);
     Py_XDECREF(released);
+    Py_XDECREF(view);
     PyGILState_Release(state);
-    return released == NULL;
+    return !is_done || !is_released;
 }
 
 static int values_read(void *out, uint64_t offset, size_t size, void *context)
@@ -60,7 +83,7 @@ static int has_method(PyObject *object, const char *name)
     return is_there;
 }
 
-/* What an object has of read and write; it lives as long as the list that the shard goes into. */
+/* What an object has of read and write, beside a list of failures; it lives as long as the list that the shard goes into. */
 static bool take_functions(PyObject *object, int (**read)(void *, uint64_t, size_t, void *),
                            int (**write)(const void *, uint64_t, size_t, void *), void **context)
 {

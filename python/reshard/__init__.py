@@ -164,7 +164,8 @@ def _conversion(call, source, target, opening, options):
     run, rest = split_run(options)
     chosen = convert_options(**rest)
     with _Opened(source, opening) as checkpoint:
-        return _report(call(checkpoint._handle, target, chosen, run))
+        with checkpoint._owners:
+            return _report(call(checkpoint._handle, target, chosen, run))
 
 
 def save(path, state, *, comm=None, cells=None, check=True, spread=True, **options):
@@ -192,7 +193,7 @@ def from_memory(state, *, name="memory", limits=None):
     tuples, owners = shard_tuples(tensors)
     copies = [(key, value.handle, value.index) for key, value in items.items() if isinstance(value, Stored)]
     plain = {key: value for key, value in items.items() if not isinstance(value, Stored)}
-    return Checkpoint(_reshard.open_state(tuples, plain, copies, name, open_options(limits=limits), owners), name)
+    return Checkpoint(_reshard.open_state(tuples, plain, copies, name, open_options(limits=limits), owners), name, owners)
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,8 @@ def verify(source, *, opening=None, deep=None, expect_optimizer=None, against=No
             raise UsageError(f"fail_on is 'nan', 'inf' or 'zero', not {kind!r}")
     options = given(deep=deep, expect_optimizer=expect_optimizer, against=against, fail_on=sum({words[kind] for kind in kinds}) or None)
     with _Opened(source, opening) as checkpoint:
-        is_good, findings, uncovered, coverage = _reshard.verify(checkpoint._handle, options, run_options(**run))
+        with checkpoint._owners:
+            is_good, findings, uncovered, coverage = _reshard.verify(checkpoint._handle, options, run_options(**run))
     return Verified(is_good, _findings(findings), dict(uncovered), coverage)
 
 
@@ -292,7 +294,8 @@ def diff(a, b, *, tolerance=(0, 0), items=True, include=None, exclude=None, expl
                     map=map_options(map, rules=rules, config=config, constants=constants, strict=strict))
     outcomes = ("same", "values", "missing", "unexpected", "shape", "dtype")
     with _Opened(a, opening) as first, _Opened(b, opening) as second:
-        is_same, findings, tensors, summary = _reshard.diff(first._handle, second._handle, options, run_options(**run))
+        with first._owners, second._owners:
+            is_same, findings, tensors, summary = _reshard.diff(first._handle, second._handle, options, run_options(**run))
     by_key = {key: TensorDifference(key, outcomes[outcome], *rest) for key, outcome, *rest in tensors}
     return Difference(is_same, _findings(findings), by_key, summary)
 
@@ -301,7 +304,8 @@ def hash(source, digest="sha256", *, opening=None, **run):
     """{key: digest} of every tensor's full content, row-major: independent of format and layout. digest: "sha256", "xxh3", "crc32c" or
     "md5". Keys in their order, bytewise."""
     with _Opened(source, opening) as checkpoint:
-        digests = _reshard.hash(checkpoint._handle, digest, run_options(**run))
+        with checkpoint._owners:
+            digests = _reshard.hash(checkpoint._handle, digest, run_options(**run))
         return {checkpoint.tensor_list[index].key: text for index, text in digests}
 
 
@@ -328,7 +332,8 @@ class Statistics:
 def stats(source, *, include=None, exclude=None, opening=None, **run):
     """{key: Statistics} of tensors, in one pass over their bytes."""
     with _Opened(source, opening) as checkpoint:
-        found = _reshard.stats(checkpoint._handle, given(include=include, exclude=exclude), run_options(**run))
+        with checkpoint._owners:
+            found = _reshard.stats(checkpoint._handle, given(include=include, exclude=exclude), run_options(**run))
         return {checkpoint.tensor_list[index].key: Statistics(**facts) for index, facts in found}
 
 

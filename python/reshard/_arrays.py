@@ -3,7 +3,7 @@
 
 from . import _reshard
 from ._devices import DeviceTensor
-from ._errors import UsageError
+from ._errors import CancelledError, UsageError
 
 _DTYPES = {name: (torch_name, bits) for name, torch_name, bits in _reshard.dtypes()}
 _TORCH_DTYPES = {torch_name: name for name, (torch_name, _) in _DTYPES.items() if torch_name}
@@ -123,21 +123,49 @@ class Values:
     read          read(offset, memory) fills a memoryview with the bytes from offset on. Several threads may call it at once
     write         write(offset, memory) takes these bytes. A load gives each once, in order, to the thread that loads
 
-    The memory is the library's when the function returns. What a function raises ends the call.
+    The memory is the library's again when the function returns: the memoryview is released, and its slices must not be kept. What a
+    function raises ends the call, which raises it.
     """
 
     __slots__ = ("dtype", "shape", "read", "write")
 
     def __init__(self, dtype, shape, *, read=None, write=None):
+        if read is None and write is None:
+            raise UsageError("values without read and write can neither be saved nor loaded")
         self.dtype, self.shape, self.read, self.write = dtype_name(dtype), tuple(shape), read, write
 
-    def prepare(self):
-        """Nothing has to be done before its functions are called."""
+    def reach(self):
+        return self.read, self.write
+
+
+class Reached:
+    """What the extension calls of an object with functions, and where it leaves what they raise."""
+
+    __slots__ = ("read", "write", "failures")
+
+    def __init__(self, functions, failures):
+        self.read, self.write = functions.reach()
+        self.failures = failures
+
+
+class Owners(list):
+    """What keeps memory there during a call. Within `with`, what functions of values have raised is raised in place of CancelledError."""
+
+    def __init__(self):
+        self.failures = []
+
+    def __enter__(self):
+        self.failures.clear()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if isinstance(error, CancelledError) and self.failures:
+            raise self.failures[0]
 
 
 class Memory:
     """Where the values of an array of any package lie: address, bytes, dtype, shape, strides in elements (None: row-major). owner keeps
-    them there. functions: in place of an address, an object with read, write and prepare, as Values has them."""
+    them there. functions: in place of an address, Values or a DeviceTensor."""
 
     __slots__ = ("address", "nbytes", "dtype", "shape", "strides", "owner", "functions")
 
@@ -178,6 +206,8 @@ def memory_of(array, writable=False):
     if isinstance(array, Memory):
         return array
     if isinstance(array, Values):
+        if writable and array.write is None:
+            raise UsageError("the values have no function that takes them (write)")
         return Memory(0, array.dtype, array.shape, None, array, array)
     if isinstance(array, Array):
         return Memory(array.address, array.dtype, array.shape, None, array)
@@ -202,6 +232,8 @@ def _sized(dtype, itemsize):
 
 
 def _memory_of_torch(tensor):
+    if hasattr(tensor, "to_local") and hasattr(tensor, "placements"):
+        raise UsageError("the tensor is a DTensor: reshard.torch.save and load take those")
     if str(tensor.layout) != "torch.strided" or tensor.is_conj() or tensor.is_neg():
         raise UsageError("the tensor is sparse, conjugated or negated: what is stored are plain values")
     dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)

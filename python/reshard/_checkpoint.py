@@ -5,10 +5,10 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ._arrays import Array, dtype_name, memory_of
+from ._arrays import Array, Owners, dtype_name, memory_of
 from ._errors import UsageError
 from ._options import map_options, run_options
-from ._shards import Shard, shard_tuples
+from ._shards import shard_tuples
 from ._values import Stored
 
 
@@ -72,10 +72,11 @@ class Tensor:
             raise UsageError(f"'{self.key}': what is read has the shape {list(extent)}, and out {list(memory.shape)}")
         if dtype is not None and dtype_name(dtype) != memory.dtype:
             raise UsageError(f"'{self.key}': out has the type {memory.dtype}, and dtype is {dtype_name(dtype)}")
+        place = memory_of(Array(memory.dtype, memory.shape)) if memory.functions else memory
+        self._checkpoint._read_boxes([self._box(place, None if whole else start, None if whole else extent)], run)
         if memory.functions:
-            self._checkpoint.load_into({self.key: Shard(out, self.shape, start)}, **run)
-        else:
-            self._checkpoint._read_boxes([self._box(memory, None if whole else start, None if whole else extent)], run)
+            _, write = memory.functions.reach()
+            write(0, memoryview(place.owner.raw).toreadonly())
         return out
 
     def _box(self, memory, start=None, extent=None):
@@ -213,8 +214,9 @@ class Checkpoint:
     """An open checkpoint: `with reshard.open(path) as c`. Any number of threads may read from it at once; all else (convert, verify, diff,
     hash, stats, load under other names) needs it for itself, and says so."""
 
-    def __init__(self, handle, path):
+    def __init__(self, handle, path, owners=None):
         self._handle = handle
+        self._owners = Owners() if owners is None else owners  # of a state in memory
         self.path = path
         self.format = handle.format
         self._list_contents()
@@ -266,12 +268,13 @@ class Checkpoint:
         makes recognised names those of the state."""
         shards, owners = shard_tuples(state, writable=True)
         options = map_options(map, rules=rules, config=config, constants=constants, strict=strict)
-        self._handle.load(shards, options, run_options(**run))
-        del owners
+        with owners, self._owners:
+            self._handle.load(shards, options, run_options(**run))
         return state
 
     def _read_boxes(self, boxes, run):
-        self._handle.read([box for box in boxes if box[6]], run_options(**run))
+        with self._owners:
+            self._handle.read([box for box in boxes if box[6]], run_options(**run))
 
     def close(self):
         """Closes it; arrays that were read stay."""

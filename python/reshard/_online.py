@@ -143,9 +143,8 @@ def save_together(path, state, comm, cells, check, spread, options):
     run, rest = split_run(options)
     tensors, items = flatten(state)
     state_of_rank, owners = _state_of_rank(tensors, items, cells, _copies(comm, tensors))
-    warnings = _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
-    del owners
-    return warnings
+    with owners:
+        return _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
 
 
 def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
@@ -168,9 +167,9 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
     mapping = map_options(**taken(options, "map", "rules", "config", "constants"), strict=options.pop("strict_map", None))
     tensors, _ = flatten(state)
     tuples, owners = sharded_tuples(tensors, _copies(comm, tensors) if check else None, writable=True)
-    objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
-                                    not check, not exchange, run_options(**options))
-    del owners
+    with owners:
+        objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
+                                        not check, not exchange, run_options(**options))
     loaded = Loaded()
     for key, _, offset, text in objects:
         loaded.cells[key, offset] = json.loads(text) if text else None
@@ -213,9 +212,8 @@ class Saver:
             state = (tuples, _json_items(items))
         else:
             state, owners = _state_of_rank(tensors, items, cells, dict.fromkeys(whole_keys(tensors), self._rank))
-        number = self._handle.save(state, path, convert_options(**rest), run)
-        del owners
-        return number
+        with owners:
+            return self._handle.save(state, path, convert_options(**rest), run)
 
     def unfinished(self):
         """How many saves are under way; does not wait."""

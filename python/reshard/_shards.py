@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from ._arrays import dtype_name, memory_of
+from ._arrays import Owners, Reached, dtype_name, memory_of
 from ._errors import UsageError
 
 
@@ -43,8 +43,6 @@ class Shard:
             raise UsageError(f"'{key}': the shard's data is {memory.dtype} {list(memory.shape)}, and {self.dtype} {list(shape)} is said")
         if self.flat and memory.strides is not None:
             raise UsageError(f"'{key}': the values of a flat shard lie one behind the other")
-        if memory.functions:
-            memory.functions.prepare()
         return memory.address, memory.strides, memory.functions, memory.owner
 
     def __repr__(self):
@@ -74,11 +72,12 @@ def each_shard(state, copies=None):
 
 def shard_tuples(state, writable=False):
     """What the extension takes, and the owners of the memory."""
-    tuples, owners = [], []
+    tuples, owners = [], Owners()
     for key, shard in each_shard(state):
         address, strides, functions, owner = shard.memory(key, writable)
-        tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, address, strides, functions))
-        owners.append(owner)
+        reached = functions and Reached(functions, owners.failures)
+        tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, address, strides, reached))
+        owners += [owner, reached]
     return tuples, owners
 
 
@@ -89,11 +88,12 @@ def whole_keys(state):
 
 def sharded_tuples(state, copies=None, writable=False):
     """The same for the ranks of a group, with replicas."""
-    tuples, owners = [], []
+    tuples, owners = [], Owners()
     for key, shard in each_shard(state, copies):
         address, strides, functions, owner = shard.memory(key, writable)
+        reached = functions and Reached(functions, owners.failures)
         replica = shard.replica if isinstance(shard.replica, tuple) else (shard.replica,)
         tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, replica, address, strides,
-                       shard.allow_shape_mismatch, functions))
-        owners.append(owner)
+                       shard.allow_shape_mismatch, reached))
+        owners += [owner, reached]
     return tuples, owners

@@ -9,7 +9,6 @@
 """
 
 import ctypes
-import warnings
 from collections.abc import Mapping
 
 import torch
@@ -21,6 +20,7 @@ from . import open as _open
 from . import Saver as _Saver
 from . import save as _save
 from ._arrays import dtype_name, torch_dtype
+from ._devices import bytes_tensor
 from ._shards import Pieces
 from ._states import is_array
 
@@ -147,7 +147,7 @@ class _Transport:
             return [b""] * self.size
         own = torch.zeros(longest, dtype=torch.uint8)
         if data:
-            own[: len(data)] = _bytes_tensor(data)
+            own[: len(data)] = bytes_tensor(data)
         parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
         torch.distributed.all_gather(parts, own, group=self.group)
         return [_bytes_of(part[: int(size)]) for part, size in zip(parts, sizes)]
@@ -155,12 +155,12 @@ class _Transport:
     def submit_send(self, to, memory):
         if memory.nbytes:
             tag = _next(self._sent, to)
-            self._works.append(torch.distributed.isend(_bytes_tensor(memory), dst=self._global(to), group=self.group, tag=tag))
+            self._works.append(torch.distributed.isend(bytes_tensor(memory), dst=self._global(to), group=self.group, tag=tag))
 
     def submit_recv(self, from_, memory):
         if memory.nbytes:
             tag = _next(self._received, from_)
-            self._works.append(torch.distributed.irecv(_bytes_tensor(memory), src=self._global(from_), group=self.group, tag=tag))
+            self._works.append(torch.distributed.irecv(bytes_tensor(memory), src=self._global(from_), group=self.group, tag=tag))
 
     def run(self):
         works, self._works = self._works, []
@@ -173,12 +173,6 @@ class _Transport:
 
 def _bytes_of(tensor):
     return ctypes.string_at(tensor.data_ptr(), tensor.numel())  # without numpy
-
-
-def _bytes_tensor(memory):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nobody writes to what is only sent
-        return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _next(counts, rank):

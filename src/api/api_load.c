@@ -229,23 +229,23 @@ reshard_status load_unexpected_error(const struct load_call *call, struct str ke
     return status;
 }
 
-/* A function that gives values is none that takes them. */
-static reshard_status targets_check(const struct sharded_dict *own, reshard_error *err)
+static reshard_status targets_check(const struct load_call *call, reshard_error *err)
 {
-    for (size_t i = 0; i < own->tensor_count; i++) {
-        const struct shard *shard = &own->tensors[i].shard;
-        if (shard->read && !shard->write)
-            return error_set(err, RESHARD_ERR_USAGE, "'%.*s': it has a function that gives values (read), and none that takes them (write)",
-                             STR_ARG(shard->key));
+    const struct sharded_dict *own = call->group.ranks[call->group.rank];
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < own->tensor_count && !status; i++) {
+        status = load_target_check(&own->tensors[i].shard, err);
+        if (!status && call->named)
+            status = memory_names_check(&call->names, &own->tensors[i].shard, err);
     }
-    return RESHARD_OK;
+    return status;
 }
 
 static reshard_status strictness_apply(struct load_call *call, reshard_error *err)
 {
-    reshard_status status = targets_check(call->group.ranks[call->group.rank], err);
+    reshard_status status = names_make(call, err);
     if (!status)
-        status = names_make(call, err);
+        status = targets_check(call, err);
     if (!status)
         status = stored_collect(call, err);
     if (!status)
@@ -359,8 +359,7 @@ static reshard_status options_compare(struct load_call *call, reshard_error *err
     struct buffer map = { 0 };
     struct comm_gathered gathered = { 0 };
     reshard_status status = !call->given.map || mapping_pack(&call->map.options, &map) ? RESHARD_OK : error_set_memory(err);
-    const uint64_t memory = call->running.engine.memory_bytes;
-    const struct options_said own = { map.size ? hash64(map.data, map.size, 0) : 0, memory ? memory : STAGING_BYTES };
+    const struct options_said own = { map.size ? hash64(map.data, map.size, 0) : 0, load_staging_budget(&call->running.engine) };
     buffer_release(&map);
     status = group_agree(group, status, err);
     if (status)

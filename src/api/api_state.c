@@ -2,9 +2,8 @@
 /* The state of a running job: shards in memory as a checkpoint, and filled from one. */
 #include "reshard/state.h"
 
-#include "api/handle.h"
+#include "api/load_call.h"
 #include "api/items.h"
-#include "api/public_options.h"
 #include "base/array.h"
 #include "convert/load_rounds.h"
 #include "convert/memory_load.h"
@@ -94,6 +93,8 @@ static reshard_status loading_make(const struct catalog *catalog, const struct s
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < list->count && !status; i++) {
         status = tensor_of_shard(catalog, &list->shards[i], &out->tensors[out->count], err);
+        if (!status)
+            status = load_target_check(&list->shards[i], err);
         if (status || !list->shards[i].data)
             continue;
         status = box_of_shard(&list->shards[i], out->tensors[out->count], &out->boxes[out->count], err);
@@ -118,30 +119,25 @@ static reshard_status loading_begin(const reshard_checkpoint *checkpoint, const 
     return status;
 }
 
-struct shards_call {
-    const reshard_checkpoint *checkpoint;
-    const struct engine_options *engine;
-};
-
-static reshard_status round_load(void *context, const struct shard_list *list, reshard_error *err)
+reshard_status load_list(const reshard_checkpoint *checkpoint, const struct shard_list *list, const struct engine_options *options,
+                         reshard_error *err)
 {
-    const struct shards_call *call = context;
     struct loading loading = { 0 };
     struct engine_source source;
-    reshard_status status = loading_begin(call->checkpoint, list, &loading, err);
+    reshard_status status = loading_begin(checkpoint, list, &loading, err);
     if (!status)
-        status = reading_begin(call->checkpoint, loading.tensors, loading.count, &source, err);
+        status = reading_begin(checkpoint, loading.tensors, loading.count, &source, err);
     if (!status) {
-        status = engine_read_boxes(&source, loading.boxes, loading.count, call->engine, err);
-        reading_end(call->checkpoint);
+        status = engine_read_boxes(&source, loading.boxes, loading.count, options, err);
+        reading_end(checkpoint);
     }
     boxes_release(&loading);
     return status;
 }
 
-static uint64_t staging_budget(const struct engine_options *engine)
+static reshard_status list_round(void *context, const struct shard_list *list, const struct engine_options *options, reshard_error *err)
 {
-    return engine->memory_bytes ? engine->memory_bytes : STAGING_BYTES;
+    return load_list(context, list, options, err);
 }
 
 API_EXPORT reshard_status reshard_load_shards(const reshard_checkpoint *checkpoint, const reshard_shards *shards,
@@ -156,8 +152,7 @@ API_EXPORT reshard_status reshard_load_shards(const reshard_checkpoint *checkpoi
     if (!status && load_is_staged(&shards->list)) /* nothing is read if one of them is wrong */
         status = loading_begin(checkpoint, &shards->list, &all, err);
     boxes_release(&all);
-    struct shards_call call = { checkpoint, &running.engine };
-    return status ? status : load_in_rounds(&shards->list, staging_budget(&running.engine), round_load, &call, err);
+    return status ? status : load_in_rounds(&shards->list, &running.engine, list_round, (void *)(uintptr_t)checkpoint, err);
 }
 
 /* ---- under other names ---- */
@@ -176,7 +171,9 @@ static reshard_status mapped_wanted(const struct memory_names *names, const stru
             status = error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no tensor '%.*s', nor is one made of it", STR_ARG(shard->key));
         else if (!shape_equal(found.rank, found.shape, shard->rank, shard->shape))
             status = error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s' has another shape than the shard's global one", STR_ARG(shard->key));
-        else if (shard->data || shard->write)
+        else if ((status = load_target_check(shard, err)) == RESHARD_OK)
+            status = memory_names_check(names, shard, err);
+        if (!status && (shard->data || shard->write))
             status = shard_list_add(out, shard, err);
         if (status && names->made.warning)
             error_hint(err, "%s", names->made.warning); /* why names were not changed */
@@ -187,13 +184,12 @@ static reshard_status mapped_wanted(const struct memory_names *names, const stru
 struct mapped_call {
     struct checkpoint *named;
     struct memory_names *names;
-    const struct engine_options *engine;
 };
 
-static reshard_status mapped_round(void *context, const struct shard_list *list, reshard_error *err)
+static reshard_status mapped_round(void *context, const struct shard_list *list, const struct engine_options *options, reshard_error *err)
 {
     const struct mapped_call *call = context;
-    return memory_load(call->named, call->names, list, call->engine, err);
+    return memory_load(call->named, call->names, list, options, err);
 }
 
 static reshard_status mapped_load(struct checkpoint *checkpoint, const struct shard_list *list, struct map_call *map,
@@ -209,9 +205,9 @@ static reshard_status mapped_load(struct checkpoint *checkpoint, const struct sh
     status = map_call_status(map, status, err);
     if (!status)
         status = mapped_wanted(&names, list, &wanted, err);
-    struct mapped_call call = { named, &names, options };
+    struct mapped_call call = { named, &names };
     if (!status && wanted.count)
-        status = load_in_rounds(&wanted, staging_budget(options), mapped_round, &call, err);
+        status = load_in_rounds(&wanted, options, mapped_round, &call, err);
     shard_list_release(&wanted);
     memory_names_release(&names);
     return status;

@@ -34,6 +34,12 @@ bool load_is_stored(const struct load_call *call, struct str key);
 /* What a backend says that is asked for what it lacks. */
 reshard_status load_unexpected_error(const struct load_call *call, struct str key, reshard_error *err);
 
+/* ---- api_state.c ---- */
+
+/* Fills shards, which have memory, from a checkpoint, as reshard_load_shards does. */
+reshard_status load_list(const reshard_checkpoint *checkpoint, const struct shard_list *list, const struct engine_options *options,
+                         reshard_error *err);
+
 /* ---- load_values.c ---- */
 
 /* Collective: fills the tensors of all ranks. What fails on one rank, fails on all. */

@@ -2,6 +2,7 @@
 /* Loading together: which rank reads what, and the bytes from those who read to those who want them too. */
 #include "api/load_call.h"
 #include "base/array.h"
+#include "base/checked.h"
 #include "convert/load_rounds.h"
 #include "convert/redistribute.h"
 
@@ -128,7 +129,8 @@ struct values_call {
     struct load_round *shards;
     uint32_t count, rounds;
     struct load_staging staging; /* of this rank */
-    struct sharded_dict *own;    /* the tensors of this rank, which have memory in their round */
+    struct load_progress progress;
+    struct sharded_dict *own; /* the tensors of this rank, which have memory in their round */
 };
 
 static void values_release(struct values_call *values)
@@ -148,6 +150,8 @@ static const struct sharded_tensor *read_for(const struct values_call *values, u
     const struct sharded_tensor *own = &ranks[rank]->tensors[index];
     const struct spread_owner *owner = values->owners ? &values->owners[rank][index] : NULL;
     *reader = rank;
+    if (values->call->named && memory_names_leave(&values->call->names, own->shard.key))
+        return own; /* what stays as it is may be another on each rank */
     if (!owner || owner->rank == SPREAD_NONE || (owner->rank == rank && owner->index == index))
         return own;
     const struct sharded_tensor *other = &ranks[owner->rank]->tensors[owner->index];
@@ -223,6 +227,20 @@ static reshard_status values_deal(struct values_call *values, reshard_error *err
     return status;
 }
 
+static uint64_t own_bytes(const struct values_call *values)
+{
+    uint64_t sum = 0, bytes;
+    for (size_t i = 0; i < values->own->tensor_count; i++) {
+        const struct shard *shard = &values->own->tensors[i].shard;
+        uint32_t reader;
+        read_for(values, values->call->group.rank, i, &reader);
+        if (reader == values->call->group.rank && load_is_stored(values->call, shard->key) && shard_takes_values(shard) &&
+            shard_bytes(shard, &bytes))
+            sum = capped_add_u64(sum, bytes);
+    }
+    return sum;
+}
+
 static reshard_status values_begin(struct values_call *values, reshard_error *err)
 {
     const struct sharded_group *group = &values->call->group;
@@ -234,7 +252,9 @@ static reshard_status values_begin(struct values_call *values, reshard_error *er
         if (!status)
             status = sharded_spread(group->ranks, group->size, SPREAD_TO_LOAD, values->owners, err);
     }
-    return !status && some_are_staged(values->call) ? values_deal(values, err) : status;
+    const bool has_rounds = !status && some_are_staged(values->call);
+    values->progress = (struct load_progress){ .all = &values->call->running.engine, .total = has_rounds ? own_bytes(values) : 0 };
+    return has_rounds ? values_deal(values, err) : status;
 }
 
 static bool is_in_round(const struct values_call *values, uint32_t rank, size_t index, uint32_t round)
@@ -295,10 +315,11 @@ static reshard_status round_read(struct values_call *values, uint32_t round, res
         round_stage(values, round);
         status = round_collect(values, round, reading, err);
     }
+    const struct engine_options own = load_progress_options(&values->progress);
     if (!status && call->named)
-        status = memory_load(call->named, &call->names, &reading->list, &call->running.engine, err);
+        status = memory_load(call->named, &call->names, &reading->list, &own, err);
     else if (!status)
-        status = reshard_load_shards(call->checkpoint, reading, call->run, err);
+        status = load_list(call->checkpoint, &reading->list, &own, err);
     reshard_shards_free(reading);
     return status;
 }
@@ -361,9 +382,10 @@ static reshard_status round_exchange(struct values_call *values, uint32_t round,
             const struct sharded_tensor *tensor = &group->ranks[r]->tensors[i];
             uint64_t bytes = 0;
             uint32_t reader;
+            if (!is_in_round(values, r, i, round))
+                continue;
             const struct sharded_tensor *read = read_for(values, r, i, &reader);
-            if (reader == r || !is_in_round(values, r, i, round) || !load_is_stored(values->call, tensor->shard.key) ||
-                !shard_bytes(&tensor->shard, &bytes))
+            if (reader == r || !load_is_stored(values->call, tensor->shard.key) || !shard_bytes(&tensor->shard, &bytes))
                 continue;
             if (tensor->shard.strides || read->shard.strides)
                 status = bytes ? strided_add(&strided, group, read, reader, tensor, r, err) : RESHARD_OK;
@@ -373,6 +395,8 @@ static reshard_status round_exchange(struct values_call *values, uint32_t round,
                 status = comm_send(group->comm, r, read->shard.data, bytes, err);
         }
     }
+    if (values->owners && status)
+        comm_abort(group->comm, err->message); /* the others wait for what is not sent */
     if (values->owners && !status)
         status = comm_run(group->comm, group->call, err);
     return strided_run(group, &strided, status, err);

@@ -2,10 +2,17 @@
 #include "convert/load_rounds.h"
 
 #include "base/array.h"
+#include "base/checked.h"
 
 #include <stdlib.h>
 
 #define STAGING_ALIGNMENT 64
+#define STAGING_DEFAULT ((uint64_t)128 << 20)
+
+uint64_t load_staging_budget(const struct engine_options *options)
+{
+    return options->memory_bytes ? options->memory_bytes : STAGING_DEFAULT;
+}
 
 static uint64_t room_bytes(uint64_t bytes)
 {
@@ -19,30 +26,36 @@ struct dealing {
     struct load_round *shards;
     uint32_t *next; /* by shard: the next that has the same reader; its reader has the first */
     uint64_t *used; /* by rank, in this round */
+    uint64_t *more; /* by rank, of a reader's shards; zeros between */
     uint64_t budget;
     uint32_t ranks, round;
 };
 
-/* Those of a reader: its own shard first. */
-static bool dealing_fits(const struct dealing *dealing, uint32_t reader)
+static bool rank_fits(const struct dealing *dealing, uint32_t rank)
 {
-    for (uint32_t i = reader; i != UINT32_MAX; i = dealing->next[i]) {
-        const uint64_t used = dealing->used[dealing->shards[i].rank], bytes = room_bytes(dealing->shards[i].bytes);
-        if (used && bytes && (used > dealing->budget || bytes > dealing->budget - used))
-            return false;
-    }
-    return true;
+    const uint64_t used = dealing->used[rank], more = dealing->more[rank];
+    return !used || !more || (used <= dealing->budget && more <= dealing->budget - used);
 }
 
+/* A reader's shards: its own first, then those that are copied from it. */
 static void dealing_take(struct dealing *dealing, uint32_t reader)
 {
-    if (!dealing_fits(dealing, reader)) {
+    const uint32_t end = UINT32_MAX;
+    bool fits = true;
+    for (uint32_t i = reader; i != end; i = dealing->next[i]) {
+        uint64_t *more = &dealing->more[dealing->shards[i].rank];
+        *more = capped_add_u64(*more, room_bytes(dealing->shards[i].bytes));
+        fits = fits && rank_fits(dealing, dealing->shards[i].rank);
+    }
+    if (!fits) {
         dealing->round++;
         memset(dealing->used, 0, dealing->ranks * sizeof(*dealing->used));
     }
-    for (uint32_t i = reader; i != UINT32_MAX; i = dealing->next[i]) {
+    for (uint32_t i = reader; i != end; i = dealing->next[i]) {
+        const uint32_t rank = dealing->shards[i].rank;
         dealing->shards[i].round = dealing->round;
-        dealing->used[dealing->shards[i].rank] += room_bytes(dealing->shards[i].bytes);
+        dealing->used[rank] = capped_add_u64(dealing->used[rank], dealing->more[rank]);
+        dealing->more[rank] = 0;
     }
 }
 
@@ -52,9 +65,10 @@ reshard_status load_rounds_deal(struct load_round *shards, uint32_t count, uint3
     struct dealing dealing = { .shards = shards,
                                .next = array_zeroed(count, sizeof(*dealing.next)),
                                .used = array_zeroed(ranks, sizeof(*dealing.used)),
+                               .more = array_zeroed(ranks, sizeof(*dealing.more)),
                                .budget = budget,
                                .ranks = ranks };
-    const bool is_there = dealing.next && dealing.used;
+    const bool is_there = dealing.next && dealing.used && dealing.more;
     for (uint32_t i = 0; is_there && i < count; i++)
         dealing.next[i] = UINT32_MAX;
     for (uint32_t i = count; is_there && i-- > 0;) {
@@ -71,6 +85,7 @@ reshard_status load_rounds_deal(struct load_round *shards, uint32_t count, uint3
     *rounds = dealing.round + 1;
     free(dealing.next);
     free(dealing.used);
+    free(dealing.more);
     return is_there ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -85,7 +100,7 @@ reshard_status load_staging_new(const struct load_round *shards, uint32_t count,
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++) {
         if (shards[i].rank == rank)
-            bytes[shards[i].round] += room_bytes(shards[i].bytes);
+            bytes[shards[i].round] = capped_add_u64(bytes[shards[i].round], room_bytes(shards[i].bytes));
     }
     for (uint32_t round = 0; round < rounds; round++)
         out->size = bytes[round] > out->size ? bytes[round] : out->size;
@@ -117,7 +132,46 @@ reshard_status load_write(const struct shard *shard, const uint8_t *values, resh
     return error_set(err, RESHARD_ERR_CANCELLED, "'%.*s': the function that takes values failed", STR_ARG(shard->key));
 }
 
+/* ---- progress ---- */
+
+static void progress_add(struct engine_progress *sum, const struct engine_progress *more)
+{
+    sum->bytes_done += more->bytes_done;
+    sum->bytes_read += more->bytes_read;
+    sum->bytes_written += more->bytes_written;
+}
+
+static bool progress_tell(const struct engine_progress *round, void *context)
+{
+    struct load_progress *progress = context;
+    struct engine_progress sum = *round;
+    progress->last = *round;
+    progress_add(&sum, &progress->before);
+    sum.bytes_total = progress->total > sum.bytes_done ? progress->total : sum.bytes_done;
+    return progress->all->progress(&sum, progress->all->context);
+}
+
+struct engine_options load_progress_options(struct load_progress *progress)
+{
+    struct engine_options options = *progress->all;
+    progress_add(&progress->before, &progress->last);
+    progress->last = (struct engine_progress){ 0 };
+    if (options.progress && progress->total) {
+        options.progress = progress_tell;
+        options.context = progress;
+    }
+    return options;
+}
+
 /* ---- a list of one rank ---- */
+
+reshard_status load_target_check(const struct shard *shard, reshard_error *err)
+{
+    if (shard->read && !shard->write)
+        return error_set(err, RESHARD_ERR_USAGE, "'%.*s': it has a function that gives values (read), and none that takes them (write)",
+                         STR_ARG(shard->key));
+    return RESHARD_OK;
+}
 
 bool load_is_staged(const struct shard_list *list)
 {
@@ -166,23 +220,37 @@ static reshard_status list_write(const struct shard_list *list, reshard_error *e
     return status;
 }
 
-reshard_status load_in_rounds(const struct shard_list *list, uint64_t budget, list_loader load, void *context, reshard_error *err)
+static uint64_t list_bytes(const struct shard_list *list)
 {
+    uint64_t sum = 0, bytes;
+    for (size_t i = 0; i < list->count; i++) {
+        if ((list->shards[i].data || list->shards[i].write) && shard_bytes(&list->shards[i], &bytes))
+            sum = capped_add_u64(sum, bytes);
+    }
+    return sum;
+}
+
+reshard_status load_in_rounds(const struct shard_list *list, const struct engine_options *options, list_loader load, void *context,
+                              reshard_error *err)
+{
+    struct load_progress progress = { .all = options, .total = list_bytes(list) };
     struct load_staging staging = { 0 };
     struct shard_list part = { 0 };
     uint32_t rounds = 0;
     if (!load_is_staged(list))
-        return load(context, list, err);
+        return load(context, list, options, err);
     if (list->count >= UINT32_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "%zu shards", list->count);
     struct load_round *shards = array_zeroed(list->count, sizeof(*shards));
     part.shards = array_zeroed(list->count, sizeof(*part.shards));
-    reshard_status status = shards && part.shards ? list_deal(list, budget, shards, &rounds, err) : error_set_memory(err);
+    reshard_status status =
+        shards && part.shards ? list_deal(list, load_staging_budget(options), shards, &rounds, err) : error_set_memory(err);
     if (!status)
         status = load_staging_new(shards, (uint32_t)list->count, 0, rounds, &staging, err);
     for (uint32_t round = 0; round < rounds && !status; round++) {
         round_take(list, shards, round, &staging, &part);
-        status = load(context, &part, err);
+        const struct engine_options own = load_progress_options(&progress);
+        status = load(context, &part, &own, err);
         if (!status)
             status = list_write(&part, err);
     }

@@ -65,17 +65,19 @@ static reshard_status loading_objects(struct memory_loading *loading, reshard_er
 static reshard_status loading_fetch(const struct memory_loading *loading, reshard_error *err)
 {
     const struct plan *plan = loading->planned;
+    const struct shard *last = NULL;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < plan->step_count && loading->read && !status; i++) {
         if (plan->steps[i].source_chunk != CATALOG_NONE)
             continue;
         const struct shard *shard = &loading->shards->shards[loading->target->chunks[plan->steps[i].target_chunk].object];
         uint64_t bytes;
-        if (!shard->write || !shard_bytes(shard, &bytes))
+        if (!shard->write || shard == last || !shard_bytes(shard, &bytes))
             continue;
-        if (!shard->read || shard->strides)
-            status = error_set(err, RESHARD_ERR_USAGE, "'%.*s': the mapping leaves some values as they are, which takes %s",
-                               STR_ARG(shard->key), shard->strides ? "its own shape" : "read beside write");
+        last = shard;
+        if (shard->strides)
+            status = error_set(err, RESHARD_ERR_USAGE, "'%.*s': the mapping leaves some values as they are, which takes its own shape",
+                               STR_ARG(shard->key));
         else if (bytes && shard->read(shard->data, 0, (size_t)bytes, shard->context))
             status = error_set(err, RESHARD_ERR_CANCELLED, "'%.*s': the function that gives values failed", STR_ARG(shard->key));
     }

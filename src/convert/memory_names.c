@@ -88,6 +88,27 @@ bool memory_names_keep(const struct memory_names *names, struct str key)
     return name_map_find(&names->made.stage->kept, weight) != NAME_NONE;
 }
 
+bool memory_names_leave(const struct memory_names *names, struct str key)
+{
+    const struct mapping_stage *stage = names->made.stage;
+    struct memory_tensor found;
+    if (!stage || !memory_names_find(names, key, &found))
+        return false;
+    for (uint32_t r = stage->table.first[found.number]; r < stage->table.first[found.number + 1]; r++) {
+        if (stage->table.recipes[r].source_tensor == RECIPE_FILL)
+            return true;
+    }
+    return false;
+}
+
+reshard_status memory_names_check(const struct memory_names *names, const struct shard *shard, reshard_error *err)
+{
+    if (shard->write && !shard->read && memory_names_leave(names, shard->key))
+        return error_set(err, RESHARD_ERR_USAGE, "'%.*s': the mapping leaves some values as they are, which takes read beside write",
+                         STR_ARG(shard->key));
+    return RESHARD_OK;
+}
+
 reshard_status memory_names_recipes(struct memory_names *names, const struct memory_tensor *found, uint32_t target, enum dtype dtype,
                                     struct recipe_table *out, reshard_error *err)
 {

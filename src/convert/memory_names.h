@@ -34,6 +34,12 @@ bool memory_names_find(const struct memory_names *names, struct str key, struct 
 /* Whether the mapping says that the tensor of the key stays as it is (`_ -> key`). */
 bool memory_names_keep(const struct memory_names *names, struct str key);
 
+/* Whether the mapping makes only a part of the tensor of the key: the rest stays as it is, on every rank for itself. */
+bool memory_names_leave(const struct memory_names *names, struct str key);
+
+/* Whether a shard can be filled so: one whose values a function takes needs one that gives what stays. USAGE names it. */
+reshard_status memory_names_check(const struct memory_names *names, const struct shard *shard, reshard_error *err);
+
 /* Appends the recipes that make a target's tensor, which has this type and the shape of the found one, of the source's. They are good until
  * release. */
 reshard_status memory_names_recipes(struct memory_names *names, const struct memory_tensor *found, uint32_t target, enum dtype dtype,

@@ -323,7 +323,8 @@ static reshard_status parts_make(const struct layout_mode *mode, const struct jo
         const struct piece *piece = &memory->pieces[memory->piece_count - 1];
         bool is_last = i + 1 == shape->item_count || shape->items[i + 1] & ITEM_EMPTY ||
                        mode->plan->steps[shape->items[i + 1]].target_chunk != piece->chunk;
-        if (is_last && !piece->is_spread && piece_end - piece->offset != piece->bytes)
+        /* Made where it is to be, it may leave gaps: what lies there stays. */
+        if (is_last && !piece->is_spread && piece_end - piece->offset != piece->bytes && !piece_room(mode, piece))
             return error_set(err, RESHARD_ERR_USAGE, "job writes %" PRIu64 " of the %" PRIu64 " bytes of a run", piece->bytes,
                              piece_end - piece->offset);
     }

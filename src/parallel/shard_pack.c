@@ -42,7 +42,7 @@ bool unpack_numbers(struct cursor *cursor, size_t count, int64_t *out)
 void shard_pack(const struct shard *shard, bool says_where, struct buffer *out)
 {
     const size_t rank = (size_t)shard->rank;
-    const bool has_values = shard_has_values(shard) || shard_takes_values(shard);
+    const bool has_values = shard_has_values(shard) || shard->is_elsewhere;
     pack_text(out, shard->key);
     pack_text(out, str_of(dtype_info(shard->dtype)->name));
     buffer_append_byte(out, (uint8_t)((shard->is_flattened ? PACKED_SHARD_FLAT : 0) | (shard->strides ? PACKED_SHARD_STRIDED : 0) |

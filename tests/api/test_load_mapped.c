@@ -22,7 +22,9 @@ static const char text[] = "a^T -> a_t\n"
                            "a, a -> twice, axis=1\n"
                            "n -> n, dtype=\"float16\"\n"
                            "f -> f, fused_ffn\n"
-                           "_ -> kept\n";
+                           "_ -> kept\n"
+                           "g -> _\n"
+                           "g, h -> gh, axis=1\n";
 
 struct load_case {
     const char *path, *format, *text;
@@ -42,7 +44,8 @@ struct stored {
     char name;
     int64_t rows, columns;
 };
-static const struct stored stored[] = { { 'a', 12, 4 }, { 'b', 24, 3 }, { 'n', 12, 2 }, { 's', 12, 1 } };
+static const struct stored stored[] = { { 'a', 12, 4 }, { 'b', 24, 3 }, { 'n', 12, 2 }, { 's', 12, 1 }, { 'g', 12, 2 }, { 'h', 12, 3 } };
+#define STORED (int)(sizeof(stored) / sizeof(stored[0]))
 
 static void part_add(reshard_sharded *sharded, const char *key, const int64_t *local, const reshard_rank_offset *offset, float *data)
 {
@@ -62,12 +65,12 @@ static void part_add(reshard_sharded *sharded, const char *key, const int64_t *l
 static void rank_saves(struct test_rank *rank)
 {
     const struct load_case *given = rank->context;
-    static float memory[RANKS_MAX][5][24 * 4];
+    static float memory[RANKS_MAX][STORED + 1][24 * 4];
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
     reshard_sharded *sharded;
     rank->status = reshard_sharded_new(&sharded, &rank->err);
-    for (int t = 0; t < 4 && !rank->status; t++) {
+    for (int t = 0; t < STORED && !rank->status; t++) {
         const char key[] = { stored[t].name, 0 };
         const int64_t local[] = { stored[t].rows / rank->size, stored[t].columns };
         const reshard_rank_offset offset = { 0, rank->rank, rank->size };
@@ -81,8 +84,8 @@ static void rank_saves(struct test_rank *rank)
         static const int64_t local[] = { 2, 4 };
         const reshard_rank_offset offset = { 1, rank->rank, 2 };
         for (int64_t n = 0; n < 8; n++)
-            memory[rank->rank][4][n] = stored_value('f', n / 4, rank->rank * 4 + n % 4);
-        part_add(sharded, "f", local, &offset, memory[rank->rank][4]);
+            memory[rank->rank][STORED][n] = stored_value('f', n / 4, rank->rank * 4 + n % 4);
+        part_add(sharded, "f", local, &offset, memory[rank->rank][STORED]);
     }
     convert.to = given->format;
     convert.no_sync = convert.overwrite = 1;
@@ -99,11 +102,18 @@ struct made {
     int64_t rows, columns, axis; /* cut along it, -1: every rank has it whole */
 };
 static const struct made made[] = { { "a_t", 4, 12, 1 }, { "b0", 12, 3, 0 }, { "b1", 12, 3, -1 }, { "twice", 12, 8, 0 },
-                                    { "n", 12, 2, -1 },  { "s", 12, 1, 0 },  { "kept", 2, 2, -1 }, { "f", 2, 8, -1 } };
+                                    { "n", 12, 2, -1 },  { "s", 12, 1, 0 },  { "kept", 2, 2, -1 }, { "gh", 12, 5, -1 },
+                                    { "f", 2, 8, -1 } };
 #define MADE (int)(sizeof(made) / sizeof(made[0]))
 #define MADE_F (MADE - 1)
 
-static float made_value(int tensor, int64_t i, int64_t j)
+/* What lies there before on a rank. */
+static float left_value(int64_t rank)
+{
+    return LEFT - (float)rank;
+}
+
+static float made_value(int tensor, int64_t i, int64_t j, int64_t rank)
 {
     static const int64_t half[] = { 0, 1, 4, 5, 2, 3, 6, 7 };
     switch (tensor) {
@@ -113,7 +123,8 @@ static float made_value(int tensor, int64_t i, int64_t j)
     case 3: return stored_value('a', i, j % 4);
     case 4: return (float)(_Float16)stored_value('n', i, j);
     case 5: return stored_value('s', i, j);
-    case 6: return LEFT;
+    case 6: return left_value(rank);
+    case 7: return j < 2 ? left_value(rank) : stored_value('h', i, j - 2);
     default: return stored_value('f', i, half[j]);
     }
 }
@@ -133,6 +144,13 @@ static int loaded_write(const void *bytes, uint64_t offset, size_t size, void *c
     return 0;
 }
 
+static int loaded_read(void *out, uint64_t offset, size_t size, void *context)
+{
+    const struct loaded *loaded = context;
+    memcpy(out, (const char *)loaded->values + offset, size);
+    return 0;
+}
+
 static void loaded_add(struct loaded *out, const struct made *tensor, int64_t rank, int64_t size, bool by_functions,
                        reshard_sharded *sharded)
 {
@@ -144,7 +162,7 @@ static void loaded_add(struct loaded *out, const struct made *tensor, int64_t ra
         out->first[tensor->axis] = rank * out->shape[tensor->axis];
     }
     for (int i = 0; i < 12 * 12; i++)
-        out->values[i] = LEFT;
+        out->values[i] = left_value(rank);
     int64_t replica = is_cut ? 0 : rank;
     reshard_sharded_tensor one = RESHARD_SHARDED_TENSOR_INIT;
     one.key = text_of(tensor->key);
@@ -154,6 +172,7 @@ static void loaded_add(struct loaded *out, const struct made *tensor, int64_t ra
     one.replica_ids = &replica;
     one.replica_count = 1;
     one.data = by_functions ? NULL : out->values;
+    one.read = by_functions ? loaded_read : NULL;
     one.write = by_functions ? loaded_write : NULL;
     one.context = out;
     assert_int_equal(reshard_sharded_add_offsets(sharded, &one, &offset, sizeof(offset), is_cut, NULL), RESHARD_OK);
@@ -164,7 +183,7 @@ static void loaded_check(struct test_rank *rank, int tensor, const struct loaded
     for (int64_t i = 0; i < loaded->shape[0] && !rank->status; i++) {
         for (int64_t j = 0; j < loaded->shape[1] && !rank->status; j++) {
             const float found = loaded->values[i * loaded->shape[1] + j];
-            const float expected = made_value(tensor, loaded->first[0] + i, loaded->first[1] + j);
+            const float expected = made_value(tensor, loaded->first[0] + i, loaded->first[1] + j, rank->rank);
             if (found == expected)
                 continue;
             rank->status = RESHARD_DIFFERS;
@@ -301,6 +320,7 @@ static reshard_shards *list_new(int64_t ranks, int64_t count, int64_t others, st
             shard.start = tensor.global_offset;
             shard.extent = tensor.local_shape;
             shard.data = r == others ? NULL : tensor.data;
+            shard.read = r == others ? NULL : tensor.read;
             shard.write = r == others ? NULL : tensor.write;
             shard.context = tensor.context;
             assert_int_equal(reshard_shards_add(list, &shard, NULL), RESHARD_OK);
@@ -333,7 +353,7 @@ static void mapped_list_check(const struct load_case *given, int64_t ranks, int6
         if (rank.status)
             fail_msg("rank %d: %s", (int)r, rank.err.message);
         if (r == others)
-            assert_true(memory[r][0].values[0] == LEFT);
+            assert_true(memory[r][0].values[0] == left_value(r));
     }
     reshard_shards_free(list);
     reshard_close(checkpoint);
@@ -399,7 +419,7 @@ TEST(shards_of_a_list_are_what_the_text_makes_of_a_checkpoint)
         CHECK_FAILS(reshard_load_shards_mapped(checkpoint, list, &map, NULL, &err), RESHARD_ERR_USAGE);
         if (!strstr(err.message, wrong[i].said))
             fail_msg("%s: %s", wrong[i].text, err.message);
-        assert_true(memory[0][0].values[0] == LEFT);
+        assert_true(memory[0][0].values[0] == left_value(0));
         reshard_shards_free(list);
         reshard_close(checkpoint);
     }

@@ -9,7 +9,7 @@
 #include "fail_malloc.h"
 #include "test_folder.h"
 
-#include "reshard/sharded.h"
+#include "reshard/async.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -264,6 +264,74 @@ TEST(a_list_without_memory_is_filled_or_refused)
     }
 }
 
+struct told {
+    uint64_t done, total;
+    int calls;
+    bool goes_back;
+};
+
+static int progress_told(const reshard_progress *progress, void *context)
+{
+    struct told *told = context;
+    told->goes_back |= progress->bytes_done < told->done || progress->bytes_done > progress->bytes_total ||
+                       (told->calls++ && progress->bytes_total != told->total);
+    told->done = progress->bytes_done;
+    told->total = progress->bytes_total;
+    return 0;
+}
+
+TEST(rounds_tell_their_progress_as_one)
+{
+    state_save("torch-dcp");
+    struct device devices[TENSORS] = { 0 };
+    float memory[VALUES] = { 0 };
+    struct told told = { .calls = 0 };
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
+    reshard_checkpoint *saved;
+    reshard_shards *shards;
+    run.memory_bytes = 1;
+    run.progress = progress_told;
+    run.context = &told;
+    CHECK_OK(reshard_open(path, NULL, &saved, &err));
+    CHECK_OK(reshard_shards_new(&shards, &err));
+    targets_add(shards, devices, memory);
+    CHECK_OK(reshard_load_shards(saved, shards, &run, &err));
+    assert_false(told.goes_back);
+    assert_true(told.calls >= 4);
+    assert_int_equal(told.total, VALUES * (4 + 8 + 4) + 32 + VALUES * 2);
+    assert_int_equal(told.done, told.total);
+    reshard_shards_free(shards);
+    reshard_close(saved);
+}
+
+TEST(what_can_only_be_read_is_not_loaded)
+{
+    static const char text[] = "v -> u\n";
+    const reshard_map_text texts[] = { { "text", text, strlen(text) } };
+    struct device device = { .size = VALUES * sizeof(float) };
+    reshard_shard shard = shard_of(0, "F32", &device);
+    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+    reshard_checkpoint *saved;
+    state_save("torch-dcp");
+    map.texts = texts;
+    map.text_count = 1;
+    shard.write = NULL;
+    for (int is_mapped = 0; is_mapped < 2; is_mapped++) {
+        reshard_shards *shards;
+        if (is_mapped)
+            shard.key = (reshard_str){ "u", 1 };
+        CHECK_OK(reshard_shards_new(&shards, &err));
+        CHECK_OK(reshard_shards_add(shards, &shard, &err));
+        CHECK_OK(reshard_open(path, NULL, &saved, &err));
+        reshard_status status = is_mapped ? reshard_load_shards_mapped(saved, shards, &map, NULL, &err)
+                                          : reshard_load_shards(saved, shards, NULL, &err);
+        assert_int_equal(status, RESHARD_ERR_USAGE);
+        assert_non_null(strstr(err.message, "it has a function that gives values (read), and none that takes them"));
+        reshard_shards_free(shards);
+        reshard_close(saved);
+    }
+}
+
 TEST(nothing_is_written_of_a_list_that_the_checkpoint_lacks)
 {
     static const int64_t other[] = { ROWS, COLUMNS + 1 };
@@ -339,8 +407,8 @@ TEST(functions_are_in_place_of_memory)
 
 /*
  * What a rank asks for: its rows of "v"; all of "w", as the others do; of "x" columns with strides on rank 1, through functions elsewhere;
- * all of "y", in memory on rank 2; a larger "z" than was saved, with strides on rank 0; of that the rows alone that nothing was saved of; and
- * something that is not there.
+ * all of "y", in memory on rank 2; a larger "z" than was saved, with strides on rank 0; of that the rows alone that nothing was saved of;
+ * and something that is not there.
  */
 #define LARGE 8
 #define ABSENT TENSORS
@@ -463,6 +531,54 @@ TEST(a_function_that_takes_nothing_ends_the_load_of_all)
     }
 }
 
+/* Savers of a group refuse what has no values, as the others do. */
+static void rank_saves(struct test_rank *rank)
+{
+    struct device device = { .size = 0 };
+    float memory[VALUES] = { 0 };
+    reshard_saver_options options = RESHARD_SAVER_OPTIONS_INIT;
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_request request = RESHARD_SAVE_REQUEST_INIT;
+    reshard_sharded *sharded;
+    reshard_saver *saver;
+    reshard_sharded_tensor one = RESHARD_SHARDED_TENSOR_INIT, other = RESHARD_SHARDED_TENSOR_INIT;
+    CHECK_OK(reshard_sharded_new(&sharded, &rank->err));
+    one.key = key_of(0), other.key = key_of(1);
+    one.dtype = other.dtype = "F32";
+    one.rank = other.rank = 2;
+    one.local_shape = other.local_shape = one.global_shape = other.global_shape = whole;
+    one.global_offset = other.global_offset = origin;
+    one.replica_ids = other.replica_ids = &rank->rank;
+    one.replica_count = other.replica_count = 1;
+    one.data = memory;
+    other.write = device_write;
+    other.context = &device;
+    CHECK_OK(reshard_sharded_add(sharded, &one, &rank->err));
+    CHECK_OK(reshard_sharded_add(sharded, &other, &rank->err));
+    convert.to = "torch-dcp";
+    options.comm = rank->comm;
+    request.sharded = sharded;
+    request.path = path;
+    request.options = &convert;
+    CHECK_OK(reshard_saver_open(&options, &saver, &rank->err));
+    rank->status = reshard_saver_save(saver, &request, NULL, &rank->err);
+    if (!rank->status)
+        rank->status = reshard_saver_wait(saver, -1, &rank->err);
+    reshard_saver_close(saver, NULL);
+    reshard_sharded_free(sharded);
+}
+
+TEST(savers_refuse_what_values_only_go_to)
+{
+    struct test_rank ranks[RANKS];
+    snprintf(path, sizeof(path), "%s/none", test_folder);
+    test_ranks(RANKS, 20, NULL, rank_saves, ranks);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(ranks[r].status, RESHARD_ERR_USAGE);
+        assert_non_null(strstr(ranks[r].err.message, "'w' has no values"));
+    }
+}
+
 /* ---- what a mapping leaves ---- */
 
 TEST(what_a_mapping_leaves_is_fetched_or_refused)
@@ -544,10 +660,13 @@ int main(void)
         TEST_IN_FOLDER(state_that_a_function_gives_is_a_checkpoint_like_others),
         TEST_IN_FOLDER(lists_are_filled_through_functions_a_round_at_a_time),
         TEST_IN_FOLDER(a_list_without_memory_is_filled_or_refused),
+        TEST_IN_FOLDER(rounds_tell_their_progress_as_one),
+        TEST_IN_FOLDER(what_can_only_be_read_is_not_loaded),
         TEST_IN_FOLDER(nothing_is_written_of_a_list_that_the_checkpoint_lacks),
         TEST_IN_FOLDER(functions_are_in_place_of_memory),
         TEST_IN_FOLDER(ranks_are_filled_through_functions),
         TEST_IN_FOLDER(a_function_that_takes_nothing_ends_the_load_of_all),
+        TEST_IN_FOLDER(savers_refuse_what_values_only_go_to),
         TEST_IN_FOLDER(what_a_mapping_leaves_is_fetched_or_refused),
         TEST_IN_FOLDER(what_functions_reach_is_not_redistributed),
     };

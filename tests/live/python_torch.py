@@ -90,6 +90,10 @@ def arrays_of_others(work):
         assert torch.equal(checkpoint.tensors["torch"].torch(), state["torch"]) and checkpoint.items["scalar"] == 3.0
         assert checkpoint.tensors["one"].torch() == 5 and checkpoint.tensors["zero"].shape == (0, 3)
         assert numpy.array_equal(numpy.asarray(checkpoint.tensors["t"]), base.T)
+        whole = torch.arange(48.).reshape(6, 8)
+        with reshard.from_memory({"t": whole.t()}) as live:
+            whole += 1  # values are seen when they are read
+            assert torch.equal(live.tensors["t"].read().torch(), torch.arange(1., 49).reshape(6, 8).t())
         out = numpy.zeros((12, 8), "f8")
         checkpoint.tensors["t"].read(out=out.T[:, ::2])
         assert numpy.array_equal(out[::2], base) and not out[1::2].any()
@@ -120,6 +124,10 @@ def nested_states(work):
     optimizer.step()
     whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 7, "list": [torch.ones(2), {"a": "b"}]}
     torch.save(whole, work / "own.pt")
+    torch.save({"a.b": torch.zeros(4), "a": {"b": torch.ones(4)}}, work / "twice.pt")
+    with reshard.open(work / "twice.pt") as checkpoint:
+        for tensor, expected in zip(checkpoint.tensor_list, (0, 1), strict=True):
+            assert (tensor.read(out=torch.full((4,), 7.)) == expected).all(), tensor
     found = reshard.torch.read(work / "own.pt", nested=True)
     assert found["step"] == 7 and same(found["model"]["0.weight"], whole["model"]["0.weight"])
     assert same(found["optimizer"]["state"][1]["exp_avg"], whole["optimizer"]["state"][1]["exp_avg"])
@@ -160,6 +168,11 @@ def run_rank(rank, size, work):
                      "c": placed(mesh, torch.zeros(1, 11), Replicate(), Shard(1))}}
     reshard.torch.load(work / "of_torch", after)
     assert torch.equal(after["net"]["a"].full_tensor(), w) and torch.equal(after["net"]["c"].full_tensor(), w[:1] * 3)
+    try:
+        reshard.save(work / "plain", before, to="torch-dcp")
+        raise AssertionError("a DTensor was taken for a whole")
+    except reshard.UsageError as error:
+        assert "reshard.torch" in str(error), error
     # A failure of one rank is one of all.
     try:
         reshard.torch.load(work / "of_torch", {"net": {"a": torch.zeros(7, 11), **({"nope": torch.zeros(1)} if rank == 2 else {})}})

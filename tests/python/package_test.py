@@ -254,6 +254,9 @@ def memory_of_others(work):
         raises(reshard.UsageError, lambda: w.read(out=flat), "model.w", "[4, 6]", "[12]")
         raises(reshard.UsageError, lambda: w.read(dtype="F16", out=wide), "F64")
         raises(BufferError, lambda: w.read(out=memoryview(bytes(96)).cast("f", (4, 6))))
+        reshard.save(work / "read-only", {"w": memoryview(b"abcd")}, to="hf")  # but saved
+        with reshard.open(work / "read-only") as other:
+            assert bytes(other.tensors["w"].read()) == b"abcd"
         raises(reshard.UsageError, lambda: checkpoint.tensors["model.b"].read(out=flat[8::-4]), "negative")
         raises(TypeError, lambda: w.read(out=[1]), "list")
         into = {"model.w": wide, "model.ids": memoryview(bytearray(4)).cast("h")}
@@ -583,11 +586,11 @@ class Far:
         memory[:] = self.bytes[offset : offset + len(memory)]
 
     def write(self, offset, memory):
+        self.writes.append(memory)
         if self.fails:
             raise self.fails
         assert memory.readonly
         self.bytes[offset : offset + len(memory)] = memory
-        self.writes.append(memory)
 
 
 @test
@@ -606,7 +609,21 @@ def values_of_functions(work):
         assert checkpoint.tensors["net.w"].read((1, 2), (2, 3), out=part.values) is part.values
         assert memoryview(part.bytes).cast("f", (2, 3)).tolist() == [[8, 9, 10], [14, 15, 16]]
         raises(reshard.UsageError, lambda: checkpoint.tensors["net.w"].read(out=part.values), "shape")
-        raises(KeyError, lambda: checkpoint.load_into({"net.w": Far(4, 6, fails=KeyError("gone")).values}), "gone")
+        failing = Far(4, 6, fails=KeyError("gone"))
+        raises(KeyError, lambda: checkpoint.load_into({"net.w": failing.values}), "gone")
+        raises(ValueError, lambda: failing.writes[0][0], "released")
+        only = reshard.Values("F32", (4, 6), read=far.read)
+        for call in (lambda: checkpoint.load_into({"net.w": only}), lambda: checkpoint.tensors["net.w"].read(out=only),
+                     lambda: reshard.load(work / "s", {"net.w": only}), lambda: reshard.Values("F32", (4, 6))):
+            raises(reshard.UsageError, call, "write")
+        with reshard.from_memory({"w": failing.values}) as broken, reshard.from_memory({"w": far.values}) as whole:
+            for call in (reshard.hash, reshard.stats, lambda c: reshard.convert(c, work / "t", to="hf"), lambda c: reshard.diff(c, whole),
+                         lambda c: c.read()):
+                raises(KeyError, lambda: call(broken), "gone")
+                failing.fails = None
+                call(broken)
+                failing.fails = KeyError("gone again")
+                shutil.rmtree(work / "t", ignore_errors=True)
         checkpoint.tensors["net.w"].read()
     rows = [Far(2, 6), Far(2, 6)]
     halves = [reshard.Shard(one.values, (4, 6), (2 * i, 0)) for i, one in enumerate(rows)]
@@ -619,7 +636,6 @@ def values_of_functions(work):
     assert not (work / "t").exists()
     only = reshard.Values("F32", (4, 6), write=far.write)
     raises(reshard.UsageError, lambda: reshard.save(work / "t", {"w": only}, to="hf"), "no values")
-    raises(reshard.UsageError, lambda: reshard.load(work / "s", {"net.w": reshard.Values("F32", (4, 6), read=far.read)}), "write")
     for by in ("thread", "process"):
         with reshard.Saver(by) as saver:
             saver.save(work / by, state, to="torch-dcp")
@@ -634,7 +650,8 @@ def values_of_functions(work):
         assert whole.bytes == b"".join(Far(2, 6, 100 * rank).bytes for rank in range(3)), comm.rank
         raises(reshard.UsageError, lambda: comm.redistribute({"w": whole.values}, {}), "not redistributed")
         failing = Far(6, 6, fails=LookupError("rank 1") if comm.rank == 1 else None)
-        raises((LookupError, reshard.CancelledError), lambda: reshard.load(work / "r", {"w": failing.values}, comm=comm), "rank 1")
+        kind = LookupError if comm.rank == 1 else reshard.CancelledError
+        raises(kind, lambda: reshard.load(work / "r", {"w": failing.values}, comm=comm), "rank 1")
     comms = reshard.Comm.threads(3)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         list(pool.map(as_one_of_three, comms))
