@@ -131,6 +131,8 @@ typedef struct reshard_redistribute_report {
  * source, or no target: groups that are disjoint are a group of both. source and target may be NULL for that. Values are cast where types
  * differ, and read and written where they lie, with strides or without.
  *
+ * Values go from memory to memory: shards with functions in place of it are RESHARD_ERR_USAGE.
+ *
  * Source shards of a key have one type and one global shape; two that overlap hold the same box or range, and are replicas with the same
  * values. Each element of a target is written exactly once, and comes from the same rank if that has it, so that no more bytes move than
  * have to. Targets may be replicas, and may overlap, in different memory; memory of sources and targets must not.

@@ -146,6 +146,7 @@ void comm_release(PyObject *object);
 
 extern PyType_Spec array_spec, buffer_spec, saver_spec;
 extern PyMethodDef calls_methods[], comm_methods[];
+PyObject *call_dlpack_layout(PyObject *module, PyObject *capsule);
 
 /* ---- module.c ---- */
 

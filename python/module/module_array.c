@@ -59,6 +59,14 @@ static const struct array_type *array_type_of(const char *dtype)
     return NULL;
 }
 
+static const struct array_type *array_type_coded(uint8_t code, uint8_t bits)
+{
+    for (size_t i = 0; i < sizeof(array_types) / sizeof(array_types[0]); i++)
+        if (array_types[i].bits == bits && array_types[i].code == code)
+            return &array_types[i];
+    return NULL;
+}
+
 static bool set_shape(struct array_object *self, PyObject *shape, Py_ssize_t rank)
 {
     Py_ssize_t *extent = self->vectors, *strides = self->vectors + rank;
@@ -202,6 +210,21 @@ static void capsule_release(PyObject *capsule)
         struct dlpack_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
         managed->release(managed);
     }
+}
+
+/* dlpack_layout(capsule): (address, dtype or None, shape, strides or None); the capsule keeps the memory there. */
+PyObject *call_dlpack_layout(PyObject *module, PyObject *capsule)
+{
+    (void)module;
+    const struct dlpack_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
+    if (!managed)
+        return NULL;
+    const struct dlpack_tensor *tensor = &managed->tensor;
+    const struct array_type *known = array_type_coded(tensor->type.code, tensor->type.bits);
+    const size_t rank = (size_t)tensor->rank;
+    PyObject *strides = tensor->strides ? vector_tuple(tensor->strides, rank) : Py_NewRef(Py_None);
+    return Py_BuildValue("KzNN", (unsigned long long)((uintptr_t)tensor->data + tensor->offset),
+                         known && tensor->type.lanes == 1 ? known->dtype : NULL, vector_tuple(tensor->shape, rank), strides);
 }
 
 /* dlpack(dtype): the array as a capsule for from_dlpack. */

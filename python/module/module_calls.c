@@ -540,6 +540,7 @@ PyMethodDef calls_methods[] = {
     { "latest_good", call_latest_good, METH_VARARGS, NULL },
     { "formats", call_formats, METH_NOARGS, NULL },
     { "dtypes", call_dtypes, METH_NOARGS, NULL },
+    { "dlpack_layout", call_dlpack_layout, METH_O, NULL },
     { "limits", call_limits, METH_NOARGS, NULL },
     { "version", call_version, METH_NOARGS, NULL },
     { NULL, NULL, 0, NULL },

@@ -173,7 +173,7 @@ def save(path, state, *, comm=None, cells=None, check=True, spread=True, **optio
 
     state   {key: array, Shard or list of Shards}, nested dicts and lists too: keys are joined with '.'; what has no arrays in it is an
             item, and Checkpoint.items.stored(key) is one of another checkpoint, objects of classes too. Arrays are those of numpy, torch
-            (on devices, too), reshard.Array, Values, or of the buffer protocol; none is copied
+            (on devices, too), reshard.Array, Values, or of DLPack or the buffer protocol; none is copied
     comm    the other ranks that save the same checkpoint: each passes what it has. Items are rank 0's, and cells ({key: Cell}) each rank's
     check   look whether what the ranks have is one whole
     spread  copies that several ranks have are saved by one of them, evenly

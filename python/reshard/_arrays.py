@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory: arrays that the library fills, and what it takes of other packages' arrays without a copy."""
 
+import sys
+
 from . import _reshard
 from ._devices import DeviceTensor
 from ._errors import CancelledError, UsageError
@@ -211,14 +213,16 @@ def memory_of(array, writable=False):
         return Memory(0, array.dtype, array.shape, None, array, array)
     if isinstance(array, Array):
         return Memory(array.address, array.dtype, array.shape, None, array)
-    if hasattr(array, "data_ptr") and hasattr(array, "stride"):
+    if "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor):
         return _memory_of_torch(array)
     if hasattr(array, "__array_interface__"):
         return _memory_of_numpy(array, writable)
     try:
         lent = _reshard.Buffer(array, writable)
     except TypeError:
-        raise TypeError(f"no array: {type(array).__name__} has no buffer protocol, no array interface, and is no torch tensor") from None
+        if hasattr(array, "__dlpack__"):
+            return _memory_of_dlpack(array)
+        raise TypeError(f"no array: {type(array).__name__} has no buffer protocol, no array interface and no DLPack") from None
     address, _, form, itemsize, shape, strides = lent.layout()
     dtype = _BUFFER_DTYPES.get(form.lstrip("<=@"))
     if dtype is None or form.startswith((">", "!")):
@@ -241,6 +245,17 @@ def _memory_of_torch(tensor):
         return Memory(tensor.data_ptr(), dtype, shape, tensor.stride(), tensor)
     functions = DeviceTensor(tensor)
     return Memory(0, dtype, shape, None, functions, functions)
+
+
+def _memory_of_dlpack(array):
+    kind, number = array.__dlpack_device__()
+    if kind not in (1, 3):  # the host's memory, pinned or not
+        raise UsageError(f"the array lies on a device ({kind}:{number} of DLPack): copy it to the host, or reach it by reshard.Values")
+    capsule = (array.detach() if hasattr(array, "detach") else array).__dlpack__()  # Paddle lends no parameters
+    address, dtype, shape, strides = _reshard.dlpack_layout(capsule)
+    if dtype is None:
+        raise UsageError(f"elements of {type(array).__name__}'s type are no tensor's")
+    return Memory(address, dtype, shape, None if strides is None else _in_elements(strides, 1, "the array"), (array, capsule))
 
 
 def _memory_of_numpy(array, writable):

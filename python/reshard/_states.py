@@ -10,8 +10,9 @@ from ._values import Stored
 
 
 def is_array(value):
-    """Whether it is a tensor of a state: an Array, Values, a Shard, an array of numpy or torch, a memoryview, an array.array."""
-    if isinstance(value, (Array, Values, Shard, memoryview, _array.array)) or hasattr(value, "data_ptr"):
+    """Whether it is a tensor of a state: an Array, Values, a Shard, an array of numpy, torch or another that has DLPack, a
+    memoryview, an array.array."""
+    if isinstance(value, (Array, Values, Shard, memoryview, _array.array)) or hasattr(value, "__dlpack__"):
         return True
     return hasattr(value, "__array_interface__") and hasattr(value, "__setitem__")  # numpy's scalars have no places
 

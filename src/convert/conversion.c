@@ -219,6 +219,12 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
         error_hint(err, "reshard_convert_options.to atorch does");
         return RESHARD_ERR_USAGE;
     }
+    if (conversion->options->max_shard_bytes > 0 && !(driver->abilities & FORMAT_LIMITS_FILES)) {
+        error_set(err, RESHARD_ERR_USAGE, "format '%s' has the files that its layout says: %s says nothing to it", driver->name,
+                  "reshard_convert_options.max_shard_bytes");
+        error_hint(err, "reshard_convert_options.to hf writes as many files as that takes");
+        return RESHARD_ERR_USAGE;
+    }
     status = map_names(conversion, driver, err);
     if (status)
         return status;

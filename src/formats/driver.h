@@ -30,7 +30,8 @@ enum format_abilities {
     FORMAT_STATE_BY_NAME = 32768,    /* whoever loads it looks for optimizer state under each name of a tied weight */
     FORMAT_WRAPS = 8192,             /* what it writes flattens the parameters of modules together: layout_request.wrap */
     FORMAT_IS_WHOLE = 65536,         /* nobody opens what it writes unless all of a model is there: salvage needs another format */
-    FORMAT_HAS_BARE_FOLDERS = 4096   /* folders of it may hold nothing but other folders of it */
+    FORMAT_HAS_BARE_FOLDERS = 4096,  /* folders of it may hold nothing but other folders of it */
+    FORMAT_LIMITS_FILES = 131072     /* what it writes can be cut into more files, or chunks, so that none is too large */
 };
 
 /* An option that convert passes on: name=value. The table makes --help, completion and docs. */

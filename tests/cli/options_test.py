@@ -303,6 +303,9 @@ def option_items(sh, verb):
 def option_max_shard_size(sh, verb):
     _, report = made(sh, verb, model(sh), "--to", "hf", "--max-shard-size", "256")
     equal(report["files"], 4)  # three shards and the index
+    for to in ("torch", "paddle", "fsdp-ranks"):  # which would not heed it
+        done = sh("convert", model(sh), "x", "--to", to, "--max-shard-size", "256", status=2)
+        assert "--max-shard-size says nothing to it" in done.stderr, done.stderr
 
 
 def option_wrap(sh, verb):

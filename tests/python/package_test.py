@@ -220,6 +220,36 @@ def dlpack(work):
         assert list(seen.shape[:2]) == [3, 2] and not seen.strides
 
 
+class Lender:
+    """An array that has nothing but DLPack."""
+
+    def __init__(self, array, device=1):
+        self.array, self.device = array, device
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.device, 0
+
+
+@test
+def arrays_of_dlpack(work):
+    """Arrays of packages that have DLPack are saved and filled where they lie"""
+    arrays = {dtype: reshard.Array(dtype, (2, 3)) for dtype in ("F32", "BF16", "I64", "BOOL", "F8_E4M3", "C64")}
+    for number, array in enumerate(arrays.values()):
+        memoryview(array.raw)[:] = bytes((number + i) % 2 for i in range(array.nbytes))
+    reshard.save(work / "d", {"net": {dtype: Lender(array) for dtype, array in arrays.items()}}, to="torch-dcp")
+    with reshard.open(work / "d") as checkpoint:
+        for dtype, array in arrays.items():
+            read, filled = checkpoint.tensors["net." + dtype].read(), reshard.Array(dtype, (2, 3))
+            checkpoint.load_into({"net." + dtype: Lender(filled)})
+            assert read.dtype == dtype and bytes(read.raw) == bytes(array.raw) == bytes(filled.raw), dtype
+    raises(reshard.UsageError, lambda: reshard.save(work / "e", {"w": Lender(arrays["F32"], device=2)}, to="hf"), "device")
+    from reshard import _reshard
+    raises(ValueError, lambda: _reshard.dlpack_layout(3))
+
+
 @test
 def boxes(work):
     """Boxes of tensors: slices, ints, negative ones, '...', empty ones; what is no box"""

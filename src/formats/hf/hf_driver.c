@@ -42,7 +42,8 @@ const struct format_driver format_hf = {
     .name = "hf",
     .name_space = "hf",
     .summary = "Hugging Face folder: safetensors files, an index if there are several, side files",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_CONFIG | FORMAT_NAMES_FRAMEWORK,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_CONFIG |
+                 FORMAT_NAMES_FRAMEWORK,
     .options = hf_options,
     .folder_entries = folder_entries,
     .probe = hf_probe,
