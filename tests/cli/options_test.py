@@ -185,6 +185,15 @@ def option_like(sh, verb):
     _, report = made(sh, verb, source, "--like", "reference")
     equal((report["to"], report["target_chunks"]),
           ("torch-dcp", sh.json("plan", source, "--to", "torch-dcp", "--layout", "ranks=3")["target_chunks"]))
+    # What of a reference is not made is said.
+    names = [tensor["key"] for tensor in sh.json("ls", source)["tensors"]]
+    (sh.work / "bins").mkdir()
+    files = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
+    for file, some in zip(files, (names[:1], names[1:])):
+        sh("convert", source, f"bins/{file}", "--to", "torch", *(word for name in some for word in ("--include", name)))
+    (sh.work / "bins" / "pytorch_model.bin.index.json").write_text(json.dumps(
+        {"metadata": {}, "weight_map": {name: files[name != names[0]] for name in names}}))
+    assert "changed: files: the reference is 2, this is one" in sh("convert", source, "one.bin", "--like", "bins").stderr
 
 
 def option_layout(sh, verb):

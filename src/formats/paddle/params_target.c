@@ -6,6 +6,7 @@
 #include "formats/paddle/paddle.h"
 #include "formats/paddle/params.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define PROTOCOL_DEFAULT 4
@@ -304,6 +305,15 @@ static reshard_status params_target_add_chunks(struct target *target, const stru
     return status;
 }
 
+/* What comes out is one file, whatever the reference is. */
+static reshard_status params_target_note(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    const uint32_t files = request->like ? params_source_of(request->like)->file_count : 1; /* of this format, conversion.c sees to it */
+    return files > 1 ? target_note_changed(target, NOTE_LAYOUT, (struct str){ 0 }, err,
+                                           "files: the reference is %" PRIu32 " of ranks, this is one", files)
+                     : RESHARD_OK;
+}
+
 reshard_status params_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct params_target *state = calloc(1, sizeof(*state));
@@ -313,6 +323,8 @@ reshard_status params_lay_out(const struct layout_request *request, struct targe
     target->driver_state = state;
     state->wanted = request->wanted;
     reshard_status status = target_add_tensors(request, target, err);
+    if (!status)
+        status = params_target_note(request, target, err);
     if (!status)
         status = params_target_add_tensors(request, target, &is_nested, err);
     params_target_look_at_source(request, state, is_nested);

@@ -89,6 +89,21 @@ static reshard_status torch_layout_add_chunks(struct target *target, const struc
     return status;
 }
 
+/* What comes out is one file, and a zip archive, whatever the reference is. */
+static reshard_status torch_layout_note(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    const struct torch_archive *like = like_archive(request);
+    const uint32_t files = like ? torch_source_of(request->like)->file_count : 1;
+    reshard_status status = RESHARD_OK;
+    if (files > 1)
+        status = target_note_changed(target, NOTE_LAYOUT, (struct str){ 0 }, err, "files: the reference is %" PRIu32 ", this is one",
+                                     files);
+    if (!status && like && like->container != TORCH_ZIP)
+        status = target_note_changed(target, NOTE_LAYOUT, (struct str){ 0 }, err, "container: the reference is %s, this is a zip archive",
+                                     like->container == TORCH_TAR ? "a tar archive" : "a legacy stream");
+    return status;
+}
+
 reshard_status torch_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct torch_target *state = calloc(1, sizeof(*state));
@@ -97,6 +112,8 @@ reshard_status torch_lay_out(const struct layout_request *request, struct target
         return error_set_memory(err);
     target->driver_state = state;
     reshard_status status = target_add_tensors(request, target, err);
+    if (!status)
+        status = torch_layout_note(request, target, err);
     if (!status)
         status = torch_place_tensors(request, state, err);
     if (!status)
