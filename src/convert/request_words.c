@@ -5,13 +5,6 @@
 
 #define LAYOUT_NUMBER_MAX 1000000
 
-/* What formats know that declare no words. */
-static const struct layout_word rank_words[] = {
-    { "ranks", "ranks", "ranks that tensors are spread over", true, NULL },
-    { "dp", "ranks", NULL, true, NULL },
-    { NULL, NULL, NULL, false, NULL },
-};
-
 /* ---- format options ---- */
 
 static const char *known_option(const struct format_driver *driver, struct str name)
@@ -75,7 +68,7 @@ static bool is_word_of_any(struct str name)
         if (driver->words && known_word(driver->words, name))
             return true;
     }
-    return known_word(rank_words, name) != NULL;
+    return false;
 }
 
 static void set_number(struct word_number *numbers, const char *name, uint32_t number)
@@ -136,14 +129,17 @@ static void hint_words(const struct layout_word *words, reshard_error *err)
         buffer_printf(&text, "%s%s=%s", at == 1 ? "" : at == count ? " and " : ", ", word->name, count == 1 ? "N" : "");
         print_choices(word, &text);
     }
-    if (!text.failed)
+    if (!count)
+        error_hint(err, "this format has one layout; reshard_convert_options.to torch-dcp spreads tensors over ranks");
+    else if (!text.failed)
         error_hint(err, "this format knows %.*s", (int)text.size, (const char *)text.data);
     buffer_release(&text);
 }
 
 static reshard_status read_layout(const char *layout, const struct format_driver *driver, struct request_words *out, reshard_error *err)
 {
-    const struct layout_word *words = driver->words ? driver->words : rank_words;
+    static const struct layout_word none[] = { { NULL, NULL, NULL, false, NULL } };
+    const struct layout_word *words = driver->words ? driver->words : none;
     struct str rest = layout ? str_of(layout) : (struct str){ 0 };
     size_t count = 0;
     while (words[count].name)

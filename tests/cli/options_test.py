@@ -199,6 +199,8 @@ def option_like(sh, verb):
 def option_layout(sh, verb):
     _, report = made(sh, verb, model(sh), "--to", "torch-dcp", "--layout", "ranks=4")
     equal(report["files"], 5)
+    for to in ("torch", "zarr", "paddle", "safetensors"):  # which would not heed it
+        assert "has no 'ranks'" in sh("convert", model(sh), "x", "--to", to, "--layout", "ranks=2", status=5).stderr
 
 
 def two_that_differ_in_w(sh):

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dcp.h"
+#include "formats/shared/parallel_words.h"
 
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dcp_target.h"
@@ -14,6 +15,7 @@ const struct format_driver format_torch_dcp = {
     .name = "torch-dcp",
     .summary = "PyTorch Distributed Checkpoint directory: .metadata and .distcp files",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS,
+    .words = rank_words,
     .folder_entries = folder_entries,
     .layout_files = layout_files,
     .probe = dcp_probe,

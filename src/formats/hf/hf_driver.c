@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/hf/hf.h"
+#include "formats/shared/parallel_words.h"
 
 #include "formats/hf/hf_folder.h"
 #include "formats/shared/kept_items.h"
@@ -44,6 +45,7 @@ const struct format_driver format_hf = {
     .summary = "Hugging Face folder: safetensors files, an index if there are several, side files",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_CONFIG |
                  FORMAT_NAMES_FRAMEWORK,
+    .words = rank_words,
     .options = hf_options,
     .folder_entries = folder_entries,
     .probe = hf_probe,

@@ -120,11 +120,6 @@ static reshard_status check_request(const struct layout_request *request, const 
     uint64_t total = 0;
     for (uint32_t i = 0; i < pieces->count; i++)
         total += pieces->items[i].bytes;
-    if (request->ranks > 1) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "one safetensors file cannot be spread over %" PRIu32 " ranks", request->ranks);
-        error_hint(err, "reshard_convert_options.to hf can");
-        return RESHARD_ERR_UNSUPPORTED;
-    }
     if (request->max_shard_bytes > 0 && total > (uint64_t)request->max_shard_bytes) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "one file of %" PRIu64 " bytes, the shard limit is %" PRId64, total,
                   request->max_shard_bytes);

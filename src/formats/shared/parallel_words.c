@@ -12,6 +12,12 @@ const struct layout_word parallel_words[] = {
     { NULL, NULL, NULL, false, NULL },
 };
 
+const struct layout_word rank_words[] = {
+    { "ranks", "ranks", "ranks that tensors are spread over", true, NULL },
+    { "dp", "ranks", NULL, true, NULL },
+    { NULL, NULL, NULL, false, NULL },
+};
+
 struct parallel_sizes parallel_sizes_of(const struct layout_request *request)
 {
     return (struct parallel_sizes){

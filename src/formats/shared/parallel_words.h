@@ -7,6 +7,9 @@
 
 extern const struct layout_word parallel_words[];
 
+/* Of formats that spread tensors over ranks without more ado. */
+extern const struct layout_word rank_words[];
+
 /* 0: not said. */
 struct parallel_sizes {
     uint32_t tp, pp, vp, ep, etp, dp;

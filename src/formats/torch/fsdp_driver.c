@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch.h"
+#include "formats/shared/parallel_words.h"
 
 #include "formats/source_probe.h"
 #include "formats/torch/fsdp_target.h"
@@ -57,6 +58,7 @@ const struct format_driver format_fsdp_ranks = {
     .name = "fsdp-ranks",
     .summary = "one torch.save file a rank, holding DTensors or ShardedTensors (FSDP, verl, accelerate)",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_ITEMS_NAME_TENSORS | FORMAT_WRAPS,
+    .words = rank_words,
     .folder_entries = folder_entries,
     .probe = fsdp_probe,
     .read_catalog = fsdp_read_catalog,
