@@ -39,6 +39,12 @@ static int64_t parts_along(const struct catalog *catalog, const struct catalog_t
     return extent > 0 ? shape[axis] / extent + (shape[axis] % extent != 0) : 1;
 }
 
+/* Whether a chunk has one index of the axis: layers or experts, which are stacked, and no fused rows. */
+static bool is_stacked(const struct catalog *catalog, const struct catalog_tensor *tensor, int axis)
+{
+    return catalog_vector_at(catalog, catalog->chunks[tensor->first_chunk].extent)[axis] == 1;
+}
+
 static bool fused_note(struct fused_names *found, struct str key, const struct fused_name *name)
 {
     bool was_new;
@@ -65,6 +71,8 @@ static bool fused_compare(struct fused_names *found, const struct conversion *co
     if (!x->chunk_count || !y->chunk_count || x->rank != y->rank || !looks_fused(y->key))
         return true;
     for (int axis = 0; axis < x->rank; axis++) {
+        if (is_stacked(source, x, axis) || is_stacked(target, y, axis))
+            continue;
         const struct fused_name name = { y->key, axis, parts_along(source, x, axis), parts_along(target, y, axis), 0 };
         if (name.parts_before != name.parts_after)
             return fused_note(found, y->key, &name);

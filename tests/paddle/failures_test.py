@@ -420,6 +420,14 @@ def f17(shell):
                          "-m", "model.layers.0.mlp.up_gate_proj.weight -> gate, up, fused_ffn",
                          "-m", "model.layers.0.self_attn.qkv_proj.weight -> q, k, v, fused_qkv_old, num_heads=4, num_key_value_groups=4")
     assert "fused" not in said, said
+    # Layers that are stacked, and the norm before it that Megatron names after it, are not fused.
+    header = json.dumps({"layers.linear_qkv.weight": {"dtype": "U8", "shape": [2, 12, 4], "data_offsets": [0, 96]},
+                         "layers.linear_qkv.layer_norm_weight": {"dtype": "U8", "shape": [4, 4], "data_offsets": [96, 112]},
+                         "last.linear_qkv.weight": {"dtype": "U8", "shape": [12, 4], "data_offsets": [112, 160]}}).encode()
+    (shell.work / "s.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(160))
+    shell.convert("s.safetensors", "stacked", "--to", "torch-dcp", "--layout", "ranks=2")
+    said = shell.convert("stacked", "whole", "--to", "paddle-flex")
+    assert [line.split(":")[1].strip() for line in said.splitlines() if "fused" in line] == ["last.linear_qkv.weight"], said
 
 
 def f18(shell):

@@ -374,6 +374,8 @@ reshard_status flex_read_catalog(struct source *source, reshard_error *err)
                                               : read_roles(&opening, &listing, err);
     if (!status)
         status = read_side_files(&opening, &listing, err);
+    if (!status && source->catalog->ranks)
+        status = catalog_add_fact(source->catalog, "ranks", err, "%" PRIu32, source->catalog->ranks);
     arena_release(&opening.arena);
     return status;
 }
