@@ -80,6 +80,7 @@ def other_wrappings(root):
         source = folder(root, "atorch-w2")
         for rule in "h.*|h.*.attn|tiny", r"^(h\.\d+(\.attn)?|tiny)\.":
             shell("convert", source, "wrapped", "--to", "atorch", "--wrap", rule, "--layout", "ranks=3", "--quiet", "--overwrite")
+            assert "ranks\t3" in shell("inspect", "wrapped").decode()
             must_be_same(folder(root, "atorch-w3"), shell.work / "wrapped", without=["ckpt_meta"])     # classes of modules have no rule
         for case in "rewrap", "rootonly", "mp-bf16", "noorig-w4", "hsdp", "w4":
             shell("convert", folder(root, "atorch-w3"), case, "--like", folder(root, f"atorch-{case}"), "--quiet")

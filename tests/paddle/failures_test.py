@@ -411,6 +411,7 @@ def f17(shell):
     """tp with fused qkv and ffn: a layout by ranks that is cut in another number of parts is another tensor, and that is said loudly."""
     model = fused_model()
     source = flex(shell, "tp2", model, "tp2")
+    assert "ranks\t2" in shell("inspect", source)
     said = shell.convert(source, "tp4", "--to", "paddle-flex", "--layout", "tp=4")
     warned = [line for line in said.splitlines() if "fused" in line]
     assert len(warned) == 2 and all("mapping" in line for line in warned), said
