@@ -142,10 +142,10 @@ bool comm_type_add(PyObject *module);
 bool comm_hold(PyObject *object, reshard_comm **out);
 void comm_release(PyObject *object);
 
-/* ---- module_array.c, module_saver.c, module_calls.c ---- */
+/* ---- module_array.c, module_saver.c, module_calls.c, module_transfers.c ---- */
 
 extern PyType_Spec array_spec, buffer_spec, saver_spec;
-extern PyMethodDef calls_methods[], comm_methods[];
+extern PyMethodDef calls_methods[], comm_methods[], transfers_methods[];
 PyObject *call_dlpack_layout(PyObject *module, PyObject *capsule);
 
 /* ---- module.c ---- */

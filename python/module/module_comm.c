@@ -341,38 +341,6 @@ static PyObject *comm_size(PyObject *object, void *closure)
 
 /* ---- what ranks do together ---- */
 
-/* redistribute(comm, source shards, target shards, map or None, scratch bytes): numbers of bytes */
-static PyObject *call_redistribute(PyObject *module, PyObject *arguments)
-{
-    PyObject *group, *from, *to, *given, *kept = PyList_New(0), *out = NULL;
-    unsigned long long scratch;
-    reshard_shards *source = NULL, *target = NULL;
-    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
-    reshard_redistribute_options options = RESHARD_REDISTRIBUTE_OPTIONS_INIT;
-    reshard_redistribute_report report = RESHARD_REDISTRIBUTE_REPORT_INIT;
-    reshard_error err = RESHARD_ERROR_INIT;
-    reshard_status status;
-    (void)module;
-    reshard_comm *comm;
-    if (kept && PyArg_ParseTuple(arguments, "O!OOOK", comm_type, &group, &from, &to, &given, &scratch) &&
-        options_take(kept, given, map_members, &map) && shards_take(from, &source) && shards_take(to, &target) && comm_hold(group, &comm)) {
-        options.map = given == Py_None ? NULL : &map;
-        options.scratch_bytes = scratch;
-        Py_BEGIN_ALLOW_THREADS
-        status = reshard_redistribute(comm, source, target, &options, &report, &err);
-        Py_END_ALLOW_THREADS
-        comm_release(group);
-        out = status ? error_raise(status, &err)
-                     : Py_BuildValue("{sKsKsKsK}", "bytes_kept", (unsigned long long)report.bytes_kept, "bytes_sent",
-                                     (unsigned long long)report.bytes_sent, "bytes_received", (unsigned long long)report.bytes_received,
-                                     "bytes_moved", (unsigned long long)report.bytes_moved);
-    }
-    reshard_shards_free(source);
-    reshard_shards_free(target);
-    Py_XDECREF(kept);
-    return out;
-}
-
 static void take_warning(const char *text, void *context)
 {
     PyGILState_STATE state = PyGILState_Ensure();
@@ -514,7 +482,6 @@ PyMethodDef comm_methods[] = {
     { "comm_host", call_comm_host, METH_VARARGS, NULL },
     { "comm_threads", call_comm_threads, METH_VARARGS, NULL },
     { "comm_processes", call_comm_processes, METH_VARARGS, NULL },
-    { "redistribute", call_redistribute, METH_VARARGS, NULL },
     { "save", call_save, METH_VARARGS, NULL },
     { "load", call_load, METH_VARARGS, NULL },
     { NULL, NULL, 0, NULL },

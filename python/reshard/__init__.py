@@ -24,7 +24,7 @@ from ._arrays import Array, Values, dtype_name
 from ._checkpoint import Checkpoint, Chunk, Items, Tensor, Tensors, Warned
 from ._errors import (CancelledError, DiffersError, Error, FormatError, LimitError, OutOfMemoryError, StorageError, UnsupportedError,
                       UsageError)
-from ._online import Cell, Comm, Loaded, Saver, load, save_together
+from ._online import Cell, Comm, Loaded, Saver, Transfers, load, save_together
 from ._options import Progress, convert_options, given, map_options, open_options, run_options, split_run
 from ._shards import Shard, shard_tuples
 from ._states import flatten
@@ -395,5 +395,6 @@ def limits():
 __all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "Error", "Finding", "Format",
            "FormatError", "Items", "LimitError", "Loaded", "Note", "Object", "OutOfMemoryError", "Progress", "Report", "ReportFile",
            "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference", "Tensors",
-           "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "commit", "convert", "diff", "dtype_name", "dtypes", "flatten",
-           "formats", "from_memory", "hash", "latest_good", "limits", "load", "open", "plan", "salvage", "save", "stats", "verify"]
+           "Transfers", "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "commit", "convert", "diff", "dtype_name",
+           "dtypes", "flatten", "formats", "from_memory", "hash", "latest_good", "limits", "load", "open", "plan", "salvage", "save",
+           "stats", "verify"]

@@ -66,12 +66,14 @@ class Comm:
         Each element moves once, and not at all where the rank has it. map, rules, config, constants and strict as in reshard.convert:
         names, shapes and types under which sources come. scratch: bytes of memory beyond the arrays', 0: 16 MiB. Returns how many bytes
         were kept, sent, received, and moved by all."""
-        options = map_options(**mapping)
         sources, source_owners = shard_tuples(source or {})
         targets, target_owners = shard_tuples(target or {}, writable=True)
-        numbers = _reshard.redistribute(self._handle, sources, targets, options, scratch)
-        del source_owners, target_owners
-        return numbers
+        with source_owners, target_owners:
+            return _reshard.redistribute(self._handle, sources, targets, map_options(**mapping), scratch)
+
+    def plan(self, source, target, *, scratch=0, **mapping):
+        """The plan of redistribute for these layouts, as Transfers that can be run as often as values change. All ranks call it."""
+        return Transfers(self, source or {}, target or {}, map_options(**mapping), scratch)
 
     def abort(self, reason):
         """Breaks the group, for a rank that cannot go on. Any thread may."""
@@ -89,6 +91,26 @@ class Comm:
 
     def __repr__(self):
         return f"<reshard.Comm: rank {self.rank} of {self.size}>"
+
+
+class Transfers:
+    """What goes from which rank to which, planned once (Comm.plan). run() moves values without planning and without exchanging
+    descriptions; all ranks call it."""
+
+    def __init__(self, comm, source, target, options, scratch):
+        self._comm, self._source, self._target = comm, source, target
+        sources, source_owners = shard_tuples(source)
+        targets, target_owners = shard_tuples(target, writable=True)
+        self._plan = _reshard.transfers_new(comm._handle, sources, targets, options, scratch)
+        del source_owners, target_owners
+
+    def run(self, source=None, target=None):
+        """Fills every rank's target: the arrays that it was planned with, or others of the same keys, shapes and types in the same order.
+        Returns how many bytes were kept, sent, received, and moved by all."""
+        sources, source_owners = shard_tuples(self._source if source is None else source)
+        targets, target_owners = shard_tuples(self._target if target is None else target, writable=True)
+        with source_owners, target_owners:
+            return _reshard.transfers_run(self._plan, self._comm._handle, sources, targets)
 
 
 @dataclass

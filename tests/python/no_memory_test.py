@@ -36,6 +36,7 @@ def calls(work):
     address = out.buffer_info()[0]
     options = convert_options(to="hf", dtype={"*": "f32"}, include=["*"], limits={"tensors": 100}, overwrite=True)
     comm, = _reshard.comm_threads(1, 0.0)
+    transfers = _reshard.transfers_new(comm, shards, [("m.w", "F32", (3,), (0,), (3,), None, address, None, None)], None, 0)
     wanted = [("m.w", "F32", (3,), (0,), (3,), None, (0,), address, None, False, None)]
     place = [("m.w", "F32", (3,), (0,), (3,), None, address, None, None)]
     far = reshard.Values("F32", (3,), read=lambda offset, memory: memory.__setitem__(slice(None), bytes(len(memory))),
@@ -64,7 +65,9 @@ def calls(work):
         "Buffer": lambda: _reshard.Buffer(out, False).layout(), "an error": lambda: _reshard.open("/nope", {}, ONE),
         "save": lambda: _reshard.save(comm, str(work / "u"), whole, {"to": "torch_dist", "overwrite": True}, False, False, ONE),
         "load together": lambda: _reshard.load(comm, together, (wanted, [], []), {}, None, "return_all", False, False, ONE),
-        "redistribute": lambda: _reshard.redistribute(comm, shards, place, None, 0), "all_gather": lambda: comm.all_gather(b"xx"),
+        "redistribute": lambda: _reshard.redistribute(comm, shards, place, None, 0),
+        "transfers_new": lambda: _reshard.transfers_new(comm, shards, place, None, 0),
+        "transfers_run": lambda: _reshard.transfers_run(transfers, comm, shards, place), "all_gather": lambda: comm.all_gather(b"xx"),
         "comm_threads": lambda: _reshard.comm_threads(2, 0.0), "Saver": lambda: _reshard.Saver(0, None, 1, None).close(),
     }
 

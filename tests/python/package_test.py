@@ -708,6 +708,16 @@ def as_rank(comm, path):
     numbers = comm.redistribute({"w": own["w"]}, {"w": everything})
     assert everything.tolist() == [[10.0 * other + row * 3 + c for c in range(3)] for other in range(size) for row in range(2)]
     assert numbers["bytes_kept"] == 24 and numbers["bytes_received"] == 24 * (size - 1)
+    plan = comm.plan({"w": own["w"]}, {"w": everything})
+    for step in range(3):
+        own["w"].data[0, 0] = 1000 * step + rank
+        assert plan.run() == numbers
+        assert [everything[2 * other, 0] for other in range(size)] == [1000 * step + other for other in range(size)]
+    elsewhere = memoryview(bytearray(4 * 6 * size)).cast("f", (2 * size, 3))
+    plan.run({"w": reshard.Shard(matrix(2, 3, 50 * rank), (2 * size, 3), (2 * rank, 0))}, {"w": elsewhere})
+    assert [elsewhere[2 * other, 1] for other in range(size)] == [50 * other + 1 for other in range(size)]
+    raises(reshard.UsageError, lambda: plan.run({"w": reshard.Shard(matrix(1, 3), (2 * size, 3), (2 * rank, 0))}), "layout has changed")
+    plan.run()
     assert comm.all_gather(bytes([rank])) == [bytes([other]) for other in range(size)]
     comm.barrier()
     return rank
