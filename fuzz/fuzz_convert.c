@@ -64,7 +64,8 @@ static const struct format_driver *pick_format(unsigned number)
     }
 }
 
-static const char *pick_layout(unsigned number)
+/* Of ranks only where the format heeds them. */
+static const char *pick_layout(const struct format_driver *driver, unsigned number)
 {
     static const char *const any[] = { NULL, "ranks=2", "ranks=8" };
     static const char *const parallel[] = { NULL, "tp=2", "pp=2", "tp=2,pp=2,dp=2", "ep=2", "tp=2,ep=2,etp=1", "pp=2,vp=2", "dp=4" };
@@ -73,6 +74,8 @@ static const char *pick_layout(unsigned number)
         unsigned count;
     } tables[] = { { any, 3 }, { parallel, 8 } };
     unsigned table = number >> 7;
+    if (table == 0 && !driver->words)
+        return NULL;
     return tables[table].layouts[(number & 127) % tables[table].count];
 }
 
@@ -360,13 +363,14 @@ static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
     pick_options(driver, chosen + OPTIONS_AT, texts, format_options);
     options.to = driver->name;
     options.selection.dtypes = chosen[0] & CASTS ? half : NULL;
-    options.max_shard_bytes = chosen[0] & SMALL_SHARDS ? 64 : -1;
+    const bool has_small_shards = chosen[0] & SMALL_SHARDS && driver->abilities & FORMAT_LIMITS_FILES;
+    options.max_shard_bytes = has_small_shards ? 64 : -1;
     options.selection.drop_items = (chosen[0] & DROPS_ITEMS) != 0;
-    options.layout = pick_layout(chosen[2] & ~HAS_LIKE);
+    options.layout = pick_layout(driver, chosen[2] & ~HAS_LIKE);
     options.format_options = format_options;
     if (chosen[2] & HAS_LIKE)
         pick_like(chosen[2], &options);
-    note_asked(&options, chosen[0] & CASTS, chosen[0] & SMALL_SHARDS, format_options);
+    note_asked(&options, chosen[0] & CASTS, has_small_shards, format_options);
     run.memory_bytes = 64 << 10;
     if (chosen[0] & MAPS && pick_mapping(checkpoint, chosen[0] >> 5, &text)) {
         mapping.text = buffer_str(&text);
