@@ -137,13 +137,13 @@ const struct verb_info verb_table[VERB_COUNT] = {
       "  reshard verify step-1000 --strip-prefix model. --exclude 'optimizer.*' --against hf\n"
       "  reshard verify --latest-good runs/a\n",
       1, 1 },
-    { "diff", "A B", "compare two checkpoints of any format and layout",
+    { "diff", "A B [GLOB…]", "compare two checkpoints of any format and layout",
       "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6 --max 20\n"
       "  reshard diff step-1000 step-2000 --stat\n",
       2, 2 },
     { "stats", "PATH [GLOB…]", "what the values are like: range, moments, zeros, NaN, by tensor, layer and module",
       "  reshard stats step-1000\n  reshard stats step-1000 '*.mlp.*' --json | jq '.modules[]'\n", 1, 1 },
-    { "salvage", "PATH DST", "write what is left of a damaged checkpoint, and list what is lost and what nobody can prove",
+    { "salvage", "PATH DST [GLOB…]", "write what is left of a damaged checkpoint, and list what is lost and what nobody can prove",
       "  reshard salvage step-1000 rescued --json > report.json\n"
       "  reshard salvage step-1000 weights --exclude 'optimizer.*'\n"
       "  reshard salvage step-1000 rescued --like step-900      # .metadata is gone: that of a sibling says where things lie\n",

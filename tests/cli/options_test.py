@@ -248,6 +248,8 @@ def option_include(sh, verb):
         return
     if verb == "diff":
         sh("diff", *two_that_differ_in_w(sh), "--include", "v")
+        sh("diff", *two_that_differ_in_w(sh), "v", "--include", "v*")
+        sh("diff", *two_that_differ_in_w(sh), "v", "w", status=1)
         return
     if verb == "stats":
         equal([t["key"] for t in sh.json("stats", model(sh), "n", "--include", "[vw]")["tensors"]], ["n", "v", "w"])
