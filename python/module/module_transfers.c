@@ -9,16 +9,36 @@ struct moving {
     PyObject *kept, *group;
     reshard_comm *comm;
     reshard_shards *source, *target;
+    reshard_map_options map;
+    reshard_redistribute_options options;
     reshard_redistribute_report report;
     reshard_error err;
 };
 
 static bool moving_begin(struct moving *call, PyObject *group, PyObject *from, PyObject *to)
 {
-    *call = (struct moving){ .kept = PyList_New(0), .report = RESHARD_REDISTRIBUTE_REPORT_INIT, .err = RESHARD_ERROR_INIT };
+    *call = (struct moving){ .kept = PyList_New(0),
+                             .map = RESHARD_MAP_OPTIONS_INIT,
+                             .options = RESHARD_REDISTRIBUTE_OPTIONS_INIT,
+                             .report = RESHARD_REDISTRIBUTE_REPORT_INIT,
+                             .err = RESHARD_ERROR_INIT };
     if (!call->kept || !shards_take(from, &call->source) || !shards_take(to, &call->target) || !comm_hold(group, &call->comm))
         return false;
     call->group = group;
+    return true;
+}
+
+/* The same for (comm, source shards, target shards, map or None, scratch bytes). */
+static bool moving_begin_planned(struct moving *call, PyObject *arguments)
+{
+    PyObject *group, *from, *to, *map;
+    unsigned long long scratch;
+    *call = (struct moving){ .kept = NULL };
+    if (!PyArg_ParseTuple(arguments, "OOOOK", &group, &from, &to, &map, &scratch) || !moving_begin(call, group, from, to) ||
+        !options_take(call->kept, map, map_members, &call->map))
+        return false;
+    call->options.map = map == Py_None ? NULL : &call->map;
+    call->options.scratch_bytes = scratch;
     return true;
 }
 
@@ -43,20 +63,13 @@ static PyObject *numbers_of(const struct moving *call, reshard_status status)
 /* redistribute(comm, source shards, target shards, map or None, scratch bytes): numbers of bytes */
 static PyObject *call_redistribute(PyObject *module, PyObject *arguments)
 {
-    PyObject *group, *from, *to, *given, *out = NULL;
-    unsigned long long scratch;
+    PyObject *out = NULL;
     struct moving call;
-    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
-    reshard_redistribute_options options = RESHARD_REDISTRIBUTE_OPTIONS_INIT;
     reshard_status status;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOOOK", &group, &from, &to, &given, &scratch))
-        return NULL;
-    if (moving_begin(&call, group, from, to) && options_take(call.kept, given, map_members, &map)) {
-        options.map = given == Py_None ? NULL : &map;
-        options.scratch_bytes = scratch;
+    if (moving_begin_planned(&call, arguments)) {
         Py_BEGIN_ALLOW_THREADS
-        status = reshard_redistribute(call.comm, call.source, call.target, &options, &call.report, &call.err);
+        status = reshard_redistribute(call.comm, call.source, call.target, &call.options, &call.report, &call.err);
         Py_END_ALLOW_THREADS
         out = numbers_of(&call, status);
     }
@@ -72,21 +85,14 @@ static void plan_release(PyObject *capsule)
 /* transfers_new(comm, source shards, target shards, map or None, scratch bytes): a plan */
 static PyObject *call_transfers_new(PyObject *module, PyObject *arguments)
 {
-    PyObject *group, *from, *to, *given, *out = NULL;
-    unsigned long long scratch;
+    PyObject *out = NULL;
     struct moving call;
     reshard_transfers *plan = NULL;
-    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
-    reshard_redistribute_options options = RESHARD_REDISTRIBUTE_OPTIONS_INIT;
     reshard_status status;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOOOK", &group, &from, &to, &given, &scratch))
-        return NULL;
-    if (moving_begin(&call, group, from, to) && options_take(call.kept, given, map_members, &map)) {
-        options.map = given == Py_None ? NULL : &map;
-        options.scratch_bytes = scratch;
+    if (moving_begin_planned(&call, arguments)) {
         Py_BEGIN_ALLOW_THREADS
-        status = reshard_transfers_new(call.comm, call.source, call.target, &options, &plan, &call.err);
+        status = reshard_transfers_new(call.comm, call.source, call.target, &call.options, &plan, &call.err);
         Py_END_ALLOW_THREADS
         out = status ? error_raise(status, &call.err) : PyCapsule_New(plan, PLAN_NAME, plan_release);
         if (!out)

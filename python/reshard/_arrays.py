@@ -136,9 +136,6 @@ class Values:
             raise UsageError("values without read and write can neither be saved nor loaded")
         self.dtype, self.shape, self.read, self.write = dtype_name(dtype), tuple(shape), read, write
 
-    def reach(self):
-        return self.read, self.write
-
 
 class Reached:
     """What the extension calls of an object with functions, and where it leaves what they raise."""
@@ -146,7 +143,7 @@ class Reached:
     __slots__ = ("read", "write", "failures")
 
     def __init__(self, functions, failures):
-        self.read, self.write = functions.reach()
+        self.read, self.write = functions.read, functions.write
         self.failures = failures
 
 

@@ -75,8 +75,7 @@ class Tensor:
         place = memory_of(Array(memory.dtype, memory.shape)) if memory.functions else memory
         self._checkpoint._read_boxes([self._box(place, None if whole else start, None if whole else extent)], run)
         if memory.functions:
-            _, write = memory.functions.reach()
-            write(0, memoryview(place.owner.raw).toreadonly())
+            memory.functions.write(0, memoryview(place.owner.raw).toreadonly())
         return out
 
     def _box(self, memory, start=None, extent=None):

@@ -62,9 +62,6 @@ class DeviceTensor:
             raise UsageError(f"the tensor lies on {tensor.device}: tensor.cpu() copies it to where the library can read it")
         self._stream = self._module.current_stream(tensor.device) if hasattr(self._module, "current_stream") else None
 
-    def reach(self):
-        return self.read, self.write
-
     def read(self, offset, memory):
         with self._on_stream():
             bytes_tensor(memory).copy_(self._bytes(self._tensor.contiguous())[offset : offset + memory.nbytes])

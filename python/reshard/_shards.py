@@ -70,14 +70,20 @@ def each_shard(state, copies=None):
             yield key, as_shard(one, copies.get(key, 0) if copies else 0)
 
 
+def _place(key, shard, writable, owners):
+    """(address, strides, functions) of its values, as the extension takes them; adds to the owners."""
+    address, strides, functions, owner = shard.memory(key, writable)
+    reached = functions and Reached(functions, owners.failures)
+    owners += [owner, reached]
+    return address, strides, reached
+
+
 def shard_tuples(state, writable=False):
     """What the extension takes, and the owners of the memory."""
     tuples, owners = [], Owners()
     for key, shard in each_shard(state):
-        address, strides, functions, owner = shard.memory(key, writable)
-        reached = functions and Reached(functions, owners.failures)
-        tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, address, strides, reached))
-        owners += [owner, reached]
+        place = _place(key, shard, writable, owners)
+        tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, *place))
     return tuples, owners
 
 
@@ -90,10 +96,8 @@ def sharded_tuples(state, copies=None, writable=False):
     """The same for the ranks of a group, with replicas."""
     tuples, owners = [], Owners()
     for key, shard in each_shard(state, copies):
-        address, strides, functions, owner = shard.memory(key, writable)
-        reached = functions and Reached(functions, owners.failures)
+        address, strides, functions = _place(key, shard, writable, owners)
         replica = shard.replica if isinstance(shard.replica, tuple) else (shard.replica,)
         tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, replica, address, strides,
-                       shard.allow_shape_mismatch, reached))
-        owners += [owner, reached]
+                       shard.allow_shape_mismatch, functions))
     return tuples, owners

@@ -297,7 +297,7 @@ static reshard_status round_collect(struct values_call *values, uint32_t round, 
     for (size_t i = 0; i < values->own->tensor_count && !status; i++) {
         const struct sharded_tensor *tensor = &values->own->tensors[i];
         uint32_t reader;
-        if (!load_is_stored(values->call, tensor->shard.key) || !tensor->shard.data || !is_in_round(values, rank, i, round))
+        if (!is_in_round(values, rank, i, round) || !tensor->shard.data || !load_is_stored(values->call, tensor->shard.key))
             continue;
         read_for(values, rank, i, &reader);
         if (reader == rank)

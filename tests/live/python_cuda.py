@@ -19,28 +19,15 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
+from torch_tensors import of_every_type, same
 
 TYPES = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
          torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu, torch.uint32]
 
 
-def same(a, b):
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.contiguous().view(torch.uint8).cpu(),
-                                                                     b.contiguous().view(torch.uint8).cpu())
-
-
-def of_every_type():
-    bits = torch.randint(0, 256, (5 * 6 * 16,), dtype=torch.uint8, device="cuda")
-    tensors = {}
-    for dtype in TYPES:
-        raw = bits[: 30 * dtype.itemsize].clone()
-        tensors[str(dtype)] = (raw & 1 if dtype == torch.bool else raw).view(dtype).reshape(5, 6)
-    return tensors
-
-
 def every_type(work):
     """Tensors of every type on the GPU come back bit by bit, there and on the host; torch loads them"""
-    tensors = of_every_type()
+    tensors = of_every_type(TYPES, "cuda")
     for to in ("torch-dcp", "torch_dist", "hf", "torch"):
         reshard.torch.save(work / to, tensors, to=to)
         loaded = {key: torch.zeros_like(tensor) for key, tensor in tensors.items()}

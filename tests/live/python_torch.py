@@ -23,29 +23,16 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch_tensors import of_every_type, same
 
 TYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
          torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz,
          torch.float8_e5m2fnuz, torch.float8_e8m0fnu, torch.uint16, torch.uint32, torch.uint64]
 
 
-def same(a, b):
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
-
-
-def of_every_type():
-    generator = torch.Generator().manual_seed(3)
-    bits = torch.randint(0, 256, (5 * 6 * 16,), dtype=torch.uint8, generator=generator)
-    tensors = {}
-    for dtype in TYPES:
-        raw = bits[: 30 * dtype.itemsize].clone()
-        tensors[str(dtype)] = (raw & 1 if dtype == torch.bool else raw).view(dtype).reshape(5, 6)
-    return tensors
-
-
 def every_type(work):
     """Tensors of every type come back bit by bit: torch, DLPack and numpy see the same memory"""
-    tensors = of_every_type()
+    tensors = of_every_type(TYPES)
     reshard.save(work / "all", tensors, to="torch-dcp")
     with reshard.open(work / "all") as checkpoint:
         for key, expected in tensors.items():

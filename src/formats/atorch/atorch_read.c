@@ -291,7 +291,7 @@ static reshard_status atorch_add_facts(struct source *source, reshard_error *err
         status = catalog_add_fact(source->catalog, "units", err, "%" PRIu32 "%s", model->unit_count,
                                   model->is_original ? "" : ", without original parameters");
     if (!status && model->ranks)
-        status = catalog_add_fact(source->catalog, "ranks", err, "%" PRIu32, (uint32_t)model->ranks);
+        status = catalog_add_fact(source->catalog, "ranks", err, "%" PRIu32, model->ranks);
     if (!status && experts > 1)
         status = catalog_add_fact(source->catalog, "expert ranks", err, "%" PRIu32, experts);
     if (!status && state->is_global_known && state->global_ranks != model->ranks)
