@@ -14,13 +14,13 @@ typedef reshard_status (*map_function)(const reshard_map_input *input, reshard_m
 static const struct map_verb {
     const char *name;
     map_function run;
-    bool needs_source;
+    bool needs_source, is_json; /* what it prints, with or without --json */
 } verbs[] = {
-    { "check", reshard_map_check, true },
-    { "expand", reshard_map_expand, true },
-    { "invert", reshard_map_invert, true },
-    { "eval", reshard_map_eval, true },
-    { "parse", reshard_map_parse, false },
+    { "check", reshard_map_check, true, false },
+    { "expand", reshard_map_expand, true, false },
+    { "invert", reshard_map_invert, true, false },
+    { "eval", reshard_map_eval, true, true },
+    { "parse", reshard_map_parse, false, true },
 };
 
 #define VERBS (sizeof(verbs) / sizeof(verbs[0]))
@@ -93,9 +93,10 @@ static int run_verb(const struct map_verb *verb, struct mapping_input *mapping, 
     reshard_status status = verb->run(input, &output, &err);
     if (output.diagnoses && output.diagnoses[0])
         mapping_input_diagnose(output.diagnoses, output.error_count, mapping);
+    bool is_json = options->json || verb->is_json;
     if (!status)
-        fputs(options->json ? output.json : output.text, stdout);
-    if (!status && options->json)
+        fputs(is_json ? output.json : output.text, stdout);
+    if (!status && is_json)
         putchar('\n');
     reshard_map_output_release(&output);
     return status ? mapping_input_error(mapping, status, &err) : 0;

@@ -28,6 +28,16 @@ PyObject *error_raise(reshard_status status, const reshard_error *err);
 /* UsageError of the binding's own. Always NULL. */
 PyObject *error_usage(const char *message);
 
+/* What a call starts with that takes a mapping: its diagnoses are kept for the exception, or become a warning. */
+extern const reshard_map_options map_initial;
+
+/* The receiver of map_initial, which needs no GIL. */
+int diagnoses_remember(const char *text, size_t error_count, void *context);
+
+/* Before a call, and behind one that has succeeded, which returns out, or NULL if warnings are errors. running_take and running_end do so. */
+void diagnoses_forget(void);
+PyObject *diagnoses_warn(PyObject *out);
+
 /* ---- module_texts.c ---- */
 
 /* Keys may hold any byte. */
@@ -75,7 +85,7 @@ struct option {
 };
 
 extern const struct option open_members[], convert_members[], verify_members[], diff_members[], salvage_members[], stats_members[],
-    view_members[], run_members[], map_members[];
+    view_members[], run_members[], map_members[], map_input_members[];
 
 /* Fills a struct with the members of a dict, or None. TypeError names what it does not know. */
 bool options_take(PyObject *kept, PyObject *given, const struct option *members, void *out);
@@ -142,10 +152,10 @@ bool comm_type_add(PyObject *module);
 bool comm_hold(PyObject *object, reshard_comm **out);
 void comm_release(PyObject *object);
 
-/* ---- module_array.c, module_saver.c, module_calls.c, module_transfers.c ---- */
+/* ---- module_array.c, module_saver.c, module_calls.c, module_mapping.c, module_transfers.c ---- */
 
 extern PyType_Spec array_spec, buffer_spec, saver_spec;
-extern PyMethodDef calls_methods[], comm_methods[], transfers_methods[];
+extern PyMethodDef calls_methods[], comm_methods[], mapping_methods[], transfers_methods[];
 PyObject *call_dlpack_layout(PyObject *module, PyObject *capsule);
 
 /* ---- module.c ---- */

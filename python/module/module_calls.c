@@ -107,9 +107,17 @@ static PyObject *report_note_tuple(const void *report, size_t i)
     return Py_BuildValue("LsNNN", (long long)note.what, note.kind, text_of(note.key), text_of(note.reason), text_of(note.text));
 }
 
+static PyObject *report_move_tuple(const void *report, size_t i)
+{
+    reshard_move move = RESHARD_MOVE_INIT;
+    reshard_report_move_at(report, i, &move);
+    return Py_BuildValue("NNLLK", text_of(move.from), text_of(move.to), (long long)move.from_writer, (long long)move.to_writer,
+                         (unsigned long long)move.bytes);
+}
+
 static PyObject *report_dict(const reshard_report *report)
 {
-    return Py_BuildValue("{sNsNsKsKsKsKsKsKsKsKsKsKsKsNsN}", "source_format", text_of_c(report->source_format), "target_format",
+    return Py_BuildValue("{sNsNsKsKsKsKsKsKsKsKsKsKsKsNsNsN}", "source_format", text_of_c(report->source_format), "target_format",
                          text_of_c(report->target_format), "tensors", (unsigned long long)report->tensors, "items",
                          (unsigned long long)report->items, "source_chunks", (unsigned long long)report->source_chunks, "target_chunks",
                          (unsigned long long)report->target_chunks, "steps", (unsigned long long)report->steps, "read_bytes",
@@ -117,19 +125,21 @@ static PyObject *report_dict(const reshard_report *report)
                          (unsigned long long)report->target_bytes, "peak_memory_bytes", (unsigned long long)report->peak_memory_bytes,
                          "verified_tensors", (unsigned long long)report->verified_tensors, "verified_bytes",
                          (unsigned long long)report->verified_bytes, "files", list_made(report, report->file_count, report_file_tuple),
-                         "notes", list_made(report, report->note_count, report_note_tuple));
+                         "notes", list_made(report, report->note_count, report_note_tuple), "moves",
+                         list_made(report, report->move_count, report_move_tuple));
 }
 
 typedef reshard_status (*converting_call)(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                           const reshard_run_options *run, reshard_report *report, reshard_error *err);
 
-/* (checkpoint, target or None, options, run) */
+/* (checkpoint, target or None, options, run): the report; without a function: that and the target to look at */
 static PyObject *run_conversion(PyObject *arguments, converting_call function)
 {
     PyObject *source, *target, *given, *run, *out = NULL;
     struct call call;
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_report report = RESHARD_REPORT_INIT;
+    reshard_checkpoint *preview = NULL;
     const char *path = NULL;
     if (!PyArg_ParseTuple(arguments, "OOOO", &source, &target, &given, &run))
         return NULL;
@@ -140,11 +150,16 @@ static PyObject *run_conversion(PyObject *arguments, converting_call function)
         options_take(call.kept, given, convert_members, &options)) {
         if (checkpoint_enter(checkpoint, true)) {
             Py_BEGIN_ALLOW_THREADS
-            call.status = function(checkpoint->handle, path, &options, &call.running.options, &report, &call.err);
+            call.status = function
+                              ? function(checkpoint->handle, path, &options, &call.running.options, &report, &call.err)
+                              : reshard_preview(checkpoint->handle, path, &options, &call.running.options, &report, &preview, &call.err);
             Py_END_ALLOW_THREADS
             checkpoint_leave(checkpoint, true);
             PyObject *ended = running_end(&call.running, call.status, &call.err);
-            out = ended ? report_dict(&report) : NULL;
+            if (ended)
+                out = preview ? Py_BuildValue("NN", report_dict(&report), checkpoint_new(preview, NULL)) : report_dict(&report);
+            else
+                reshard_close(preview);
             Py_XDECREF(ended);
             reshard_report_release(&report);
         }
@@ -163,6 +178,12 @@ static PyObject *call_plan(PyObject *module, PyObject *arguments)
 {
     (void)module;
     return run_conversion(arguments, reshard_estimate);
+}
+
+static PyObject *call_preview(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    return run_conversion(arguments, NULL);
 }
 
 static PyObject *call_commit(PyObject *module, PyObject *arguments)
@@ -531,6 +552,7 @@ PyMethodDef calls_methods[] = {
     { "open_state", call_open_state, METH_VARARGS, NULL },
     { "convert", call_convert, METH_VARARGS, NULL },
     { "plan", call_plan, METH_VARARGS, NULL },
+    { "preview", call_preview, METH_VARARGS, NULL },
     { "commit", call_commit, METH_VARARGS, NULL },
     { "verify", call_verify, METH_VARARGS, NULL },
     { "diff", call_diff, METH_VARARGS, NULL },

@@ -266,7 +266,7 @@ static PyObject *checkpoint_load(PyObject *object, PyObject *arguments)
     PyObject *list, *map, *run, *kept = PyList_New(0), *out = NULL;
     struct running running;
     reshard_shards *shards = NULL;
-    reshard_map_options options = RESHARD_MAP_OPTIONS_INIT;
+    reshard_map_options options = map_initial;
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_status status;
     if (kept && PyArg_ParseTuple(arguments, "OOO", &list, &map, &run) && running_take(kept, run, &running) &&

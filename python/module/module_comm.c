@@ -420,7 +420,7 @@ static PyObject *call_load(PyObject *module, PyObject *arguments)
     int no_check, no_exchange;
     struct together call;
     reshard_open_options open = RESHARD_OPEN_OPTIONS_INIT;
-    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+    reshard_map_options map = map_initial;
     reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
     reshard_sharded *result = NULL;
     (void)module;

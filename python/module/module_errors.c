@@ -3,15 +3,56 @@
 #include "binding.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-static PyObject *make_error; /* reshard._errors.make_error */
+static PyObject *make_error, *warn_of_mapping; /* reshard._errors has both */
+
+/* What mappings of the call that this thread makes were said to be: on failure goes with the exception, and else becomes a warning. */
+static _Thread_local char *diagnoses;
+
+const reshard_map_options map_initial = { .struct_size = sizeof(map_initial),
+                                          .text_stride = sizeof(reshard_map_text),
+                                          .constant_stride = sizeof(reshard_map_constant),
+                                          .diagnose = diagnoses_remember };
 
 bool errors_init(void)
 {
     PyObject *module = PyImport_ImportModule("reshard._errors");
     make_error = module ? PyObject_GetAttrString(module, "make_error") : NULL;
+    warn_of_mapping = make_error ? PyObject_GetAttrString(module, "warn_of_mapping") : NULL;
     Py_XDECREF(module);
-    return make_error != NULL;
+    return warn_of_mapping != NULL;
+}
+
+/* Of several texts it is called for one after the other. Without memory the first diagnosis is left, which errors say by themselves. */
+int diagnoses_remember(const char *text, size_t error_count, void *context)
+{
+    size_t before = diagnoses ? strlen(diagnoses) : 0, size = strlen(text) + 1;
+    char *both = realloc(diagnoses, before + size);
+    (void)error_count;
+    (void)context;
+    if (both) {
+        memcpy(both + before, text, size);
+        diagnoses = both;
+    }
+    return 0;
+}
+
+void diagnoses_forget(void)
+{
+    free(diagnoses);
+    diagnoses = NULL;
+}
+
+PyObject *diagnoses_warn(PyObject *out)
+{
+    PyObject *warned = out && diagnoses ? PyObject_CallFunction(warn_of_mapping, "N", text_of_c(diagnoses)) : NULL;
+    if (out && diagnoses && !warned)
+        Py_CLEAR(out);
+    Py_XDECREF(warned);
+    diagnoses_forget();
+    return out;
 }
 
 PyObject *error_raise(reshard_status status, const reshard_error *err)
@@ -19,8 +60,10 @@ PyObject *error_raise(reshard_status status, const reshard_error *err)
     if (PyErr_Occurred())
         return NULL;
     const char *message = err->message[0] ? err->message : reshard_status_name(status);
-    PyObject *error = PyObject_CallFunction(make_error, "iNNLiiiN", (int)status, text_of_c(message), text_of_c(err->object),
-                                            (long long)err->offset, err->line, err->column, err->sys_errno, text_of_c(err->hint));
+    PyObject *error =
+        PyObject_CallFunction(make_error, "iNNLiiiNN", (int)status, text_of_c(message), text_of_c(err->object), (long long)err->offset,
+                              err->line, err->column, err->sys_errno, text_of_c(err->hint), text_of_c(diagnoses ? diagnoses : ""));
+    diagnoses_forget();
     if (error)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_XDECREF(error);

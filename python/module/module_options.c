@@ -23,7 +23,6 @@
     }
 
 static const reshard_open_options open_initial = RESHARD_OPEN_OPTIONS_INIT;
-static const reshard_map_options map_initial = RESHARD_MAP_OPTIONS_INIT;
 
 const struct option open_members[] = {
     ONE(open, format, OPTION_TEXT),
@@ -118,6 +117,20 @@ const struct option view_members[] = {
     { "exclude", OPTION_TEXTS, offsetof(reshard_view, exclude), 0, NULL, NULL, 0 },
     END,
 };
+
+const struct option map_input_members[] = {
+    { "name", OPTION_TEXT, offsetof(reshard_map_input, name), 0, NULL, NULL, 0 },
+    { "text", OPTION_STR, offsetof(reshard_map_input, text), 0, NULL, NULL, 0 }, /* size lies behind it */
+    { "strict", OPTION_FLAG, offsetof(reshard_map_input, strict), 0, NULL, NULL, 0 },
+    { "reverse", OPTION_FLAG, offsetof(reshard_map_input, reverse), 0, NULL, NULL, 0 },
+    { "limits", OPTION_LIMITS, offsetof(reshard_map_input, limits), offsetof(reshard_map_input, limit_count), NULL, NULL, 0 },
+    { "config", OPTION_STR, offsetof(reshard_map_input, config), 0, NULL, NULL, 0 }, /* config_size lies behind it */
+    { "constants", OPTION_CONSTANTS, offsetof(reshard_map_input, constants), offsetof(reshard_map_input, constant_count), NULL, NULL, 0 },
+    END,
+};
+_Static_assert(offsetof(reshard_map_input, size) == offsetof(reshard_map_input, text) + sizeof(char *) &&
+                   offsetof(reshard_map_input, config_size) == offsetof(reshard_map_input, config) + sizeof(char *),
+               "texts and their sizes are reshard_strs");
 
 const struct option run_members[] = {
     ONE(run, memory_bytes, OPTION_SIZE),
@@ -271,6 +284,7 @@ bool options_take(PyObject *kept, PyObject *given, const struct option *members,
 bool running_take(PyObject *kept, PyObject *given, struct running *out)
 {
     *out = (struct running){ .options = RESHARD_RUN_OPTIONS_INIT };
+    diagnoses_forget();
     PyObject *rest = PyDict_New();
     if (!rest || PyDict_Update(rest, given) != 0) {
         Py_XDECREF(rest);
@@ -321,5 +335,5 @@ PyObject *running_end(struct running *running, reshard_status status, const resh
         running->type = running->value = running->trace = NULL;
         return NULL;
     }
-    return status ? error_raise(status, err) : Py_NewRef(Py_None);
+    return status ? error_raise(status, err) : diagnoses_warn(Py_NewRef(Py_None));
 }

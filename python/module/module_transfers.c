@@ -18,10 +18,11 @@ struct moving {
 static bool moving_begin(struct moving *call, PyObject *group, PyObject *from, PyObject *to)
 {
     *call = (struct moving){ .kept = PyList_New(0),
-                             .map = RESHARD_MAP_OPTIONS_INIT,
+                             .map = map_initial,
                              .options = RESHARD_REDISTRIBUTE_OPTIONS_INIT,
                              .report = RESHARD_REDISTRIBUTE_REPORT_INIT,
                              .err = RESHARD_ERROR_INIT };
+    diagnoses_forget();
     if (!call->kept || !shards_take(from, &call->source) || !shards_take(to, &call->target) || !comm_hold(group, &call->comm))
         return false;
     call->group = group;
@@ -55,9 +56,9 @@ static PyObject *numbers_of(const struct moving *call, reshard_status status)
 {
     const reshard_redistribute_report *report = &call->report;
     return status ? error_raise(status, &call->err)
-                  : Py_BuildValue("{sKsKsKsK}", "bytes_kept", (unsigned long long)report->bytes_kept, "bytes_sent",
+                  : diagnoses_warn(Py_BuildValue("{sKsKsKsK}", "bytes_kept", (unsigned long long)report->bytes_kept, "bytes_sent",
                                   (unsigned long long)report->bytes_sent, "bytes_received", (unsigned long long)report->bytes_received,
-                                  "bytes_moved", (unsigned long long)report->bytes_moved);
+                                  "bytes_moved", (unsigned long long)report->bytes_moved));
 }
 
 /* redistribute(comm, source shards, target shards, map or None, scratch bytes): numbers of bytes */
@@ -97,6 +98,7 @@ static PyObject *call_transfers_new(PyObject *module, PyObject *arguments)
         out = status ? error_raise(status, &call.err) : PyCapsule_New(plan, PLAN_NAME, plan_release);
         if (!out)
             reshard_transfers_free(plan);
+        out = diagnoses_warn(out);
     }
     moving_end(&call);
     return out;

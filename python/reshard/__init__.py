@@ -19,11 +19,11 @@ needed: arrays have the buffer protocol and DLPack. Calls release the GIL; Ctrl-
 
 from dataclasses import dataclass, field
 
-from . import _reshard
+from . import _reshard, mapping
 from ._arrays import Array, Values, dtype_name
 from ._checkpoint import Checkpoint, Chunk, Items, Tensor, Tensors, Warned
-from ._errors import (CancelledError, DiffersError, Error, FormatError, LimitError, OutOfMemoryError, StorageError, UnsupportedError,
-                      UsageError)
+from ._errors import (CancelledError, DiffersError, Error, FormatError, LimitError, MappingWarning, OutOfMemoryError, StorageError,
+                      UnsupportedError, UsageError)
 from ._online import Cell, Comm, Loaded, Saver, Transfers, load, save_together
 from ._options import Progress, convert_options, given, map_options, open_options, run_options, split_run
 from ._shards import Shard, shard_tuples
@@ -86,8 +86,19 @@ class ReportFile:
 
 
 @dataclass(frozen=True)
+class Move:
+    """What goes from a file of the source ("": made by the conversion) to one of the target, and which ranks (-1: unknown) have these."""
+
+    source: str
+    target: str
+    source_rank: int
+    target_rank: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Report:
-    """What a conversion did, or would do. Bytes are of payload but for target_bytes, which are those of all files."""
+    """What a conversion did, or would do. Bytes are of payload but for target_bytes, which are those of all files. moves: of preview."""
 
     source_format: str
     target_format: str
@@ -104,6 +115,7 @@ class Report:
     verified_bytes: int
     files: list
     notes: list
+    moves: list
 
     @property
     def dropped(self):
@@ -114,6 +126,7 @@ class Report:
 def _report(facts):
     words = ("dropped", "changed", "warning")
     facts["files"] = [ReportFile(*file) for file in facts["files"]]
+    facts["moves"] = [Move(*move) for move in facts["moves"]]
     facts["notes"] = [Note(words[what], *rest) for what, *rest in facts["notes"]]
     return Report(**facts)
 
@@ -147,17 +160,24 @@ def convert(source, target, *, opening=None, **options):
     limits            as in reshard.open
     memory, threads, io, progress   bytes for buffers ("256MiB"), threads, "auto", "buffered", "direct" or "mmap", a function
     """
-    return _conversion(_reshard.convert, source, target, opening, options)
+    return _report(_conversion(_reshard.convert, source, target, opening, options))
 
 
 def plan(source, target=None, *, opening=None, **options):
     """What convert would do, as a Report; touches nothing."""
-    return _conversion(_reshard.plan, source, target, opening, options)
+    return _report(_conversion(_reshard.plan, source, target, opening, options))
+
+
+def preview(source, target=None, *, opening=None, **options):
+    """What convert would do and write: a Report with moves, and a Checkpoint to look at, whose tensors, chunks and files are those of the
+    target. It has no items, and no values."""
+    facts, handle = _conversion(_reshard.preview, source, target, opening, options)
+    return _report(facts), Checkpoint(handle, target)
 
 
 def commit(source, target, *, opening=None, **options):
     """Makes visible what convert with part=(0, n) … (n-1, n) has written; source and options are those of the parts."""
-    return _conversion(_reshard.commit, source, target, opening, options)
+    return _report(_conversion(_reshard.commit, source, target, opening, options))
 
 
 def _conversion(call, source, target, opening, options):
@@ -165,7 +185,7 @@ def _conversion(call, source, target, opening, options):
     chosen = convert_options(**rest)
     with _Opened(source, opening) as checkpoint:
         with checkpoint._owners:
-            return _report(call(checkpoint._handle, target, chosen, run))
+            return call(checkpoint._handle, target, chosen, run)
 
 
 def save(path, state, *, comm=None, cells=None, check=True, spread=True, **options):
@@ -393,8 +413,8 @@ def limits():
 
 
 __all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "Error", "Finding", "Format",
-           "FormatError", "Items", "LimitError", "Loaded", "Note", "Object", "OutOfMemoryError", "Progress", "Report", "ReportFile",
-           "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference", "Tensors",
+           "FormatError", "Items", "LimitError", "Loaded", "MappingWarning", "Move", "Note", "Object", "OutOfMemoryError", "Progress", "Report",
+           "ReportFile",           "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference", "Tensors",
            "Transfers", "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "commit", "convert", "diff", "dtype_name",
-           "dtypes", "flatten", "formats", "from_memory", "hash", "latest_good", "limits", "load", "open", "plan", "salvage", "save",
-           "stats", "verify"]
+           "dtypes", "flatten", "formats", "from_memory", "hash", "latest_good", "limits", "load", "mapping", "open", "plan",
+           "preview", "salvage", "save",           "stats", "verify"]

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions: one class for each status of the library, all of them Error."""
 
+import os
 import re
+import sys
+import warnings
 
 
 class Error(Exception):
@@ -14,6 +17,7 @@ class Error(Exception):
     line, column  the place in a text (a mapping), or 0
     errno   of the system call that failed, or 0
     hint    what to do about it, or ""; also among the notes of the traceback
+    diagnoses  all mistakes of a mapping, with the lines concerned, or ""
     """
 
     code = 0
@@ -23,6 +27,11 @@ class Error(Exception):
     column = 0
     errno = 0
     hint = ""
+    diagnoses = ""
+
+
+class MappingWarning(UserWarning):
+    """What a mapping says that fits, but may not be meant: with the lines concerned."""
 
 
 class UsageError(Error, ValueError):
@@ -78,12 +87,20 @@ def _python_words(text):
     return re.sub(r"limits= ?(\w+)=(\d+)", r"limits={'\1': \2}", text)
 
 
-def make_error(code, message, object, offset, line, column, errno, hint):
+def make_error(code, message, object, offset, line, column, errno, hint, diagnoses):
     """The exception for an error record of the library; the extension module calls it."""
     error = _CLASSES.get(code, Error)(_python_words(message))
     error.code, error.object, error.offset, error.line, error.column = code, object, offset, line, column
-    error.errno, error.hint = errno, _python_words(hint)
+    error.errno, error.hint, error.diagnoses = errno, _python_words(hint), _python_words(diagnoses)
     for text in error.hint.split("\n"):
         if text:
             error.add_note("hint: " + text)
     return error
+
+
+def warn_of_mapping(text):
+    """Warns where the package was called; the extension module calls it."""
+    here, level, frame = os.path.dirname(__file__), 1, sys._getframe()
+    while frame.f_back and os.path.dirname(frame.f_code.co_filename) == here:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(_python_words(text).rstrip("\n"), MappingWarning, stacklevel=level)

@@ -65,19 +65,20 @@ def map_options(map=None, *, rules=None, config=None, constants=None, strict=Non
     """A mapping as options: a text, a path of one, or a list of these, which run one after the other. None without any of them."""
     texts = None
     if map is not None:
-        texts = [_mapping_text(one) for one in (map if isinstance(map, (list, tuple)) else [map])]
+        texts = [mapping_text(one) for one in (map if isinstance(map, (list, tuple)) else [map])]
     rules_text = None
     if isinstance(rules, os.PathLike):
-        rules_text, rules = _mapping_text(rules), None
+        rules_text, rules = mapping_text(rules), None
     options = given(texts=texts, rules=rules, rules_text=rules_text, config=config, constants=constants, strict=strict)
     return options or None
 
 
-def _mapping_text(one):
+def mapping_text(one):
+    """(name for diagnoses, text) of a path, or of a text, or what str() makes one of: reshard.mapping.Outcome."""
     if isinstance(one, os.PathLike):
         with open(one, encoding="utf-8") as file:
             return (os.fspath(one), file.read())
-    return ("mapping", one)
+    return ("mapping", str(one))
 
 
 def layout_words(layout):

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 import small_models
@@ -423,6 +424,88 @@ def mappings(work):
     with reshard.open(source) as checkpoint:
         checkpoint.load_into(target, map="model.w^T -> turned")
     assert target["turned"][5, 3] == 23
+
+
+@test
+def tried_mappings(work):
+    """Mappings are tried: all five ways say what the command says; sources are checkpoints, paths and descriptions"""
+    source = {"tensors": {"a": {"dtype": "float32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}}}
+    target = {"tensors": {"b": {"dtype": "float32", "shape": [3, 2]}, "c": {"dtype": "float32", "shape": [1]}}, "initial": 7}
+    text = "a^T -> b\n_ -> c\n"
+    (work / "t.map").write_text(text)
+    for name, description in ("s.json", source), ("t.json", target):
+        (work / name).write_text(json.dumps(description))
+    words = [work / "t.map", "--source", work / "s.json", "--target", work / "t.json"]
+    for verb in ("expand", "check", "eval", "invert"):
+        outcome = getattr(reshard.mapping, verb)(text, source, target)
+        assert str(outcome) == outcome.text == command("map", verb, *words).stdout.rstrip("\n"), verb
+        assert outcome.data == json.loads(command("map", verb, *words, "--json").stdout) and outcome.warnings == ""
+    assert reshard.mapping.eval(text, source, target).data["tensors"]["b"]["data"] == [1, 4, 2, 5, 3, 6]
+    assert reshard.mapping.eval(text, source, target).data["tensors"]["c"]["data"] == [7]
+    assert reshard.mapping.parse(work / "t.map").data == json.loads(command("map", "parse", work / "t.map", "--json").stdout)
+    back = reshard.mapping.invert("a^T -> b", source)
+    assert reshard.mapping.eval(back, {"tensors": {"b": {"dtype": "float32", "shape": [3, 2], "data": [1, 4, 2, 5, 3, 6]}}}).data[
+        "tensors"]["a"]["data"] == [1, 2, 3, 4, 5, 6]
+    saved_at = saved(work)
+    with reshard.open(saved_at) as checkpoint:
+        both = reshard.mapping.check("model.w^T -> w", checkpoint), reshard.mapping.check("model.w^T -> w", saved_at)
+    assert both[0].data == both[1].data and [t["shape"] for t in both[0].data["targets"] if t["key"] == "w"] == [[6, 4]]
+    assert reshard.mapping.expand("a -> b, c, axis=0, when=\"n == 2\"", source, constants={"n": 2}).text == "a -> b, c, axis=0"
+    assert reshard.mapping.expand("a -> b, c, axis=0, when=\"n == 2\"", source, config='{"n": 3}').text == ""
+    assert [t["key"] for t in reshard.mapping.check("b -> a", source, reverse=True).data["targets"]] == ["b"]
+    raises(reshard.UsageError, lambda: reshard.mapping.check("a -> b, when=\"1 > 0\"", source, strict=True))
+    raises(reshard.LimitError, lambda: reshard.mapping.expand("a -> b\na -> c", source, limits={"map_names": 1}), "map_names")
+    raises(TypeError, lambda: reshard.mapping.parse("a -> b", verbose=True))
+
+
+@test
+def mistakes_in_mappings(work):
+    """All mistakes of a mapping are diagnoses of the error, and what fits but may not be meant is a warning where the call stands"""
+    source = saved(work)
+    text = "nothing -> y\nmodel.ww -> z\n"
+    for call in (lambda: reshard.mapping.check(text, source), lambda: reshard.convert(source, work / "o", to="safetensors", map=text),
+                 lambda: reshard.load(source, {"y": floats(1)}, map=text)):
+        error = raises(reshard.UsageError, call)
+        assert "mapping:1:1: error: 'nothing'" in error.diagnoses and "mapping:2:1: error: 'model.ww'" in error.diagnoses
+        assert "hint: did you mean 'model.w'?" in error.diagnoses and "    1 | nothing -> y\n      | ^^^^^^^\n" in error.diagnoses
+    raises(ZeroDivisionError, lambda: reshard.convert(source, work / "o", to="hf", map="none -> _", progress=lambda _: 1 // 0))
+    assert raises(reshard.StorageError, lambda: reshard.open(work / "none")).diagnoses == ""
+    (comm,) = reshard.Comm.threads(1)
+    state = {"a": floats(1, 2)}
+    error = raises(reshard.UsageError, lambda: comm.redistribute(state, {"b": floats(0, 0)}, map=["a -> c", "x -> b\ny -> c"]))
+    assert error.diagnoses.count("error:") == 2 and "'y'" in error.diagnoses
+    text = "none -> _\n"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        reshard.plan(source, to="hf", map=text)
+        comm.redistribute(state, {"a": floats(0, 0)}, map=text)
+        comm.plan(state, {"a": floats(0, 0)}, map=text)
+        with reshard.open(source) as checkpoint:
+            checkpoint.load_into({"model.b": floats(0, 0, 0)}, map=text)
+        assert reshard.mapping.check(text, source).warnings.startswith("mapping:1:1: warning: 'none' is not in the source")
+    assert [(w.category, w.filename) for w in caught] == [(reshard.MappingWarning, __file__)] * 4, [str(w) for w in caught]
+    assert all(str(w.message).startswith("mapping:1:1: warning: 'none'") for w in caught)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", reshard.MappingWarning)
+        raises(reshard.MappingWarning, lambda: reshard.plan(source, to="hf", map=text))
+        raises(reshard.MappingWarning, lambda: comm.plan(state, {"a": floats(0, 0)}, map=text))
+    comm.close()
+
+
+@test
+def previews(work):
+    """preview: the target's tensors, chunks and files, and what moves between files, before anything is written"""
+    source = saved(work)
+    report, seen = reshard.preview(source, work / "p", to="torch-dcp", layout={"ranks": 2})
+    assert not (work / "p").exists() and report.tensors == len(seen.tensor_list)
+    reshard.convert(source, work / "p", to="torch-dcp", layout={"ranks": 2})
+    with seen, reshard.open(work / "p") as made:
+        assert seen.format == made.format and seen.files == made.files
+        assert [(t.key, t.shape, [(c.start, c.extent, c.file, c.writer) for c in t.chunks]) for t in seen.tensor_list] == \
+            [(t.key, t.shape, [(c.start, c.extent, c.file, c.writer) for c in t.chunks]) for t in made.tensor_list]
+    assert sum(move.nbytes for move in report.moves) == report.write_bytes and {m.target_rank for m in report.moves} == {0, 1}
+    assert {move.source for move in report.moves} <= set(reshard.open(source).files)
+    assert reshard.plan(source, to="hf").moves == []
 
 
 @test
@@ -865,6 +948,7 @@ def documented(work):
         table = source.split(f"const struct option {struct_name}_members[]")[1].split("END")[0]
         lost = {m for m in members if not re.search(rf'\b{m}\b', table)}
         assert not lost, f"reshard_{struct_name}_options: {sorted(lost)} cannot be given"
+    assert all(inspect.getdoc(getattr(reshard.mapping, name)) for name in reshard.mapping.__all__)
 
 
 @test
