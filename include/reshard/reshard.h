@@ -267,6 +267,10 @@ reshard_status reshard_value_json(const reshard_checkpoint *checkpoint, const re
 /* The same of an item; a file is shown as its text, or its bytes. */
 reshard_status reshard_item_json(const reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size, reshard_error *err);
 
+/* The same as a file of torch.save, with classes and tensors, for a program that trusts it: torch.load reads it. The limit item_bytes
+ * holds. Free *bytes with reshard_free. Any thread, at once. Since 0.3 */
+reshard_status reshard_item_file(const reshard_checkpoint *checkpoint, size_t index, void **bytes, size_t *size, reshard_error *err);
+
 /*
  * What an item that is a dictionary, or a list with dictionaries in it, holds, as separate values: `param_groups.0.lr`. Dictionaries are
  * entered, and lists that have a dictionary in them; everything else is one member. Calls visit with each, none for an item without

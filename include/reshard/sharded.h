@@ -133,8 +133,13 @@ typedef struct reshard_sharded_object {
     size_t replica_count;
     reshard_str json;               /* its value as JSON; or, if that is empty, bytes */
     reshard_str bytes;
+    reshard_str file;               /* in place of both: a file of torch.save whose object is the value, with classes and tensors. It is
+                                     * read as one that a stranger wrote. Since 0.3 */
 } reshard_sharded_object;
-#define RESHARD_SHARDED_OBJECT_INIT { sizeof(reshard_sharded_object), { NULL, 0 }, 0, NULL, NULL, NULL, 0, { NULL, 0 }, { NULL, 0 } }
+#define RESHARD_SHARDED_OBJECT_INIT                                                                                                        \
+    {                                                                                                                                      \
+        sizeof(reshard_sharded_object), { NULL, 0 }, 0, NULL, NULL, NULL, 0, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }                         \
+    }
 
 reshard_status reshard_sharded_add_object(reshard_sharded *sharded, const reshard_sharded_object *object, reshard_error *err);
 size_t reshard_sharded_object_count(const reshard_sharded *sharded);
@@ -158,12 +163,13 @@ typedef struct reshard_sharded_value {
     size_t struct_size;
     int64_t kind;
     reshard_str key, json;
+    reshard_str file; /* in place of json, as reshard_sharded_object has it. Since 0.3 */
 } reshard_sharded_value;
-#define RESHARD_SHARDED_VALUE_INIT { sizeof(reshard_sharded_value), 0, { NULL, 0 }, { NULL, 0 } }
+#define RESHARD_SHARDED_VALUE_INIT { sizeof(reshard_sharded_value), 0, { NULL, 0 }, { NULL, 0 }, { NULL, 0 } }
 
 reshard_status reshard_sharded_add_value(reshard_sharded *sharded, const reshard_sharded_value *value, reshard_error *err);
 /* Takes a common value out (count 1), or a member of it: ("args", "rank") is one of the dictionary "args". Nothing happens where there is
- * none. */
+ * none, or the value is a file. */
 reshard_status reshard_sharded_remove_value(reshard_sharded *sharded, const reshard_str *path, size_t count, reshard_error *err);
 
 size_t reshard_sharded_value_count(const reshard_sharded *sharded);
@@ -274,8 +280,9 @@ typedef struct reshard_load_options {
     int64_t no_check;    /* do not look whether the ranks together ask for wholes */
     int64_t no_exchange; /* each rank reads all that it asks for; else what several ask for is read by one, which sends it to the others */
     const reshard_map_options *map; /* under which names, shapes and types tensors come; the same on all ranks. NULL: their own */
+    int64_t as_files;    /* objects and common values of the result are files (reshard_item_file) in place of JSON. Since 0.3 */
 } reshard_load_options;
-#define RESHARD_LOAD_OPTIONS_INIT { sizeof(reshard_load_options), NULL, 0, 0, 0, NULL }
+#define RESHARD_LOAD_OPTIONS_INIT { sizeof(reshard_load_options), NULL, 0, 0, 0, NULL, 0 }
 
 /*
  * Fills the tensors of all ranks of a group from one checkpoint of any format and layout, each cast to its type. comm NULL: this process is

@@ -120,7 +120,7 @@ bool items_of_dict(PyObject *items, PyObject *copies, reshard_items **out);
  */
 bool shards_take(PyObject *list, reshard_shards **out);
 
-/* ((tensor, …), (object, …), {key: JSON of a common value}); see the file. */
+/* ((tensor, …), (object, …), (value, …)); see the file. */
 bool sharded_take(PyObject *state, reshard_sharded **out);
 
 /* (objects, values) of a result. */

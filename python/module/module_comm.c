@@ -341,11 +341,18 @@ static PyObject *comm_size(PyObject *object, void *closure)
 
 /* ---- what ranks do together ---- */
 
+/* What a save's functions work on. */
+struct telling {
+    PyObject *warnings;
+    const reshard_sharded *compared; /* in place of the common values; a state that has nothing else */
+};
+
 static void take_warning(const char *text, void *context)
 {
+    const struct telling *telling = context;
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *words = text_of_c(text);
-    if (!words || PyList_Append(context, words) != 0)
+    if (!words || PyList_Append(telling->warnings, words) != 0)
         PyErr_Clear();
     Py_XDECREF(words);
     PyGILState_Release(state);
@@ -381,25 +388,42 @@ static void together_end(struct together *call)
     Py_XDECREF(call->kept);
 }
 
-/* save(comm or None, path, state, convert options, {"no_check", "no_spread"} as ints, run): warnings */
+static int compare_others(reshard_sharded *common, void *context)
+{
+    const struct telling *telling = context;
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    while (!reshard_sharded_value_at(common, 0, &value))
+        if (reshard_sharded_remove_value(common, &value.key, 1, NULL))
+            return 1;
+    for (size_t i = 0; !reshard_sharded_value_at(telling->compared, i, &value); i++)
+        if (reshard_sharded_add_value(common, &value, NULL))
+            return 1;
+    return 0;
+}
+
+/* save(comm or None, path, state, state that is compared or None, convert options, no check, no spread, run): warnings */
 static PyObject *call_save(PyObject *module, PyObject *arguments)
 {
-    PyObject *group, *path, *state, *given, *run, *out = NULL, *warnings = PyList_New(0);
+    PyObject *group, *path, *state, *others, *given, *run, *out = NULL, *warnings = PyList_New(0);
+    reshard_sharded *compared = NULL;
     int no_check, no_spread;
     struct together call;
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
     (void)module;
-    if (!warnings || !PyArg_ParseTuple(arguments, "OOOOppO", &group, &path, &state, &given, &no_check, &no_spread, &run)) {
+    if (!warnings || !PyArg_ParseTuple(arguments, "OOOOOppO", &group, &path, &state, &others, &given, &no_check, &no_spread, &run)) {
         Py_XDECREF(warnings);
         return NULL;
     }
-    if (together_begin(&call, group, path, state, run) && options_take(call.kept, given, convert_members, &convert)) {
+    if (together_begin(&call, group, path, state, run) && options_take(call.kept, given, convert_members, &convert) &&
+        (others == Py_None || sharded_take(others, &compared))) {
         options.convert = &convert;
         options.no_check = no_check;
         options.no_spread = no_spread;
         options.warn = take_warning;
-        options.context = warnings;
+        struct telling telling = { warnings, compared };
+        options.context = &telling;
+        options.preprocess = compared ? compare_others : NULL;
         Py_BEGIN_ALLOW_THREADS
         call.status = reshard_save(call.comm, call.path, call.state, &options, &call.running.options, &call.err);
         Py_END_ALLOW_THREADS
@@ -408,23 +432,25 @@ static PyObject *call_save(PyObject *module, PyObject *arguments)
         Py_XDECREF(ended);
     }
     together_end(&call);
+    reshard_sharded_free(compared);
     Py_DECREF(warnings);
     return out;
 }
 
-/* load(comm or None, path, state, open options, map or None, strict, no check, no exchange, run): (objects, values) */
+/* load(comm or None, path, state, open options, map or None, strict, no check, no exchange, as files, run): (objects, values) */
 static PyObject *call_load(PyObject *module, PyObject *arguments)
 {
     PyObject *group, *path, *state, *given, *given_map, *run, *out = NULL;
     const char *strict;
-    int no_check, no_exchange;
+    int no_check, no_exchange, as_files;
     struct together call;
     reshard_open_options open = RESHARD_OPEN_OPTIONS_INIT;
     reshard_map_options map = map_initial;
     reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
     reshard_sharded *result = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOOOOsppO", &group, &path, &state, &given, &given_map, &strict, &no_check, &no_exchange, &run))
+    if (!PyArg_ParseTuple(arguments, "OOOOOspppO", &group, &path, &state, &given, &given_map, &strict, &no_check, &no_exchange, &as_files,
+                          &run))
         return NULL;
     if (together_begin(&call, group, path, state, run) && options_take(call.kept, given, open_members, &open) &&
         options_take(call.kept, given_map, map_members, &map)) {
@@ -432,6 +458,7 @@ static PyObject *call_load(PyObject *module, PyObject *arguments)
         options.map = given_map == Py_None ? NULL : &map;
         options.no_check = no_check;
         options.no_exchange = no_exchange;
+        options.as_files = as_files;
         call.status = reshard_strict_find(strict, &options.strict, &call.err);
         if (!call.status) {
             Py_BEGIN_ALLOW_THREADS

@@ -162,25 +162,33 @@ static reshard_status add_sharded_tensor(PyObject *kept, PyObject *tuple, reshar
     return reshard_sharded_add(out, &tensor, err);
 }
 
-/* (key, grid, offset, replica ids, JSON) */
+/* JSON as text, or a file of torch.save as bytes. */
+static bool take_content(PyObject *kept, PyObject *given, reshard_str *json, reshard_str *file)
+{
+    return kept_str(kept, given, PyBytes_Check(given) ? file : json);
+}
+
+/* (key, grid, offset, replica ids, JSON or file) */
 static reshard_status add_sharded_object(PyObject *kept, PyObject *tuple, reshard_sharded *out, reshard_error *err)
 {
     reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
-    PyObject *key, *grid, *offset, *replicas, *json;
-    if (!PyArg_ParseTuple(tuple, "OOOOO", &key, &grid, &offset, &replicas, &json) || !kept_str(kept, key, &object.key) ||
+    PyObject *key, *grid, *offset, *replicas, *content;
+    if (!PyArg_ParseTuple(tuple, "OOOOO", &key, &grid, &offset, &replicas, &content) || !kept_str(kept, key, &object.key) ||
         !(object.global_shape = kept_vector(kept, grid, &object.rank)) || !(object.global_offset = kept_vector(kept, offset, NULL)) ||
-        !(object.replica_ids = kept_vector(kept, replicas, &object.replica_count)) || !kept_str(kept, json, &object.json))
+        !(object.replica_ids = kept_vector(kept, replicas, &object.replica_count)) ||
+        !take_content(kept, content, &object.json, &object.file))
         return RESHARD_ERR_USAGE;
     return reshard_sharded_add_object(out, &object, err);
 }
 
-/* (kind, key, JSON) */
+/* (kind, key, JSON or file) */
 static reshard_status add_sharded_value(PyObject *kept, PyObject *tuple, reshard_sharded *out, reshard_error *err)
 {
     reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
-    PyObject *key, *json;
+    PyObject *key, *content;
     long long kind;
-    if (!PyArg_ParseTuple(tuple, "LOO", &kind, &key, &json) || !kept_str(kept, key, &value.key) || !kept_str(kept, json, &value.json))
+    if (!PyArg_ParseTuple(tuple, "LOO", &kind, &key, &content) || !kept_str(kept, key, &value.key) ||
+        !take_content(kept, content, &value.json, &value.file))
         return RESHARD_ERR_USAGE;
     value.kind = kind;
     return reshard_sharded_add_value(out, &value, err);
@@ -221,19 +229,24 @@ bool sharded_take(PyObject *state, reshard_sharded **out)
     return false;
 }
 
+static PyObject *content_of(reshard_str json, reshard_str file)
+{
+    return file.data ? PyBytes_FromStringAndSize(file.data, (Py_ssize_t)file.size) : text_of(json);
+}
+
 static PyObject *sharded_object_tuple(const void *sharded, size_t index)
 {
     reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
     reshard_sharded_object_at(sharded, index, &object);
     return Py_BuildValue("NNNN", text_of(object.key), vector_tuple(object.global_shape, object.rank),
-                         vector_tuple(object.global_offset, object.rank), text_of(object.json));
+                         vector_tuple(object.global_offset, object.rank), content_of(object.json, object.file));
 }
 
 static PyObject *sharded_value_tuple(const void *sharded, size_t index)
 {
     reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
     reshard_sharded_value_at(sharded, index, &value);
-    return Py_BuildValue("LNN", (long long)value.kind, text_of(value.key), text_of(value.json));
+    return Py_BuildValue("LNN", (long long)value.kind, text_of(value.key), content_of(value.json, value.file));
 }
 
 PyObject *sharded_to_python(const reshard_sharded *sharded)

@@ -166,7 +166,7 @@ def save_together(path, state, comm, cells, check, spread, options):
     tensors, items = flatten(state)
     state_of_rank, owners = _state_of_rank(tensors, items, cells, _copies(comm, tensors))
     with owners:
-        return _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
+        return _reshard.save(comm and comm._handle, path, state_of_rank, None, convert_options(**rest), not check, not spread, run)
 
 
 def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
@@ -191,7 +191,7 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
     tuples, owners = sharded_tuples(tensors, _copies(comm, tensors) if check else None, writable=True)
     with owners:
         objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
-                                        not check, not exchange, run_options(**options))
+                                        not check, not exchange, False, run_options(**options))
     loaded = Loaded()
     for key, _, offset, text in objects:
         loaded.cells[key, offset] = json.loads(text) if text else None

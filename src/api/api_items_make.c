@@ -181,9 +181,8 @@ static bool refers_to_none(const struct value *value, void *context)
     return !value->tensor && !value->storage;
 }
 
-/* The bytes of a file that is carried along. */
-static reshard_status file_value(struct source *source, const struct catalog_item *item, struct value_graph *graph, struct value **out,
-                                 reshard_error *err)
+reshard_status item_side_file(struct source *source, const struct catalog_item *item, struct value_graph *graph, struct value **out,
+                              reshard_error *err)
 {
     struct buffer bytes = { 0 };
     char *name = str_copy(source->catalog->objects[item->object].name);
@@ -199,7 +198,7 @@ static reshard_status copied_value(struct source *source, uint32_t index, struct
 {
     const struct catalog_item *item = &source->catalog->items[index];
     if (item->kind == ITEM_FILE)
-        return file_value(source, item, graph, out, err);
+        return item_side_file(source, item, graph, out, err);
     reshard_status status = source_load_item(source, index, err);
     if (status)
         return status;

@@ -176,7 +176,7 @@ static void names_put(struct buffer *out, const char *title, const struct str *n
 
 static reshard_status value_put(struct load_call *call, enum sharded_value_kind kind, struct str key, reshard_error *err)
 {
-    const struct sharded_value value = { kind, key, { 0 } };
+    const struct sharded_value value = { .kind = kind, .key = key };
     return sharded_add_value(&call->result->dict, &value, err);
 }
 
@@ -270,45 +270,54 @@ static reshard_status strictness_apply(struct load_call *call, reshard_error *er
 
 /* ---- objects and values ---- */
 
+/* As JSON, or as a file; malloc'd. */
+static reshard_status item_value(const reshard_checkpoint *checkpoint, bool as_file, size_t item, struct str *out, reshard_error *err)
+{
+    void *bytes = NULL;
+    char *json = NULL;
+    size_t size;
+    reshard_status status =
+        as_file ? reshard_item_file(checkpoint, item, &bytes, &size, err) : reshard_item_json(checkpoint, item, &json, &size, err);
+    *out = (struct str){ bytes ? bytes : json, size };
+    return status;
+}
+
 static reshard_status object_result(struct load_call *call, const struct sharded_object *object, reshard_error *err)
 {
     struct sharded_object loaded = *object;
     struct buffer key = { 0 };
-    char *json = NULL;
-    size_t size;
+    struct str value = { 0 };
     reshard_status status = sharded_object_key(object, &key) ? RESHARD_OK : error_set_memory(err);
     int64_t item = status ? -1 : reshard_item_find(call->checkpoint, (const char *)key.data, key.size);
     if (!status && item < 0)
         status = error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no '%.*s': objects are loaded in the grid that they were saved in",
                            STR_ARG(buffer_str(&key)));
     if (!status)
-        status = reshard_item_json(call->checkpoint, (size_t)item, &json, &size, err);
+        status = item_value(call->checkpoint, call->given.as_files, (size_t)item, &value, err);
     if (!status) {
-        loaded.json = (struct str){ json, size };
-        loaded.bytes = (struct str){ 0 };
+        loaded.json = loaded.bytes = loaded.file = (struct str){ 0 };
+        *(call->given.as_files ? &loaded.file : &loaded.json) = value;
         status = sharded_add_object(&call->result->dict, &loaded, err);
     }
-    free(json);
+    free((char *)value.data);
     buffer_release(&key);
     return status;
 }
 
-static reshard_status common_result(const reshard_checkpoint *checkpoint, reshard_sharded *result, reshard_error *err)
+static reshard_status common_result(const reshard_checkpoint *checkpoint, bool as_files, reshard_sharded *result, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < reshard_item_count(checkpoint) && !status; i++) {
         struct sharded_value value = { .kind = SHARDED_COMMON, .key = item_key(checkpoint, i) };
-        struct str key;
-        char *json;
-        size_t size;
+        struct str key, text;
         if (sharded_key_is_object(value.key, &key))
             continue;
-        status = reshard_item_json(checkpoint, i, &json, &size, err);
+        status = item_value(checkpoint, as_files, i, &text, err);
         if (status)
             break;
-        value.json = (struct str){ json, size };
+        *(as_files ? &value.file : &value.json) = text;
         status = sharded_add_value(&result->dict, &value, err);
-        free(json);
+        free((char *)text.data);
     }
     return status;
 }
@@ -316,7 +325,7 @@ static reshard_status common_result(const reshard_checkpoint *checkpoint, reshar
 static reshard_status values_result(struct load_call *call, reshard_error *err)
 {
     const struct sharded_dict *own = &call->sharded->dict;
-    reshard_status status = common_result(call->checkpoint, call->result, err);
+    reshard_status status = common_result(call->checkpoint, call->given.as_files, call->result, err);
     for (size_t i = 0; i < own->value_count && !status; i++) {
         if (own->values[i].kind == SHARDED_LOCAL)
             status = sharded_add_value(&call->result->dict, &own->values[i], err);
@@ -444,7 +453,7 @@ API_EXPORT reshard_status reshard_sharded_metadata(const reshard_checkpoint *che
             status = sharded_add_object(&made->dict, &object, err);
     }
     if (!status)
-        status = common_result(checkpoint, made, err);
+        status = common_result(checkpoint, false, made, err);
     if (status)
         reshard_sharded_free(made);
     else

@@ -101,7 +101,8 @@ static reshard_status object_item(struct save_call *call, const struct sharded_o
     bool is_kept = sharded_object_key(object, &key) && arena_str(&call->plan->keys, buffer_str(&key), &out->key);
     buffer_release(&key);
     out->json = object->json;
-    if (is_kept && !object->json.size) {
+    out->file = object->file;
+    if (is_kept && !object->json.size && !object->file.data) {
         struct value *value = value_new_str(&call->plan->bytes, object->bytes);
         if (value)
             value->kind = object->bytes.data ? VALUE_BYTES : VALUE_NONE;
@@ -132,7 +133,9 @@ static reshard_status items_collect(struct save_call *call, reshard_error *err)
     }
     for (size_t i = 0; i < first->value_count; i++)
         if (first->values[i].kind == SHARDED_COMMON)
-            plan->items[plan->item_count++] = (struct live_item){ .key = first->values[i].key, .json = first->values[i].json };
+            plan->items[plan->item_count++] = (struct live_item){
+                .key = first->values[i].key, .json = first->values[i].json, .file = first->values[i].file
+            };
     for (size_t i = 0; i < plan->item_count; i++)
         plan->items[i].value_count = plan->bytes.count;
     return status;

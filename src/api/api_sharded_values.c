@@ -18,7 +18,8 @@ static reshard_status object_take_given(const reshard_sharded_object *object, st
                                     .offset = given.global_offset,
                                     .replica = { given.replica_ids, given.replica_count },
                                     .json = given_str(given.json),
-                                    .bytes = given_str(given.bytes) };
+                                    .bytes = given_str(given.bytes),
+                                    .file = given_str(given.file) };
     if (given.rank > RANK_MAX || (given.rank && (!given.global_shape || !given.global_offset)) ||
         (given.replica_count && !given.replica_ids))
         return error_set(err, RESHARD_ERR_USAGE, "object '%.*s': a vector is NULL, or its grid has more than %d axes", STR_ARG(out->key),
@@ -53,7 +54,8 @@ API_EXPORT reshard_status reshard_sharded_object_at(const reshard_sharded *shard
                                           .replica_ids = object->replica.ids,
                                           .replica_count = object->replica.count,
                                           .json = { object->json.data, object->json.size },
-                                          .bytes = { object->bytes.data, object->bytes.size } };
+                                          .bytes = { object->bytes.data, object->bytes.size },
+                                          .file = { object->file.data, object->file.size } };
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;
 }
@@ -102,7 +104,8 @@ API_EXPORT reshard_status reshard_sharded_add_value(reshard_sharded *sharded, co
         return status;
     if (given.kind < 0 || given.kind >= SHARDED_VALUE_KINDS)
         return error_set(err, RESHARD_ERR_USAGE, "%" PRId64 " is no kind of value", given.kind);
-    const struct sharded_value taken = { (enum sharded_value_kind)given.kind, given_str(given.key), given_str(given.json) };
+    const struct sharded_value taken = { (enum sharded_value_kind)given.kind, given_str(given.key), given_str(given.json),
+                                         given_str(given.file) };
     return sharded_add_value(&sharded->dict, &taken, err);
 }
 
@@ -118,7 +121,8 @@ API_EXPORT reshard_status reshard_sharded_value_at(const reshard_sharded *sharde
     const struct sharded_value *value = &sharded->dict.values[index];
     const reshard_sharded_value made = { .kind = value->kind,
                                          .key = { value->key.data ? value->key.data : "", value->key.size },
-                                         .json = { value->json.data ? value->json.data : "", value->json.size } };
+                                         .json = { value->json.data ? value->json.data : "", value->json.size },
+                                         .file = { value->file.data, value->file.size } };
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;
 }

@@ -3,10 +3,24 @@
 
 #include "base/array.h"
 #include "encoding/json.h"
+#include "formats/shared/torch_item.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+/* Items that are files of torch.save; what is read of their storages lies in these. The graphs are the catalog's. */
+struct live_file {
+    struct torch_archive archive;
+    struct reader reader;
+    uint32_t item;
+};
+
+struct live_source {
+    const struct live_state *given; /* until the catalog is read */
+    struct live_file *files;
+    size_t file_count, file_capacity;
+};
 
 /* Tensors are those of the first shard of each key; the others must agree with it. */
 static reshard_status live_add_tensor(struct catalog *catalog, const struct shard *shard, struct name_map *keys, uint32_t *out,
@@ -78,10 +92,30 @@ static reshard_status live_add_shard(struct catalog *catalog, const struct shard
     return status ? status : live_add_chunk(catalog, tensor, shard, object, bytes, err);
 }
 
+/* bytes live as long as the source. */
+static reshard_status live_file_graph(struct source *source, struct str bytes, struct value_graph *out, reshard_error *err)
+{
+    struct live_source *state = source->driver_state;
+    if (!ARRAY_ROOM(state->files, state->file_count, state->file_capacity))
+        return error_set_memory(err);
+    struct live_file *file = &state->files[state->file_count];
+    *file = (struct live_file){ .reader = reader_over_memory(bytes.data, bytes.size, "item"), .item = source->catalog->item_count };
+    reshard_status status = torch_save_open(&file->reader, &source->limits, -1, &file->archive, err);
+    if (status)
+        return status;
+    state->file_count++;
+    *out = file->archive.graph;
+    file->archive.graph = (struct value_graph){ 0 };
+    if (torch_item_forget_tensors(out, source->limits.budget))
+        return RESHARD_OK;
+    value_graph_release(out);
+    return work_error(source->limits.budget, err);
+}
+
 /* On failure nothing is to be released. */
 static reshard_status live_item_graph(struct source *source, const struct live_item *given, struct value_graph *out, reshard_error *err)
 {
-    struct str json;
+    struct str json, file;
     if (given->value) {
         out->root = value_copy(out, given->value, given->value_count);
         if (out->root)
@@ -89,8 +123,10 @@ static reshard_status live_item_graph(struct source *source, const struct live_i
         value_graph_release(out);
         return error_set_memory(err);
     }
-    if (!arena_str(&source->catalog->arena, given->json, &json))
+    if (!arena_str(&source->catalog->arena, given->json, &json) || !arena_str(&source->catalog->arena, given->file, &file))
         return error_set_memory(err);
+    if (given->file.data)
+        return live_file_graph(source, file, out, err);
     reshard_status status = json_parse(json.data, json.size, &source->limits, out, err);
     if (status)
         value_graph_release(out);
@@ -117,7 +153,8 @@ static reshard_status live_add_item(struct source *source, const struct live_ite
 
 static reshard_status live_read_catalog(struct source *source, reshard_error *err)
 {
-    const struct live_state *state = source->driver_state;
+    struct live_source *own = source->driver_state;
+    const struct live_state *state = own->given;
     struct name_map keys = { 0 };
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < state->shard_count && !status; i++)
@@ -125,8 +162,26 @@ static reshard_status live_read_catalog(struct source *source, reshard_error *er
     for (size_t i = 0; i < state->item_count && !status; i++)
         status = live_add_item(source, &state->items[i], err);
     name_map_release(&keys);
-    source->driver_state = NULL; /* all of it is in the catalog now */
+    own->given = NULL;
     return status;
+}
+
+static reshard_status live_read_item_storage(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err)
+{
+    const struct live_source *state = source->driver_state;
+    for (size_t i = 0; i < state->file_count; i++)
+        if (state->files[i].item == item)
+            return torch_item_storage(&state->files[i].archive, &state->files[i].reader, &source->limits, storage, out, err);
+    return error_set(err, RESHARD_ERR_USAGE, "item %u has no storage %u", item, storage);
+}
+
+static void live_close_source(struct source *source)
+{
+    struct live_source *state = source->driver_state;
+    for (size_t i = 0; i < state->file_count; i++)
+        torch_save_release(&state->files[i].archive);
+    free(state->files);
+    free(state);
 }
 
 static const struct format_driver format_live = {
@@ -134,6 +189,8 @@ static const struct format_driver format_live = {
     .summary = "shards in the memory of a running job",
     .abilities = FORMAT_READS | FORMAT_HOLDS_ITEMS,
     .read_catalog = live_read_catalog,
+    .read_item_storage = live_read_item_storage,
+    .close_source = live_close_source,
 };
 
 static reshard_status live_store(const struct live_state *state, struct store **out, reshard_error *err)
@@ -160,10 +217,18 @@ reshard_status live_source_open(const struct live_state *state, const struct ope
                                 reshard_error *err)
 {
     struct store *store;
-    struct live_state given = *state;
+    struct live_source *own;
     *out = NULL;
     if (state->shard_count >= UINT32_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "%zu shards", state->shard_count);
     reshard_status status = live_store(state, &store, err);
-    return status ? status : source_open_made(&format_live, store, &given, options, out, err);
+    if (status)
+        return status;
+    own = calloc(1, sizeof(*own));
+    if (!own) {
+        store_free(store);
+        return error_set_memory(err);
+    }
+    own->given = state;
+    return source_open_made(&format_live, store, own, options, out, err);
 }

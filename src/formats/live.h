@@ -11,7 +11,8 @@
 
 struct live_item {
     struct str key, json;
-    const struct value *value; /* in place of json; copied */
+    struct str file;           /* in place of json: a file of torch.save, whose object is the value */
+    const struct value *value; /* in place of both; copied */
     uint32_t value_count;      /* of the graph that it is in */
 };
 

@@ -223,9 +223,11 @@ reshard_status source_open_made(const struct format_driver *driver, struct store
                                 const struct open_options *options, struct source **out, reshard_error *err)
 {
     const struct root_choice choice = { .iteration = -1 };
-    struct source *source = source_new(store, "", options);
+    struct source *source = source_new(store, "", options), none = { .driver_state = driver_state };
     if (!source) {
         store_free(store);
+        if (driver->close_source)
+            driver->close_source(&none);
         return error_set_memory(err);
     }
     source->driver = driver;

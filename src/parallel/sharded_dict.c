@@ -107,7 +107,8 @@ reshard_status sharded_add_object(struct sharded_dict *dict, const struct sharde
     if (!ARRAY_ROOM(dict->objects, dict->object_count, dict->object_capacity) || !arena_str(&dict->arena, kept.key, &kept.key) ||
         !sharded_keep(&dict->arena, (size_t)kept.rank, &kept.shape) || !sharded_keep(&dict->arena, (size_t)kept.rank, &kept.offset) ||
         !sharded_keep(&dict->arena, kept.replica.count, &kept.replica.ids) || !arena_str(&dict->arena, kept.json, &kept.json) ||
-        (kept.bytes.data && !arena_str(&dict->arena, kept.bytes, &kept.bytes)))
+        (kept.bytes.data && !arena_str(&dict->arena, kept.bytes, &kept.bytes)) ||
+        (kept.file.data && !arena_str(&dict->arena, kept.file, &kept.file)))
         return error_set_memory(err);
     dict->objects[dict->object_count++] = kept;
     return RESHARD_OK;
@@ -117,7 +118,7 @@ reshard_status sharded_add_value(struct sharded_dict *dict, const struct sharded
 {
     struct sharded_value kept = *value;
     if (!ARRAY_ROOM(dict->values, dict->value_count, dict->value_capacity) || !arena_str(&dict->arena, kept.key, &kept.key) ||
-        !arena_str(&dict->arena, kept.json, &kept.json))
+        !arena_str(&dict->arena, kept.json, &kept.json) || (kept.file.data && !arena_str(&dict->arena, kept.file, &kept.file)))
         return error_set_memory(err);
     dict->values[dict->value_count++] = kept;
     return RESHARD_OK;

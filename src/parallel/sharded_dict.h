@@ -32,7 +32,7 @@ struct sharded_object {
     int rank;
     const int64_t *shape, *offset;
     struct replica replica;
-    struct str json, bytes;   /* its value: one of them, or neither */
+    struct str json, bytes, file; /* its value: one of them, or none. file: of torch.save */
 };
 
 enum sharded_value_kind {
@@ -42,7 +42,7 @@ enum sharded_value_kind {
 
 struct sharded_value {
     enum sharded_value_kind kind;
-    struct str key, json;
+    struct str key, json, file; /* file: of torch.save, in place of json */
 };
 
 /* { 0 } is valid and empty. All but values of tensors lies in the arena. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sharded state dicts as bytes: magic u32, then counts of tensors, objects and values u32 each, u8 whether there are values to compare,
- * then these. A tensor is its shard (shard_pack.h), and what a state dict says beyond it; a value its key, its JSON, and u8: 1 if it is one
- * to compare.
+ * then these. A tensor is its shard (shard_pack.h), and what a state dict says beyond it; a value its key, its JSON or file, and u8 of flags.
  */
 #include "parallel/sharded_dict.h"
 
@@ -14,6 +13,10 @@
 #define SHARDED_MAGIC UINT32_C(0x32534453)
 
 enum packed_flags { PACKED_GRID = 1, PACKED_MISMATCH = 2, PACKED_KNOWN = 3 };
+enum packed_value { PACKED_COMPARED = 1, PACKED_VALUE_FILE = 2, PACKED_VALUE_KNOWN = 3 };
+
+/* What the second text of an object is. */
+enum packed_content { PACKED_NOTHING, PACKED_BYTES, PACKED_FILE, PACKED_CONTENTS };
 
 /* ---- packing ---- */
 
@@ -36,9 +39,11 @@ static void pack_object(const struct sharded_object *object, bool with_values, s
     pack_numbers(out, (size_t)object->rank, object->offset);
     buffer_append_u32le(out, (uint32_t)object->replica.count);
     pack_numbers(out, object->replica.count, object->replica.ids);
-    buffer_append_byte(out, with_values && object->bytes.data);
+    struct str content = object->file.data ? object->file : object->bytes;
+    enum packed_content kind = object->file.data ? PACKED_FILE : object->bytes.data ? PACKED_BYTES : PACKED_NOTHING;
+    buffer_append_byte(out, with_values ? (uint8_t)kind : PACKED_NOTHING);
     pack_text(out, with_values ? object->json : (struct str){ 0 });
-    pack_text(out, with_values && object->bytes.data ? object->bytes : (struct str){ 0 });
+    pack_text(out, with_values && kind ? content : (struct str){ 0 });
 }
 
 static bool is_sent(const struct sharded_value *value)
@@ -49,8 +54,8 @@ static bool is_sent(const struct sharded_value *value)
 static void pack_value(const struct sharded_value *value, struct buffer *out)
 {
     pack_text(out, value->key);
-    pack_text(out, value->json);
-    buffer_append_byte(out, value->kind == SHARDED_COMPARED);
+    pack_text(out, value->file.data ? value->file : value->json);
+    buffer_append_byte(out, (uint8_t)((value->kind == SHARDED_COMPARED ? PACKED_COMPARED : 0) | (value->file.data ? PACKED_VALUE_FILE : 0)));
 }
 
 bool sharded_pack(const struct sharded_dict *dict, bool with_values, struct buffer *out)
@@ -112,24 +117,29 @@ static bool unpack_tensor(struct cursor *c, struct unpacked *room, struct sharde
 
 static bool unpack_object(struct cursor *c, struct unpacked *room, struct sharded_object *out)
 {
-    uint8_t rank, has_bytes;
+    struct str content;
+    uint8_t rank, kind;
     *out = (struct sharded_object){ .shape = room->shard.shape, .offset = room->shard.start };
     if (!unpack_text(c, &out->key) || !cursor_u8(c, &rank) || rank > RANK_MAX || !unpack_numbers(c, rank, room->shard.shape) ||
-        !unpack_numbers(c, rank, room->shard.start) || !take_replica(c, room, &out->replica) || !cursor_u8(c, &has_bytes) ||
-        !unpack_text(c, &out->json) || !unpack_text(c, &out->bytes))
+        !unpack_numbers(c, rank, room->shard.start) || !take_replica(c, room, &out->replica) || !cursor_u8(c, &kind) ||
+        kind >= PACKED_CONTENTS || !unpack_text(c, &out->json) || !unpack_text(c, &content))
         return false;
-    if (!has_bytes)
-        out->bytes = (struct str){ 0 };
+    if (kind)
+        *(kind == PACKED_FILE ? &out->file : &out->bytes) = content;
     out->rank = rank;
     return true;
 }
 
 static bool unpack_value(struct cursor *c, struct sharded_value *out)
 {
-    uint8_t is_compared;
-    if (!unpack_text(c, &out->key) || !unpack_text(c, &out->json) || !cursor_u8(c, &is_compared) || is_compared > 1)
+    struct str content;
+    uint8_t flags;
+    *out = (struct sharded_value){ .kind = SHARDED_COMMON };
+    if (!unpack_text(c, &out->key) || !unpack_text(c, &content) || !cursor_u8(c, &flags) || flags & ~(unsigned)PACKED_VALUE_KNOWN)
         return false;
-    out->kind = is_compared ? SHARDED_COMPARED : SHARDED_COMMON;
+    *(flags & PACKED_VALUE_FILE ? &out->file : &out->json) = content;
+    if (flags & PACKED_COMPARED)
+        out->kind = SHARDED_COMPARED;
     return true;
 }
 

@@ -318,8 +318,9 @@ static reshard_status call_value(void *given)
 
 static const reshard_sharded_tensor sharded_init = { sizeof(sharded_init), { "w", 1 }, "F32", 1, 0, four,    four, zero, one,
                                                      zero,                 1,          1,     1, 0, 3, numbers, NULL, NULL, NULL, NULL };
-static const reshard_sharded_object object_init = { sizeof(object_init), { "o", 1 }, 1, one, zero, zero, 1, { "[1]", 3 }, { NULL, 0 } };
-static const reshard_sharded_value common_init = { sizeof(common_init), RESHARD_VALUE_COMMON, { "i", 1 }, { "7", 1 } };
+static const reshard_sharded_object object_init = { sizeof(object_init), { "o", 1 }, 1, one, zero, zero, 1, { "[1]", 3 }, { NULL, 0 },
+                                                     { NULL, 0 } };
+static const reshard_sharded_value common_init = { sizeof(common_init), RESHARD_VALUE_COMMON, { "i", 1 }, { "7", 1 }, { NULL, 0 } };
 
 static int build_none(const reshard_sharded_tensor *whole, reshard_sharded *parts, void *context)
 {
@@ -426,7 +427,7 @@ static const reshard_convert_options convert_init = {
     .struct_size = sizeof(convert_init), .to = "torch_dist", .overwrite = 1, .no_sync = 1
 };
 static const reshard_save_options save_init = { sizeof(save_init), &convert_init, "job", 1, 1, NULL, NULL, NULL, NULL };
-static const reshard_load_options load_init = { sizeof(load_init), &open_init, RESHARD_STRICT_LOG_ALL, 1, 1, NULL };
+static const reshard_load_options load_init = { sizeof(load_init), &open_init, RESHARD_STRICT_LOG_ALL, 1, 1, NULL, 0 };
 
 static reshard_status save(const reshard_save_options *options, const reshard_run_options *run)
 {

@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dcp_source.h"
+#include "formats/shared/torch_item.h"
 
 #include <stdlib.h>
-
-/*
- * Tensor numbers in the graph are the archive's; to everybody else they would mean tensors of the catalog. What stays are the storage
- * numbers of persistent ids, which dcp_read_item_storage understands.
- */
-static bool forget_tensor(const struct value *value, void *context)
-{
-    (void)context;
-    ((struct value *)value)->tensor = 0;
-    return true;
-}
 
 static reshard_status container_reader(struct dcp_archive *archive, const struct reader *file, const struct limits *limits,
                                        struct reader *out, reshard_error *err)
@@ -75,7 +65,7 @@ static reshard_status give_graph(struct source *source, struct dcp_archive *arch
         given = *own;
         *own = (struct value_graph){ 0 };
     }
-    if (given.root && !value_walk(given.root, given.count, work, forget_tensor, NULL, NULL)) {
+    if (!torch_item_forget_tensors(&given, work)) {
         value_graph_release(&given);
         return work_error(work, err);
     }
@@ -195,27 +185,15 @@ reshard_status dcp_read_item_storage(struct source *source, uint32_t item, uint3
     struct dcp_archive *archive = item < state->item_count ? state->item_archive[item] : NULL;
     struct store_object *file = NULL;
     struct reader reader, all;
-    if (!archive || storage >= archive->archive.storage_count)
+    if (!archive)
         return error_set(err, RESHARD_ERR_USAGE, "item %u has no storage %u", item, storage);
-    const struct torch_storage *wanted = &archive->archive.storages[storage];
-    if (wanted->bytes > source->limits.item_bytes)
-        return error_set_limit(err, "item_bytes", wanted->bytes, source->limits.item_bytes);
-    if (!wanted->has_data)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "storage '%.*s' has no data", STR_ARG(wanted->key));
     reshard_status status = dcp_open_object(source, archive->object, &file, err);
     if (status)
         return status;
     all = store_object_reader(file);
-    size_t before = out->size;
     status = container_reader(archive, &all, &source->limits, &reader, err);
-    if (!status && wanted->codec == CODEC_NONE)
-        status = reader_append(&reader, wanted->offset, wanted->bytes, out, err);
-    else if (!status)
-        status = decode_all(wanted->codec, &reader, wanted->offset, wanted->stored_bytes, &source->limits, out, err);
-    if (!status && out->size - before != wanted->bytes)
-        status = error_set(err, RESHARD_ERR_FORMAT, "storage '%.*s' decodes to another size than it says", STR_ARG(wanted->key));
+    if (!status)
+        status = torch_item_storage(&archive->archive, &reader, &source->limits, storage, out, err);
     store_object_close(file);
-    if (status)
-        out->size = before;
     return status;
 }

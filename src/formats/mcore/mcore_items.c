@@ -131,17 +131,11 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
     return status;
 }
 
-static reshard_status mcore_items_add_common(const struct layout_request *request, struct target *target, reshard_error *err)
+static reshard_status store_common(struct target *target, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
     bool has_hole;
-    reshard_status status = add_minimal_state(request, state, err);
-    if (!status)
-        status = mcore_state_adapt(request, target, err);
-    if (!status)
-        status = mcore_release_adapt(request, target, err);
-    if (!status)
-        status = path_tree_finish(&state->dcp.tree, &has_hole, err);
+    reshard_status status = path_tree_finish(&state->dcp.tree, &has_hole, err);
     if (!status && has_hole)
         status =
             target_note_changed(target, NOTE_KEYS, (struct str){ 0 }, err, "lists with members left out become dicts of their positions");
@@ -156,6 +150,16 @@ static reshard_status mcore_items_add_common(const struct layout_request *reques
     if (!status)
         status = dcp_stored_add(&state->dcp, &stored, err);
     return status;
+}
+
+static reshard_status mcore_items_add_common(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    reshard_status status = add_minimal_state(request, mcore_target_state(target), err);
+    if (!status)
+        status = mcore_state_adapt(request, target, err);
+    if (!status)
+        status = mcore_release_adapt(request, target, err);
+    return status ? status : store_common(target, err);
 }
 
 /* ---- all of them ---- */
@@ -304,6 +308,21 @@ static reshard_status mcore_items_check_states(const struct layout_request *requ
         return RESHARD_ERR_UNSUPPORTED;
     }
     return RESHARD_OK;
+}
+
+reshard_status mcore_items_keep(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct mcore_target *state = mcore_target_state(target);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
+        const struct catalog_item *wanted = &request->wanted->items[i];
+        struct str key;
+        bool is_apart = wanted->kind == ITEM_FILE || (wanted->path == CATALOG_NONE && mcore_object_key(wanted->key, &key));
+        status = is_apart ? add_as_it_is(request, state, i, err) : add_to_tree(request, state, i, err);
+        if (status)
+            error_prefix(err, "item '%.*s'", STR_ARG(wanted->key));
+    }
+    return status ? status : store_common(target, err);
 }
 
 reshard_status mcore_items_make(const struct layout_request *request, struct target *target, reshard_error *err)

@@ -28,6 +28,8 @@ const struct format_option mcore_options_torch_dist[] = {
       "layout of the distributed optimizer's state: one tensor for each parameter; those flattened, as Megatron Core 0.8 to 0.14 reads; by "
       "bucket, from 0.15 on; "
       "buffers in objects, up to 0.14; auto: the reference's" },
+    { "state", "adapt|as-is", "adapt",
+      "the common state and objects are made what a run asks for, or are those of a job of Megatron and stay what they are" },
     { "integrity", "yes|no", "no", "write integrity.json with the sha256 of every file" },
     { "chunk-bytes", "N", "268435456", "no chunk is larger; layers and experts have their own chunks in any case" },
     { NULL, NULL, NULL, NULL },
@@ -43,7 +45,7 @@ const struct format_option mcore_options_plain[] = {
 enum root_kind { ROOT_AUTO, ROOT_ITERATION, ROOT_RELEASE, ROOT_NONE };
 
 /* One of words, the index of which goes to *out; left alone if the option is not given. */
-static reshard_status option_word(const struct layout_request *request, const char *name, const char *const *words, int *out,
+reshard_status mcore_option_word(const struct layout_request *request, const char *name, const char *const *words, int *out,
                                   reshard_error *err)
 {
     const char *text = layout_option(request, name);
@@ -127,7 +129,7 @@ static reshard_status choose_folder(const struct layout_request *request, struct
     static const char *const words[] = { "auto", "iteration", "release", "none", NULL };
     int kind = ROOT_AUTO;
     int64_t iteration;
-    reshard_status status = option_word(request, "root", words, &kind, err);
+    reshard_status status = mcore_option_word(request, "root", words, &kind, err);
     if (!status)
         status = source_iteration(request, &iteration, err);
     if (!status)
@@ -177,11 +179,11 @@ static reshard_status choose_common(const struct layout_request *request, struct
     static const char *const kinds[] = { "file", "object", NULL }, *const answers[] = { "no", "yes", NULL };
     /* A reference's object is not taken over: releases before 0.19 cannot read it, and all of them read the file. */
     int is_object = 0, has_module_state = 1, has_integrity = like_has(request->like, INTEGRITY_FILE);
-    reshard_status status = option_word(request, "common", kinds, &is_object, err);
+    reshard_status status = mcore_option_word(request, "common", kinds, &is_object, err);
     if (!status)
-        status = option_word(request, "integrity", answers, &has_integrity, err);
+        status = mcore_option_word(request, "integrity", answers, &has_integrity, err);
     if (!status)
-        status = option_word(request, "module-state", answers, &has_module_state, err);
+        status = mcore_option_word(request, "module-state", answers, &has_module_state, err);
     if (status)
         return status;
     state->common_is_object = is_object;

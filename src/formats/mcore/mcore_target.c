@@ -59,6 +59,17 @@ static const struct mcore_flavour flavour_torch_dist = {
     .has_common = true,
 };
 
+/* The tensors of a job are pieces of Megatron's own, and what is in its common state is no concern of ours. */
+static const struct mcore_flavour flavour_as_is = {
+    .dcp = { .own_files = mcore_own_files,
+             .has_no_paths = true,
+             .store_items = mcore_items_keep,
+             .attribute = mcore_shapes_attribute,
+             .put_attribute = mcore_put_shape },
+    .format = "torch_dist",
+    .has_common = true,
+};
+
 static const struct mcore_flavour flavour_torch_dcp = {
     .dcp = { .own_files = mcore_own_files, .store_items = mcore_items_make, .tensor_path = model_path },
     .format = "torch_dcp",
@@ -102,7 +113,10 @@ static reshard_status mcore_target_lay_out(const struct layout_request *request,
 
 reshard_status mcore_lay_out_torch_dist(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    return mcore_target_lay_out(request, target, &flavour_torch_dist, err);
+    static const char *const states[] = { "adapt", "as-is", NULL };
+    int is_kept = 0;
+    reshard_status status = mcore_option_word(request, "state", states, &is_kept, err);
+    return status ? status : mcore_target_lay_out(request, target, is_kept ? &flavour_as_is : &flavour_torch_dist, err);
 }
 
 reshard_status mcore_lay_out_torch_dcp(const struct layout_request *request, struct target *target, reshard_error *err)

@@ -103,6 +103,9 @@ void mcore_close_target(struct target *target);
 /* Decides what is stored of the wanted items, and under which key. */
 reshard_status mcore_items_make(const struct layout_request *request, struct target *target, reshard_error *err);
 
+/* Stores all of them as they are: the state of a job, which says itself what Megatron is to find. */
+reshard_status mcore_items_keep(const struct layout_request *request, struct target *target, reshard_error *err);
+
 /* ---- mcore_root.c ---- */
 
 extern const struct format_option mcore_options_torch_dist[], mcore_options_plain[];
@@ -114,6 +117,10 @@ extern const struct format_option mcore_options_torch_dist[], mcore_options_plai
     { "iteration", "N", "the source's", prefix "the iteration that the folder and the tracker file name" }
 #define MCORE_MODULE_STATE_OPTION(prefix)                                                                                            \
     { "module-state", "yes|no", "yes", prefix "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" }
+
+/* Which of the words, ended by NULL, an option is; *out stays where it was not given. */
+reshard_status mcore_option_word(const struct layout_request *request, const char *name, const char *const *words, int *out,
+                                 reshard_error *err);
 
 /* Reads the options and the reference: the folder, the tracker file, how the common state is kept. */
 reshard_status mcore_root_choose(const struct layout_request *request, struct target *target, reshard_error *err);

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Megatron Core's sharded state dicts, saved and loaded by the library: what dist_checkpointing.save and load do, with their arguments.
+
+    import reshard.megatron
+
+    reshard.megatron.save(sharded_state_dict, "checkpoints/iter_0001000")
+    state_dict = reshard.megatron.load(sharded_state_dict, "checkpoints/iter_0001000")
+    state_dict = reshard.megatron.load(sharded_state_dict, "hf-model", map=[], strict="log_unexpected")    # any other format and layout
+
+Checkpoints are Megatron's own: dist_checkpointing loads what is saved here, and the other way round. They appear whole or not at all,
+each byte is read by one rank, and tensors on GPUs are saved and filled without a copy of the state on the host.
+
+Common state and ShardedObjects are Python objects. They are written with torch.save, and read by torch.load with weights_only=True: no
+class is made that safe_globals (and Megatron's own list, where it has one) does not name.
+"""
+
+import argparse
+import io
+import logging
+import os
+import pathlib
+import signal
+import types
+
+import torch
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_outplace, extract_matching_values, merge, nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, apply_factory_merges
+from megatron.core.dist_checkpointing import utils as _megatron_utils
+from megatron.core.dist_checkpointing.state_dict_utils import load_preprocess, save_preprocess
+from megatron.core.dist_checkpointing.validation import parse_strict_flag
+
+from . import Saver as _Saver
+from . import Shard, _reshard
+from ._options import convert_options, map_options, open_options, run_options, split_run, taken
+from ._shards import Pieces, sharded_tuples
+from .torch import _group_is_there, comm
+
+__all__ = ["Saver", "load", "save"]
+
+_logger = logging.getLogger(__name__)
+
+
+# ---- Python objects as files ----
+
+def _file(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def _trusted():
+    """What Megatron's checkpoints hold beside numbers and texts; its own list, where this version has one."""
+    names = [argparse.Namespace, types.SimpleNamespace, pathlib.PosixPath, signal.Signals, io.BytesIO]
+    try:
+        from megatron.core.safe_globals import SAFE_GLOBALS
+        names += SAFE_GLOBALS
+    except ImportError:
+        from megatron.core.enums import ModelType
+        names.append(ModelType)
+    return names
+
+
+def _object(file, trusted):
+    known = torch.serialization.get_safe_globals()  # which the end of the context would make strangers again
+    with torch.serialization.safe_globals([name for name in trusted if name not in known]):
+        return torch.load(io.BytesIO(file), map_location="cpu", weights_only=True)
+
+
+# ---- state dicts ----
+
+def _shard(tensor):
+    """A ShardedTensor as a Shard: prepended axes are axes of one element."""
+    data, shape = tensor.data, (1,) * tensor.prepend_axis_num + tuple(tensor.local_shape)
+    flat = None if tensor.flattened_range is None else (tensor.flattened_range.start, tensor.flattened_range.stop)
+    if data is not None:
+        data = data.detach() if flat else data.detach().reshape(shape) if data.is_contiguous() else data.detach()[
+            (None,) * tensor.prepend_axis_num]
+    replica = tensor.replica_id if isinstance(tensor.replica_id, tuple) else (tensor.replica_id,)
+    return Shard(data, tensor.global_shape, tensor.global_offset, shape=shape, flat=flat, dtype=tensor.dtype, replica=replica,
+                 allow_shape_mismatch=tensor.allow_shape_mismatch)
+
+
+def _tensors(sharded):
+    """{key: Pieces} of the ShardedTensors of a state dict."""
+    pieces = {}
+    for value in nested_values(sharded):
+        if isinstance(value, ShardedTensor):
+            pieces.setdefault(value.key, Pieces()).append(_shard(value))
+    return pieces
+
+
+def _objects(sharded, with_values):
+    """What the extension takes of the ShardedObjects of a state dict. Megatron keeps lists of one."""
+    return [(value.key, tuple(value.global_shape), tuple(value.global_offset),
+             value.replica_id if isinstance(value.replica_id, tuple) else (value.replica_id,),
+             _file([value.data]) if with_values else "null")
+            for value in nested_values(sharded) if isinstance(value, ShardedObject)]
+
+
+def _without_float8(sharded):
+    """Tensors of Transformer Engine's 8-bit types as those of the higher precision, where this version of Megatron knows them."""
+    getattr(_megatron_utils, "force_all_tensors_to_non_fp8", lambda state: None)(sharded)
+
+
+def _common(common):
+    return [(0, str(key), _file(value)) for key, value in common.items()]
+
+
+def _state(sharded_state_dict, content_metadata, preprocess):
+    """(what the extension saves, owners of the memory, what it compares of the common state or None)."""
+    sharded, common = save_preprocess(sharded_state_dict, False)
+    if content_metadata is not None:
+        common["content_metadata"] = getattr(_megatron_utils, "_clean_metadata_for_serialization", dict)(content_metadata)
+    _without_float8(sharded)
+    tuples, owners = sharded_tuples(_tensors(sharded), None)
+    compared = ((), (), _common(preprocess(common))) if preprocess else None
+    return (tuples, _objects(sharded, True), _common(common)), owners, compared
+
+
+def _may_replace(path, ranks):
+    """Whether rank 0 finds an empty folder there, as Megatron makes one before it saves; the same on all ranks."""
+    is_empty = os.path.isdir(path) and not os.listdir(path)
+    return bool(is_empty) if ranks is None else ranks.all_gather(bytes([is_empty]))[0] == b"\1"
+
+
+def _choose_format(options):
+    """Megatron's own, with the state as the job has it, and without a root around it."""
+    if options.setdefault("to", "torch_dist") == "torch_dist":
+        options["options"] = {"root": "none", "state": "as-is", **(options.get("options") or {})}
+
+
+# ---- saving ----
+
+def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, preprocess_common_before_consistancy_check=None,
+         content_metadata=None, group=None, spread=True, **options):
+    """Saves a sharded state dict as one checkpoint, together with the other ranks of the group, whose backend moves the host's memory
+    (gloo, or "cpu:gloo,cuda:nccl"). As dist_checkpointing.save, factories are applied in place.
+
+    validate_access_integrity, preprocess_common_before_consistancy_check, content_metadata   as Megatron has them
+    spread   copies that several ranks have are saved by one of them, evenly (fully parallel saving)
+    to       the format: "torch_dist", or any other of reshard.formats()
+    options  more of reshard.convert: overwrite, sync, checksum, layout, memory, threads, …
+
+    An empty folder is replaced, all else that is there needs overwrite=True. Common state that differs between ranks is a warning of the
+    logger of this module.
+    """
+    run, rest = split_run(options)
+    state, owners, compared = _state(sharded_state_dict, content_metadata,
+                                     preprocess_common_before_consistancy_check if validate_access_integrity else None)
+    _choose_format(rest)
+    ranks = comm(group) if _group_is_there(group) else None
+    try:
+        rest["overwrite"] = rest.get("overwrite") or _may_replace(checkpoint_dir, ranks)
+        with owners:
+            warned = _reshard.save(ranks and ranks._handle, checkpoint_dir, state, compared, convert_options(**rest),
+                                   not validate_access_integrity, not spread, run)
+    finally:
+        if ranks is not None:
+            ranks.close()
+    for text in warned if validate_access_integrity else ():
+        _logger.warning(text)
+
+
+class Saver(_Saver):
+    """Saves in the background, in place of Megatron's async_save: save() returns when the tensors have been copied. All ranks of the group
+    have one. Failures are raised by the next wait() or close()."""
+
+    def __init__(self, *, group=None, **options):
+        self._comm = comm(group) if _group_is_there(group) else None
+        super().__init__("thread", comm=self._comm, **options)
+
+    def save(self, sharded_state_dict, checkpoint_dir, *, content_metadata=None, **options):
+        """Begins to save; options as save() has them, but an empty folder is not replaced without overwrite=True. Returns the save's
+        number."""
+        run, rest = split_run(options)
+        state, owners, _ = _state(sharded_state_dict, content_metadata, None)
+        _choose_format(rest)
+        with owners:
+            return self._handle.save(state, checkpoint_dir, convert_options(**rest), run)
+
+    def close(self):
+        """Waits for all; raises the first failure that nobody has heard of."""
+        try:
+            super().close()
+        finally:
+            if self._comm is not None:
+                self._comm.close()
+
+
+# ---- loading ----
+
+# Keys that are logged are asked for first.
+_TOLD = {"log_unexpected": "return_unexpected", "log_all": "return_all", "ignore_all": "return_unexpected"}
+
+
+def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, strict="assume_ok_unexpected", group=None, exchange=True,
+         safe_globals=(), **options):
+    """Loads a checkpoint of any format and layout into a sharded state dict, together with the other ranks of the group. Tensors are filled
+    where they lie; those without data get some on the host.
+
+    validate_access_integrity   look whether the ranks together ask for wholes
+    strict        Megatron's StrictHandling, or its value
+    exchange      what several ranks ask for is read by one and sent to the others; False: each reads what it wants
+    safe_globals  more classes that common state and ShardedObjects may be of
+    options       map, rules, config, constants: under which names tensors come; map=[]: recognised names (Hugging Face, Megatron's old
+                  formats, Paddle) become those of the state dict. format, iteration, lenient, limits, memory, threads, io
+
+    Returns the state dict, and where strict says so, the missing and the unexpected keys, as dist_checkpointing.load does.
+    """
+    asked = parse_strict_flag(strict).value
+    wanted, local, factories = load_preprocess(sharded_state_dict)
+    wanted, _ = _megatron_utils.extract_sharded_base(wanted)
+    for value in nested_values(wanted):
+        if isinstance(value, ShardedTensor):
+            value.init_data("cpu")
+    _without_float8(wanted)
+    objects, values = _load(wanted, checkpoint_dir, _TOLD.get(asked, asked), not validate_access_integrity, group, exchange, options)
+    trusted = [*_trusted(), *safe_globals]
+    missing, unexpected = ({key for kind, key, _ in values if kind == which} for which in (2, 3))
+    found = {(key, tuple(offset)): _object(file, trusted) for key, _, offset, file in objects}
+    factories, dropped = _present(factories, wanted, unexpected)
+    loaded, _ = extract_matching_values(wanted, lambda value: value.key not in unexpected and id(value) not in dropped)
+    state_dict = {key: _object(file, trusted) for kind, key, file in values if kind == 0}
+    merge(state_dict, local)
+    merge(state_dict, dict_list_map_outplace(lambda value: _loaded(value, found), loaded))
+    if asked in ("log_unexpected", "log_all"):
+        _log(unexpected, "asked for, and not in the checkpoint")
+        _log(missing, "in the checkpoint, and not asked for")
+    state_dict = apply_factory_merges(state_dict, factories)
+    return (state_dict, missing, unexpected) if asked in ("return_unexpected", "return_all") else state_dict
+
+
+def _load(wanted, path, strict, no_check, group, exchange, options):
+    opened = open_options(**taken(options, "format", "iteration", "follow_links", "lenient", "limits"))
+    mapping = map_options(**taken(options, "map", "rules", "config", "constants"))
+    tuples, owners = sharded_tuples(_tensors(wanted), None, writable=True)
+    ranks = comm(group) if _group_is_there(group) else None
+    try:
+        with owners:
+            return _reshard.load(ranks and ranks._handle, path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check,
+                                 not exchange, True, run_options(**options))
+    finally:
+        if ranks is not None:
+            ranks.close()
+
+
+def _loaded(value, found):
+    if isinstance(value, ShardedTensor):
+        return value.data
+    stored = found[value.key, tuple(value.global_offset)]
+    return stored[0] if isinstance(stored, list) and len(stored) == 1 else stored
+
+
+def _present(factories, wanted, unexpected):
+    """(those factories all of whose parts came, the identities of the parts of the others)."""
+    if not isinstance(factories, dict):
+        parts = list(nested_values({"parts": wanted}))
+        is_present = all(part.key not in unexpected for part in parts)
+        return (factories, set()) if is_present else (None, {id(part) for part in parts})
+    present, dropped = {}, set()
+    for key, factory in factories.items():
+        inside, lost = _present(factory, wanted[key], unexpected)
+        dropped |= lost
+        if inside:
+            present[key] = inside
+    return present, dropped
+
+
+def _log(keys, why):
+    if keys:
+        _logger.warning("%d keys are %s: %s", len(keys), why, ", ".join(sorted(keys)))

@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""reshard.megatron beside Megatron's own dist_checkpointing, in processes over gloo: each loads what the other saves, in the same world and
+in another, and says the same about keys that are missing or unexpected. Prints TAP.
+
+usage: python_megatron.py --package DIR --bin PATH
+"""
+import argparse
+import enum
+import io
+import logging
+import multiprocessing
+import os
+import pathlib
+import random
+import sys
+import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
+import numpy
+import small_models
+import torch
+import torch.distributed as dist
+
+ROWS, COLUMNS, LAYERS = 12, 8, 3
+
+
+def whole(key):
+    """The values of a tensor of the model, by its key."""
+    shape = {"layers.weight": (LAYERS, ROWS, COLUMNS), "fc1.weight": (2 * ROWS, COLUMNS), "flags": (ROWS,)}.get(key, (ROWS, COLUMNS))
+    count = int(numpy.prod(shape))
+    values = torch.arange(count, dtype=torch.float32).reshape(shape) + 1000 * (sum(map(ord, key)) % 97)
+    return values.bool() if key == "flags" else values.bfloat16() if key == "norm.weight" else values
+
+
+def swiglu_factory(key, data, rank, size, replica):
+    """Gate and up of a fused matrix, each cut over the ranks: as Megatron's MLP has them."""
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+
+    def build(key, tensor, replica_id, flattened_range):
+        gate, up = tensor.chunk(2)
+        return [ShardedTensor.from_rank_offsets(key, gate.contiguous(), (0, rank, 2 * size), replica_id=replica_id),
+                ShardedTensor.from_rank_offsets(key, up.contiguous(), (0, size + rank, 2 * size), replica_id=replica_id)]
+
+    return ShardedTensorFactory(key, data, build, torch.cat, replica)
+
+
+def random_state(rank):
+    """What Megatron keeps of generators: tuples, arrays and tensors."""
+    return [{"random_rng_state": random.Random(rank).getstate(), "np_rng_state": numpy.random.RandomState(rank).get_state(),
+             "torch_rng_state": torch.arange(rank, rank + 16, dtype=torch.uint8), "rng_tracker_states": {"model": torch.tensor([rank, 7])}}]
+
+
+def state(filled, more=()):
+    """The sharded state dict of this rank: rows and columns cut, layers on a prepended axis, copies, objects, common and local values."""
+    from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedObject, ShardedTensor
+    rank, size = dist.get_rank(), dist.get_world_size()
+    make = ShardedTensor.from_rank_offsets
+
+    def data(tensor):
+        return tensor.clone() if filled else torch.zeros_like(tensor)
+
+    rows, columns = whole("rows.weight").chunk(size), whole("columns.weight").chunk(size, dim=1)
+    gate, up = (half.chunk(size)[rank] for half in whole("fc1.weight").chunk(2))
+    mine = {"rows": make("rows.weight", data(rows[rank].contiguous()), (0, rank, size)),
+            "columns": make("columns.weight", data(columns[rank].t().contiguous()).t(), (1, rank, size)),
+            "norm": make("norm.weight", data(whole("norm.weight")), replica_id=(0, rank)),
+            "flags": make("flags", data(whole("flags")), replica_id=rank),
+            "layers": [make("layers.weight", data(whole("layers.weight")[i].chunk(size)[rank]), (0, i, LAYERS), (1, rank, size),
+                            prepend_axis_num=1) for i in range(LAYERS)],
+            "mlp": {"fc1": swiglu_factory("fc1.weight", data(torch.cat([gate, up])), rank, size, 0)}}
+    extra = io.BytesIO(b"extra state") if filled else None
+    found = {"model": mine, "step_hook": LocalNonpersistentObject(len), "iteration": 7,
+             "args": argparse.Namespace(lr=0.25, path=pathlib.PosixPath("/data"), dtype=torch.bfloat16),
+             "opt": {"param_groups": [{"betas": (0.9, 0.95), "wd": None}], 3: {"x": torch.tensor([1.5, 2.5])}},
+             "rng_state": ShardedObject("rng_state", random_state(0) if filled else None, (1, 1), (0, 0), replica_id=rank),
+             "extra": ShardedObject("extra._extra_state", extra, (size,), (rank,))}
+    for key in more:
+        found["model"][key] = make(key, data(whole(key)), replica_id=rank)
+    return found
+
+
+def check(found, has_extra=True):
+    """A loaded state dict has all that was saved."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model = found["model"]
+    assert torch.equal(model["rows"], whole("rows.weight").chunk(size)[rank])
+    assert torch.equal(model["columns"], whole("columns.weight").chunk(size, dim=1)[rank])
+    assert torch.equal(model["norm"], whole("norm.weight")) and torch.equal(model["flags"], whole("flags"))
+    assert all(torch.equal(model["layers"][i], whole("layers.weight")[i].chunk(size)[rank]) for i in range(LAYERS))
+    gate, up = (half.chunk(size)[rank] for half in whole("fc1.weight").chunk(2))
+    assert torch.equal(model["mlp"]["fc1"], torch.cat([gate, up]))
+    assert found["step_hook"] is len and found["iteration"] == 7
+    assert found["args"] == argparse.Namespace(lr=0.25, path=pathlib.PosixPath("/data"), dtype=torch.bfloat16), found["args"]
+    assert found["opt"]["param_groups"] == [{"betas": (0.9, 0.95), "wd": None}] and type(found["opt"]["param_groups"][0]["betas"]) is tuple
+    assert torch.equal(found["opt"][3]["x"], torch.tensor([1.5, 2.5]))
+    if has_extra:
+        assert found["extra"].getvalue() == b"extra state"
+    (now,), (then,) = found["rng_state"], random_state(0)
+    assert now["random_rng_state"] == then["random_rng_state"] and random.Random().setstate(now["random_rng_state"]) is None
+    assert now["np_rng_state"][0] == "MT19937" and numpy.array_equal(now["np_rng_state"][1], then["np_rng_state"][1])
+    assert torch.equal(now["torch_rng_state"], then["torch_rng_state"])
+    assert torch.equal(now["rng_tracker_states"]["model"], then["rng_tracker_states"]["model"])
+
+
+# ---- what ranks do ----
+
+def ours_to_theirs(work):
+    from megatron.core import dist_checkpointing
+    reshard.megatron.save(state(True), work / "ours", content_metadata={"note": "x"})
+    check(dist_checkpointing.load(state(False), str(work / "ours"), strict="raise_all"))
+    assert dist_checkpointing.load_content_metadata(str(work / "ours")) == {"note": "x"}
+    check(reshard.megatron.load(state(False), work / "ours", strict="raise_all"))
+
+
+def theirs_to_ours(work):
+    from megatron.core import dist_checkpointing
+    if dist.get_rank() == 0:
+        (work / "theirs").mkdir()
+    dist.barrier()
+    dist_checkpointing.save(state(True), str(work / "theirs"))
+    for exchange in (True, False):
+        check(reshard.megatron.load(state(False), work / "theirs", strict="raise_all", exchange=exchange))
+
+
+def in_another_world(work):
+    wanted = state(False)
+    del wanted["extra"]
+    for name in ("ours", "theirs"):
+        check(reshard.megatron.load(dict(wanted), work / name), has_extra=False)
+
+
+def strictness(work):
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.validation import StrictHandling
+
+    def asked():
+        wanted = state(False, more=["other"])
+        del wanted["model"]["norm"]
+        return wanted
+
+    for strict in ("return_all", "return_unexpected", StrictHandling.RETURN_ALL):
+        one, two = (load(asked(), str(work / "ours"), strict=strict) for load in (dist_checkpointing.load, reshard.megatron.load))
+        assert one[1:] == two[1:] and "other" not in two[0]["model"] and "norm" not in two[0]["model"], (one[1:], two[1:])
+    for strict in ("log_unexpected", "log_all", "ignore_all"):
+        told = io.StringIO()
+        handler = logging.StreamHandler(told)
+        logging.getLogger("reshard.megatron").addHandler(handler)
+        found = reshard.megatron.load(asked(), work / "ours", strict=strict)
+        logging.getLogger("reshard.megatron").removeHandler(handler)
+        assert torch.equal(found["model"]["flags"], whole("flags")) and "other" not in found["model"]
+        assert ("other" in told.getvalue()) == (strict != "ignore_all") and ("norm.weight" in told.getvalue()) == (strict == "log_all")
+    for strict in ("assume_ok_unexpected", "raise_unexpected", "raise_all"):
+        try:
+            reshard.megatron.load(asked(), work / "ours", strict=strict)
+            raise AssertionError(f"{strict} passes")
+        except reshard.Error as error:
+            assert "other" in str(error)
+    without = state(False)
+    without["model"]["mlp"]["fc1"].key = "fc1.lost"
+    found, _, unexpected = reshard.megatron.load(without, work / "ours", strict="return_unexpected")
+    assert unexpected == {"fc1.lost"} and "mlp" not in found["model"] and "rows" in found["model"]
+
+
+def checks_made(work):
+    """What Megatron checks of a state dict before it saves."""
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+    doubled = {"a": ShardedTensor.from_rank_offsets("a", torch.zeros(2), replica_id=0)}
+    try:
+        reshard.megatron.save(doubled, work / "doubled", spread=False)
+        assert dist.get_world_size() == 1, "two main copies pass"
+    except reshard.UsageError as error:
+        assert "Invalid sharding pattern" in str(error), error
+    told = io.StringIO()
+    handler = logging.StreamHandler(told)
+    logging.getLogger("reshard.megatron").addHandler(handler)
+    different = state(True)
+    different["args"].rank = dist.get_rank()
+    different["where"] = dist.get_rank()
+    reshard.megatron.save(dict(different), work / "told", overwrite=True)
+    first = told.getvalue()
+    reshard.megatron.save(dict(different), work / "told", overwrite=True, preprocess_common_before_consistancy_check=lambda common: {
+        key: value for key, value in common.items() if key not in ("args", "where")})
+    logging.getLogger("reshard.megatron").removeHandler(handler)
+    assert told.getvalue() == first and ("'where'" in first) == (dist.get_rank() == 0 and dist.get_world_size() > 1), (first, told.getvalue())
+    with reshard.open(work / "told") as checkpoint:
+        assert checkpoint.items["where"] == 0
+
+
+def in_the_background(work):
+    from megatron.core import dist_checkpointing
+    with reshard.megatron.Saver() as saver:
+        for turn in range(2):
+            saved = state(True)
+            saver.save(saved, work / f"turn{turn}", content_metadata={"turn": turn})
+            saved["model"]["rows"].data.zero_()
+    dist.barrier()
+    check(dist_checkpointing.load(state(False), str(work / "turn1"), strict="raise_all"))
+    check(reshard.megatron.load(state(False), work / "turn0"))
+
+
+class Unknown:
+    """Of no list of safe classes."""
+
+
+class Known(enum.Enum):
+    """Of one's own list."""
+    ONE = 1
+
+
+def classes(work):
+    """Nothing is made of a class that nobody trusts."""
+    import pickle
+    reshard.megatron.save({**state(True), "odd": Unknown()}, work / "odd")
+    try:
+        reshard.megatron.load(state(False), work / "odd")
+        raise AssertionError("an unknown class was made")
+    except pickle.UnpicklingError as error:
+        assert "Unknown" in str(error)
+    reshard.megatron.save({**state(True), "known": Known.ONE}, work / "known")
+    assert reshard.megatron.load(state(False), work / "known", safe_globals=[Known])["known"] is Known.ONE
+
+
+def other_formats(work):
+    """An empty folder is replaced; tensors come from any format, and under other names."""
+    if dist.get_rank() == 0:
+        (work / "hf").mkdir()
+        reshard.save(work / "source", {"model.rows": whole("rows.weight"), "c": whole("columns.weight").t().contiguous()}, to="hf")
+    dist.barrier()
+    wanted = {"model": {name: state(False)["model"][name] for name in ("rows", "columns")}}
+    found = reshard.megatron.load(wanted, work / "source", map="model.rows -> rows.weight\nc^T -> columns.weight")
+    assert torch.equal(found["model"]["rows"], whole("rows.weight").chunk(dist.get_world_size())[dist.get_rank()])
+    assert torch.equal(found["model"]["columns"], whole("columns.weight").chunk(dist.get_world_size(), dim=1)[dist.get_rank()])
+    reshard.megatron.save({"model": {key: value for key, value in state(True)["model"].items()}}, work / "hf", to="hf")
+    with reshard.open(work / "hf") as checkpoint:
+        assert torch.equal(checkpoint.tensors["rows.weight"].read().torch(), whole("rows.weight")) and checkpoint.format == "hf"
+        assert torch.equal(checkpoint.tensors["fc1.weight"].read().torch(), whole("fc1.weight"))
+
+
+def rank_main(steps, rank, size, port, work, said):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.cuda.current_device = torch.cuda.synchronize = lambda *a: "cpu"  # no GPU: megatron-core asks for one in passing
+    try:
+        dist.init_process_group("gloo", rank=rank, world_size=size)
+        for step in steps:
+            step(work)
+            dist.barrier()
+        said.put((rank, None))
+    except BaseException:
+        said.put((rank, traceback.format_exc()))
+    said.close()
+    said.join_thread()
+    os._exit(0)  # gloo's threads
+
+
+def ranks(size, steps, work):
+    said = multiprocessing.Queue()
+    port = 20000 + (os.getpid() * 7 + size) % 20000
+    processes = [multiprocessing.Process(target=rank_main, args=(steps, rank, size, port, work, said)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    failure = None
+    for _ in processes:
+        failure = failure or said.get(timeout=120)[1]
+        if failure:  # the others wait for it
+            break
+    for process in processes:
+        if failure:
+            process.terminate()
+        process.join()
+    assert not failure, failure
+
+
+def in_a_world_of(size, *steps):
+    return lambda work: ranks(size, steps, work)
+
+
+TESTS = [("Alone: what is saved here Megatron loads, and the other way round", in_a_world_of(1, ours_to_theirs, theirs_to_ours)),
+         ("Two ranks: tensors cut and copied, objects, common and local values; then one rank, and four",
+          lambda work: (ranks(2, [ours_to_theirs, theirs_to_ours], work), ranks(1, [in_another_world], work),
+                        ranks(4, [in_another_world], work))[0]),
+         ("What is missing or unexpected is told as Megatron tells it", in_a_world_of(2, ours_to_theirs, strictness)),
+         ("State dicts that are no whole are refused, common state that differs is a warning", in_a_world_of(2, checks_made)),
+         ("In the background, what is saved is what was there", in_a_world_of(2, in_the_background)),
+         ("Classes that nobody trusts are not made", in_a_world_of(1, classes)),
+         ("From any format, under other names, and to any", in_a_world_of(2, other_formats))]
+
+
+def main():
+    global reshard
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--package", required=True)
+    parser.add_argument("--bin", required=True)
+    args = parser.parse_args()
+    if not list(pathlib.Path(args.package, "reshard").glob("_reshard*.so")):
+        print("1..0 # SKIP the package was not built")
+        return 1 if os.environ.get("RESHARD_TEST_REQUIRED") else 0
+    multiprocessing.set_start_method("fork")
+    sys.path.insert(0, str(pathlib.Path(args.package).resolve()))
+    import reshard
+    import reshard.megatron
+    import megatron.core.dist_checkpointing  # noqa: F401  once, before processes are forked
+    from megatron.core.safe_globals import register_safe_globals
+    register_safe_globals()
+    return small_models.run(str(pathlib.Path(args.bin).resolve()), [(name, small_models.whatever_fails(test)) for name, test in TESTS])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
