@@ -46,6 +46,10 @@ void reshard_items_free(reshard_items *items);
 reshard_status reshard_items_add(reshard_items *items, reshard_value *holder, reshard_str key, const reshard_value_info *value,
                                  reshard_value **out, reshard_error *err);
 
+/* Adds the object of a file of torch.save, with classes and tensors, under a key. The bytes are copied, and read as those of a stranger's
+ * file when the list is used. Since 0.3 */
+reshard_status reshard_items_add_file(reshard_items *items, reshard_str key, const void *bytes, size_t size, reshard_error *err);
+
 /* Adds a copy of an item of an open checkpoint, loaded if need be, with classes and all, under its key or another (data NULL: its own). */
 reshard_status reshard_items_copy(reshard_items *items, const reshard_checkpoint *checkpoint, size_t item, reshard_str key,
                                   reshard_error *err);

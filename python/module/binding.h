@@ -34,7 +34,8 @@ extern const reshard_map_options map_initial;
 /* The receiver of map_initial, which needs no GIL. */
 int diagnoses_remember(const char *text, size_t error_count, void *context);
 
-/* Before a call, and behind one that has succeeded, which returns out, or NULL if warnings are errors. running_take and running_end do so. */
+/* Before a call, and behind one that has succeeded, which returns out, or NULL if warnings are errors. running_take and running_end do
+ * so. */
 void diagnoses_forget(void);
 PyObject *diagnoses_warn(PyObject *out);
 
@@ -111,7 +112,7 @@ int running_stop(struct running *running);
 
 PyObject *value_to_python(const reshard_checkpoint *checkpoint, const reshard_value *value);
 
-/* A dict of items, and a list of (key, Checkpoint, item) to copy; *out is NULL if there are none. */
+/* A dict of items, and a list of (key, Checkpoint, item) to copy, or (key, file, 0); *out is NULL if there are none. */
 bool items_of_dict(PyObject *items, PyObject *copies, reshard_items **out);
 
 /* ---- module_shards.c ---- */

@@ -220,6 +220,25 @@ static PyObject *checkpoint_item_json(PyObject *object, PyObject *number)
     return out;
 }
 
+static PyObject *checkpoint_item_file(PyObject *object, PyObject *number)
+{
+    struct checkpoint_object *self = (struct checkpoint_object *)object;
+    Py_ssize_t index = index_of(self, number, reshard_item_count);
+    if (index < 0 || !checkpoint_enter(self, false))
+        return NULL;
+    void *bytes;
+    size_t size;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status;
+    Py_BEGIN_ALLOW_THREADS
+    status = reshard_item_file(self->handle, (size_t)index, &bytes, &size, &err);
+    Py_END_ALLOW_THREADS
+    PyObject *out = status ? error_raise(status, &err) : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)size);
+    reshard_free(bytes);
+    checkpoint_leave(self, false);
+    return out;
+}
+
 /* (tensor, start or None, extent, strides or None, dtype or None, address, size) */
 static bool take_box(PyObject *kept, PyObject *tuple, void *out)
 {
@@ -318,6 +337,7 @@ static PyMethodDef checkpoint_methods[] = {
     { "item_path", checkpoint_item_path, METH_O, NULL },
     { "item_value", checkpoint_item_value, METH_O, NULL },
     { "item_json", checkpoint_item_json, METH_O, NULL },
+    { "item_file", checkpoint_item_file, METH_O, NULL },
     { "read", checkpoint_read, METH_VARARGS, NULL },
     { "load", checkpoint_load, METH_VARARGS, NULL },
     { "view", checkpoint_view, METH_O, NULL },

@@ -255,15 +255,17 @@ static bool copy_item(PyObject *tuple, reshard_items *items)
 {
     PyObject *key, *source, *kept = PyList_New(0);
     Py_ssize_t item;
-    reshard_str text;
+    reshard_str text, file;
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_status status = RESHARD_ERR_MEMORY;
     bool is_copied = false;
     if (kept && PyArg_ParseTuple(tuple, "OOn", &key, &source, &item) && kept_str(kept, key, &text)) {
         struct checkpoint_object *checkpoint = (struct checkpoint_object *)source;
-        if (!checkpoint_is(source))
-            PyErr_SetString(PyExc_TypeError, "items are copied out of checkpoints");
-        else if (checkpoint_enter(checkpoint, false)) {
+        if (!checkpoint_is(source)) {
+            if (kept_str(kept, source, &file))
+                status = reshard_items_add_file(items, text, file.data, file.size, &err);
+            is_copied = !status || error_raise(status, &err);
+        } else if (checkpoint_enter(checkpoint, false)) {
             status = reshard_items_copy(items, checkpoint->handle, (size_t)item, text, &err);
             checkpoint_leave(checkpoint, false);
             is_copied = !status || error_raise(status, &err);

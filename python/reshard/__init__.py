@@ -28,7 +28,7 @@ from ._online import Cell, Comm, Loaded, Saver, Transfers, load, save_together
 from ._options import Progress, convert_options, given, map_options, open_options, run_options, split_run
 from ._shards import Shard, shard_tuples
 from ._states import flatten
-from ._values import Object, Stored
+from ._values import Object, Stored, TorchFile
 
 __version__ = _reshard.version()
 
@@ -192,8 +192,8 @@ def save(path, state, *, comm=None, cells=None, check=True, spread=True, **optio
     """Saves arrays in memory as a checkpoint of any format: options as in convert; to is needed.
 
     state   {key: array, Shard or list of Shards}, nested dicts and lists too: keys are joined with '.'; what has no arrays in it is an
-            item, and Checkpoint.items.stored(key) is one of another checkpoint, objects of classes too. Arrays are those of numpy, torch
-            (on devices, too), reshard.Array, Values, or of DLPack or the buffer protocol; none is copied
+            item, Checkpoint.items.stored(key) is one of another checkpoint, objects of classes too, and a TorchFile is any. Arrays are
+            those of numpy, torch (on devices, too), reshard.Array, Values, or of DLPack or the buffer protocol; none is copied
     comm    the other ranks that save the same checkpoint: each passes what it has. Items are rank 0's, and cells ({key: Cell}) each rank's
     check   look whether what the ranks have is one whole
     spread  copies that several ranks have are saved by one of them, evenly
@@ -212,7 +212,8 @@ def from_memory(state, *, name="memory", limits=None):
     tensors, items = flatten(state)
     tuples, owners = shard_tuples(tensors)
     copies = [(key, value.handle, value.index) for key, value in items.items() if isinstance(value, Stored)]
-    plain = {key: value for key, value in items.items() if not isinstance(value, Stored)}
+    copies += [(key, value.data, 0) for key, value in items.items() if isinstance(value, TorchFile)]
+    plain = {key: value for key, value in items.items() if not isinstance(value, (Stored, TorchFile))}
     return Checkpoint(_reshard.open_state(tuples, plain, copies, name, open_options(limits=limits), owners), name, owners)
 
 
@@ -413,8 +414,8 @@ def limits():
 
 
 __all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "Error", "Finding", "Format",
-           "FormatError", "Items", "LimitError", "Loaded", "MappingWarning", "Move", "Note", "Object", "OutOfMemoryError", "Progress", "Report",
-           "ReportFile",           "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference", "Tensors",
-           "Transfers", "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "commit", "convert", "diff", "dtype_name",
-           "dtypes", "flatten", "formats", "from_memory", "hash", "latest_good", "limits", "load", "mapping", "open", "plan",
-           "preview", "salvage", "save",           "stats", "verify"]
+           "FormatError", "Items", "LimitError", "Loaded", "MappingWarning", "Move", "Note", "Object", "OutOfMemoryError", "Progress",
+           "Report", "ReportFile", "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference",
+           "Tensors", "TorchFile", "Transfers", "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "commit", "convert",
+           "diff", "dtype_name", "dtypes", "flatten", "formats", "from_memory", "hash", "latest_good", "limits", "load", "mapping",
+           "open", "plan", "preview", "salvage", "save", "stats", "verify"]

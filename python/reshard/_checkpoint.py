@@ -181,6 +181,10 @@ class Items(Mapping):
         checkpoint stays open until then."""
         return Stored(self._handle, self._index[key])
 
+    def file(self, key):
+        """The item as the bytes of a file of torch.save, with classes and tensors: torch.load(io.BytesIO(…)) makes it, if you trust it."""
+        return self._handle.item_file(self._index[key])
+
     def kind(self, key):
         """"int", "dict", "object", "file", …; "" for a value that has to be loaded first to be known."""
         return self._facts[self._index[key]][1]

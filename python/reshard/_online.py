@@ -8,7 +8,7 @@ from . import _reshard
 from ._options import convert_options, map_options, open_options, run_options, split_run, taken
 from ._shards import shard_tuples, sharded_tuples, whole_keys
 from ._states import flatten
-from ._values import to_json
+from ._values import content, to_json
 
 
 class Comm:
@@ -116,7 +116,7 @@ class Transfers:
 @dataclass
 class Cell:
     """An object that each rank has one of: cell `offset` of a grid. A checkpoint has all of them under one key ("rng_state"); who loads
-    asks for the same grid. value is what JSON can hold."""
+    asks for the same grid. value is what JSON can hold, or a TorchFile."""
 
     value: object = None
     grid: tuple = (1,)
@@ -137,7 +137,7 @@ class Loaded:
 
 
 def _cells(cells, with_values):
-    return [(key, cell.grid, cell.offset, (cell.replica,), to_json(cell.value) if with_values else "null")
+    return [(key, cell.grid, cell.offset, (cell.replica,), content(cell.value) if with_values else "null")
             for key, cell in (cells or {}).items()]
 
 
@@ -157,7 +157,7 @@ def _json_items(items):
 def _state_of_rank(tensors, items, cells, copies):
     """What the extension takes of a rank of a group, and the owners of the memory."""
     tuples, owners = sharded_tuples(tensors, copies)
-    return (tuples, _cells(cells, True), [(0, *item) for item in _json_items(items)]), owners
+    return (tuples, _cells(cells, True), [(0, key, content(value)) for key, value in items.items()]), owners
 
 
 def save_together(path, state, comm, cells, check, spread, options):

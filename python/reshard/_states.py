@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ._arrays import Array, Values
 from ._shards import Pieces, Shard
-from ._values import Stored
+from ._values import Stored, TorchFile
 
 
 def is_array(value):
@@ -23,23 +23,23 @@ def _is_shards(value):
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, Shard) for one in value)
 
 
-def _holds_arrays(value):
+def holds_arrays(value):
     if is_array(value) or _is_shards(value):
         return True
     members = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return any(_holds_arrays(member) for member in members)
+    return any(holds_arrays(member) for member in members)
 
 
 def flatten(state):
     """({key: array}, {key: item}) of nested dicts and lists. Keys are joined with '.', positions and integer keys in decimal. What has no
-    arrays in it is one item, and so is a Stored."""
+    arrays in it is one item, and so is a Stored or a TorchFile."""
     tensors, items = {}, {}
 
     def visit(value, key):
         if is_array(value) or _is_shards(value):
             tensors[key] = value
-        elif key is not None and not _holds_arrays(value):
-            items[key] = value if isinstance(value, Stored) else _plain(value, key)
+        elif key is not None and not holds_arrays(value):
+            items[key] = value if isinstance(value, (Stored, TorchFile)) else plain(value, key)
         else:
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
             for name, member in pairs:
@@ -51,7 +51,7 @@ def flatten(state):
     return tensors, items
 
 
-def _plain(value, key):
+def plain(value, key):
     """Scalars of numpy as Python's, mappings as dicts. TypeError names what cannot be stored, and where it is."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, set, frozenset)):
         return value
@@ -59,9 +59,9 @@ def _plain(value, key):
         for name in value:
             if not isinstance(name, str):
                 raise TypeError(f"item '{key}': keys of dicts in items are str, not {name!r}")
-        return {name: _plain(member, f"{key}.{name}") for name, member in value.items()}
+        return {name: plain(member, f"{key}.{name}") for name, member in value.items()}
     if isinstance(value, (list, tuple)):
-        members = [_plain(member, f"{key}.{index}") for index, member in enumerate(value)]
+        members = [plain(member, f"{key}.{index}") for index, member in enumerate(value)]
         return members if isinstance(value, list) else tuple(members)
     if hasattr(value, "item") and hasattr(value, "__array_interface__"):
         return value.item()

@@ -38,6 +38,15 @@ class Stored:
         self.handle, self.index = handle, index
 
 
+class TorchFile:
+    """A value of whatever kind as the bytes of a file of torch.save: save and from_memory take it as the value of a key, and of a Cell."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data):
+        self.data = bytes(data)
+
+
 def _plain(value):
     if value is None or isinstance(value, (bool, int, str)):
         return value
@@ -48,6 +57,13 @@ def _plain(value):
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(member) for key, member in value.items()}
     raise TypeError(f"such an item is None, a bool, an int, a float, a str, a list or a dict with str keys, not {value!r}")
+
+
+def content(value):
+    """What the extension takes of a value: bytes of a file, or JSON text."""
+    if isinstance(value, TorchFile):
+        return value.data
+    return value.handle.item_file(value.index) if isinstance(value, Stored) else to_json(value)
 
 
 def to_json(value):

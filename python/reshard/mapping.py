@@ -59,7 +59,7 @@ def check(text, source, target=None, **options):
 
 
 def eval(text, source, target=None, **options):
-    """The values of the target's tensors, from those of the source's description. "initial" of the target's (0) is what `_ -> key` keeps."""
+    """The values of the target's tensors, from those of the source's description. `_ -> key` keeps "initial" of the target's (0)."""
     return _run("eval", text, source, target, options)
 
 

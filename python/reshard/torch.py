@@ -9,12 +9,13 @@
 """
 
 import ctypes
+import io
 from collections.abc import Mapping
 
 import torch
 import torch.distributed
 
-from . import Checkpoint, Comm, Shard, UsageError
+from . import Checkpoint, Comm, Shard, Stored, TorchFile, UsageError
 from . import load as _load
 from . import open as _open
 from . import Saver as _Saver
@@ -22,7 +23,7 @@ from . import save as _save
 from ._arrays import dtype_name, torch_dtype
 from ._devices import bytes_tensor
 from ._shards import Pieces
-from ._states import is_array
+from ._states import holds_arrays, is_array, plain
 
 
 # ---- reading ----
@@ -69,13 +70,15 @@ def _nest(checkpoint, tensors, with_items):
 
 # ---- pieces ----
 
-def shards(state_dict):
+def shards(state_dict, items=True):
     """The same nested state dict with a Shard in place of each DTensor and ShardedTensor: the piece that this rank has, by its place in the
-    whole, and which copy it is. A plain tensor is detached: a copy that each rank has."""
+    whole, and which copy it is. A plain tensor is detached: a copy that each rank has. Items that are no numbers, texts and containers of
+    these are TorchFiles; without items, they are None."""
     if isinstance(state_dict, Mapping):
-        return {key: shards(value) for key, value in state_dict.items()}
+        return {key: shards(value, items) if holds_arrays(value) else _item(value) if items else None
+                for key, value in state_dict.items()}
     if isinstance(state_dict, (list, tuple)):
-        members = [shards(value) for value in state_dict]
+        members = [shards(value, items) if holds_arrays(value) else _item(value) if items else None for value in state_dict]
         return type(state_dict)(members) if type(state_dict) in (list, tuple) else members
     if isinstance(state_dict, Shard) or not is_array(state_dict):
         return state_dict
@@ -85,6 +88,17 @@ def shards(state_dict):
         return Pieces(Shard(piece.tensor.detach(), tuple(state_dict.size()), tuple(piece.metadata.shard_offsets))
                       for piece in state_dict.local_shards())
     return state_dict.detach() if isinstance(state_dict, torch.Tensor) else state_dict
+
+
+def _item(value):
+    if isinstance(value, (Stored, TorchFile)):
+        return value
+    try:
+        return plain(value, "")
+    except TypeError:
+        file = io.BytesIO()
+        torch.save(value, file)
+        return TorchFile(file.getvalue())
 
 
 def _dtensor_shards(tensor):
@@ -122,9 +136,9 @@ def load(path, state_dict, *, group=None, **options):
     options. All ranks of the group call it; each byte is read once. map=[]: recognised names (Hugging Face, Megatron, Paddle) become those
     of the state dict. Returns a reshard.Loaded."""
     if not _group_is_there(group):
-        return _load(path, shards(state_dict), **options)
+        return _load(path, shards(state_dict, False), **options)
     with comm(group) as ranks:
-        return _load(path, shards(state_dict), comm=ranks, **options)
+        return _load(path, shards(state_dict, False), comm=ranks, **options)
 
 
 # ---- groups ----

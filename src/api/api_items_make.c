@@ -25,6 +25,7 @@ API_EXPORT void reshard_items_free(reshard_items *items)
     if (!items)
         return;
     value_graph_release(&items->graph);
+    free(items->files);
     free(items);
 }
 
@@ -53,10 +54,14 @@ static bool pair_append(struct value_graph *graph, struct value *dict, struct st
     return name && member_append(graph, dict, name) && member_append(graph, dict, member);
 }
 
-static bool dict_has(const struct value *dict, struct str key)
+static bool items_have(const reshard_items *items, struct str key)
 {
-    for (size_t i = 0; i + 1 < dict->list.count; i += 2)
-        if (str_equal(dict->list.items[i]->text, key))
+    const struct value *root = items->graph.root;
+    for (size_t i = 0; i + 1 < root->list.count; i += 2)
+        if (str_equal(root->list.items[i]->text, key))
+            return true;
+    for (size_t i = 0; i < items->file_count; i++)
+        if (str_equal(items->files[i].key, key))
             return true;
     return false;
 }
@@ -139,7 +144,7 @@ static reshard_status holder_check(const reshard_items *items, const struct valu
                    : error_set(err, RESHARD_ERR_USAGE, "nothing can be added to a %s", value_kind_name(holder));
     if (!key.data)
         return error_set(err, RESHARD_ERR_USAGE, "a value has no key");
-    if (holder == items->graph.root && dict_has(holder, text))
+    if (holder == items->graph.root && items_have(items, text))
         return error_set(err, RESHARD_ERR_USAGE, "item '%.*s' is there twice", STR_ARG(text));
     return RESHARD_OK;
 }
@@ -173,6 +178,27 @@ API_EXPORT reshard_status reshard_items_add(reshard_items *items, reshard_value 
     return status;
 }
 
+/* ---- files ---- */
+
+reshard_status items_add_file(struct reshard_items *items, struct str key, struct str bytes, reshard_error *err)
+{
+    struct items_file file;
+    if (!ARRAY_ROOM(items->files, items->file_count, items->file_capacity) || !arena_str(&items->graph.arena, key, &file.key) ||
+        !arena_str(&items->graph.arena, bytes, &file.bytes))
+        return error_set_memory(err);
+    items->files[items->file_count++] = file;
+    return RESHARD_OK;
+}
+
+API_EXPORT reshard_status reshard_items_add_file(reshard_items *items, reshard_str key, const void *bytes, size_t size, reshard_error *err)
+{
+    ERROR_SCOPE(err);
+    NEEDS(items, err);
+    NEEDS(bytes, err);
+    reshard_status status = holder_check(items, items->graph.root, key, err);
+    return status ? status : items_add_file(items, (struct str){ key.data, key.size }, (struct str){ bytes, size }, err);
+}
+
 /* ---- items of checkpoints ---- */
 
 static bool refers_to_none(const struct value *value, void *context)
@@ -194,8 +220,10 @@ reshard_status item_side_file(struct source *source, const struct catalog_item *
     return status || *out ? status : error_set_memory(err);
 }
 
+/* *out NULL: it holds tensors. */
 static reshard_status copied_value(struct source *source, uint32_t index, struct value_graph *graph, struct value **out, reshard_error *err)
 {
+    *out = NULL;
     const struct catalog_item *item = &source->catalog->items[index];
     if (item->kind == ITEM_FILE)
         return item_side_file(source, item, graph, out, err);
@@ -204,9 +232,21 @@ static reshard_status copied_value(struct source *source, uint32_t index, struct
         return status;
     bool no_memory = false;
     if (!value_walk(item->value, item->graph->count, NULL, refers_to_none, NULL, &no_memory))
-        return no_memory ? error_set_memory(err) : error_set(err, RESHARD_ERR_UNSUPPORTED, "item '%.*s' holds tensors", STR_ARG(item->key));
+        return no_memory ? error_set_memory(err) : RESHARD_OK;
     *out = value_copy(graph, item->value, item->graph->count);
     return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status copied_file(reshard_items *items, const reshard_checkpoint *checkpoint, size_t item, reshard_str key,
+                                  reshard_error *err)
+{
+    void *bytes;
+    size_t size;
+    reshard_status status = reshard_item_file(checkpoint, item, &bytes, &size, err);
+    if (!status)
+        status = items_add_file(items, (struct str){ key.data, key.size }, (struct str){ bytes, size }, err);
+    free(bytes);
+    return status;
 }
 
 API_EXPORT reshard_status reshard_items_copy(reshard_items *items, const reshard_checkpoint *checkpoint, size_t item, reshard_str key,
@@ -226,7 +266,10 @@ API_EXPORT reshard_status reshard_items_copy(reshard_items *items, const reshard
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
     status = copied_value(checkpoint_source(handle), checkpoint_item_at(handle->opened, item), &items->graph, &made, err);
     checkpoint_unlock(handle);
-    return status ? status : member_add(items, items->graph.root, (struct str){ key.data, key.size }, made, err);
+    if (status)
+        return status;
+    return made ? member_add(items, items->graph.root, (struct str){ key.data, key.size }, made, err)
+                : copied_file(items, checkpoint, item, key, err);
 }
 
 /* ---- for those who take them ---- */
@@ -235,10 +278,10 @@ reshard_status items_take(const reshard_state_item *items, size_t count, size_t 
                           size_t *out_count, reshard_error *err)
 {
     const struct value *root = values ? values->graph.root : NULL;
-    size_t value_count = root ? root->list.count / 2 : 0;
+    size_t value_count = root ? root->list.count / 2 : 0, file_count = values ? values->file_count : 0;
     void *taken = NULL;
     *out_count = 0;
-    *out = array_zeroed(count + value_count, sizeof(**out));
+    *out = array_zeroed(count + value_count + file_count, sizeof(**out));
     if (!*out)
         return error_set_memory(err);
     reshard_status status = array_take(items, count, stride, sizeof(reshard_state_item), "reshard_state_item", &taken, err);
@@ -253,7 +296,9 @@ reshard_status items_take(const reshard_state_item *items, size_t count, size_t 
         (*out)[count + i] = (struct live_item){ .key = root->list.items[2 * i]->text,
                                                 .value = root->list.items[2 * i + 1],
                                                 .value_count = values->graph.count };
+    for (size_t i = 0; i < file_count; i++)
+        (*out)[count + value_count + i] = (struct live_item){ .key = values->files[i].key, .file = values->files[i].bytes };
     free(taken);
-    *out_count = count + value_count;
+    *out_count = count + value_count + file_count;
     return status;
 }

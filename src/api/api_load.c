@@ -271,7 +271,7 @@ static reshard_status strictness_apply(struct load_call *call, reshard_error *er
 /* ---- objects and values ---- */
 
 /* As JSON, or as a file; malloc'd. */
-static reshard_status item_value(const reshard_checkpoint *checkpoint, bool as_file, size_t item, struct str *out, reshard_error *err)
+static reshard_status item_content(const reshard_checkpoint *checkpoint, bool as_file, size_t item, struct str *out, reshard_error *err)
 {
     void *bytes = NULL;
     char *json = NULL;
@@ -293,7 +293,7 @@ static reshard_status object_result(struct load_call *call, const struct sharded
         status = error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no '%.*s': objects are loaded in the grid that they were saved in",
                            STR_ARG(buffer_str(&key)));
     if (!status)
-        status = item_value(call->checkpoint, call->given.as_files, (size_t)item, &value, err);
+        status = item_content(call->checkpoint, call->given.as_files, (size_t)item, &value, err);
     if (!status) {
         loaded.json = loaded.bytes = loaded.file = (struct str){ 0 };
         *(call->given.as_files ? &loaded.file : &loaded.json) = value;
@@ -312,7 +312,7 @@ static reshard_status common_result(const reshard_checkpoint *checkpoint, bool a
         struct str key, text;
         if (sharded_key_is_object(value.key, &key))
             continue;
-        status = item_value(checkpoint, as_files, i, &text, err);
+        status = item_content(checkpoint, as_files, i, &text, err);
         if (status)
             break;
         *(as_files ? &value.file : &value.json) = text;

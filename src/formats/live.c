@@ -100,10 +100,10 @@ static reshard_status live_file_graph(struct source *source, struct str bytes, s
         return error_set_memory(err);
     struct live_file *file = &state->files[state->file_count];
     *file = (struct live_file){ .reader = reader_over_memory(bytes.data, bytes.size, "item"), .item = source->catalog->item_count };
+    state->file_count++; /* whatever becomes of it, it is released with the source */
     reshard_status status = torch_save_open(&file->reader, &source->limits, -1, &file->archive, err);
     if (status)
         return status;
-    state->file_count++;
     *out = file->archive.graph;
     file->archive.graph = (struct value_graph){ 0 };
     if (torch_item_forget_tensors(out, source->limits.budget))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sharded state dicts as bytes: magic u32, then counts of tensors, objects and values u32 each, u8 whether there are values to compare,
- * then these. A tensor is its shard (shard_pack.h), and what a state dict says beyond it; a value its key, its JSON or file, and u8 of flags.
+ * then these. A tensor is its shard (shard_pack.h), and what a state dict says beyond it; a value its key, its JSON or file, and flags.
  */
 #include "parallel/sharded_dict.h"
 
@@ -55,7 +55,8 @@ static void pack_value(const struct sharded_value *value, struct buffer *out)
 {
     pack_text(out, value->key);
     pack_text(out, value->file.data ? value->file : value->json);
-    buffer_append_byte(out, (uint8_t)((value->kind == SHARDED_COMPARED ? PACKED_COMPARED : 0) | (value->file.data ? PACKED_VALUE_FILE : 0)));
+    unsigned flags = value->kind == SHARDED_COMPARED ? PACKED_COMPARED : 0;
+    buffer_append_byte(out, (uint8_t)(flags | (value->file.data ? PACKED_VALUE_FILE : 0)));
 }
 
 bool sharded_pack(const struct sharded_dict *dict, bool with_values, struct buffer *out)

@@ -145,6 +145,12 @@ TEST(null_is_refused_by_values)
     REFUSED(reshard_item_json(NULL, 0, &text, &size, &err));
     REFUSED(reshard_item_json(source, 0, NULL, &size, &err));
     REFUSED(reshard_item_json(source, 0, &text, NULL, &err));
+    void *file;
+    REFUSED(reshard_item_file(NULL, 0, &file, &size, &err));
+    assert_null(file);
+    REFUSED(reshard_item_file(source, 0, NULL, &size, &err));
+    REFUSED(reshard_item_file(source, 0, &file, NULL, &err));
+    REFUSED(reshard_item_file(source, SIZE_MAX, &file, &size, &err));
     REFUSED(reshard_item_members(NULL, 0, any_member, NULL, &err));
     REFUSED(reshard_item_members(source, 0, NULL, NULL, &err));
 }
@@ -399,6 +405,9 @@ TEST(null_is_refused_by_state)
     REFUSED(reshard_items_add(NULL, NULL, (reshard_str){ "k", 1 }, &info, &value, &err));
     assert_null(value);
     REFUSED(reshard_items_add(items, NULL, (reshard_str){ "k", 1 }, NULL, &value, &err));
+    REFUSED(reshard_items_add_file(NULL, (reshard_str){ "k", 1 }, "f", 1, &err));
+    REFUSED(reshard_items_add_file(items, (reshard_str){ "k", 1 }, NULL, 1, &err));
+    REFUSED(reshard_items_add_file(items, (reshard_str){ NULL, 0 }, "f", 1, &err));
     REFUSED(reshard_items_copy(NULL, source, 0, (reshard_str){ NULL, 0 }, &err));
     REFUSED(reshard_items_copy(items, NULL, 0, (reshard_str){ NULL, 0 }, &err));
     reshard_items_free(items);

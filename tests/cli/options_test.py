@@ -516,7 +516,7 @@ def by_condition(sh, verb, name, *options):
     """A statement that a number from outside keeps."""
     (sh.work / "when.map").write_text(f'{JOIN}, when="{name} == 3"\n')
     if verb == "map":
-        equal(sh("map", "parse", "when.map", *options).stdout, JOIN + "\n")
+        equal(len(json.loads(sh("map", "parse", "when.map", *options).stdout)["statements"]), 1)
     else:
         mapped(sh, verb, "--map", "when.map", *options)
 

@@ -6,6 +6,8 @@ torch.distributed with DTensors, whose checkpoints torch loads and whose checkpo
 usage: python_torch.py --package DIR --bin PATH
 """
 import argparse
+import datetime
+import io
 import json
 import multiprocessing
 import os
@@ -125,6 +127,18 @@ def nested_states(work):
     empty = {key: torch.zeros_like(value) for key, value in whole["model"].items()}
     loaded = reshard.torch.load(work / "ours.pt", empty)
     assert all(same(empty[key], value) for key, value in whole["model"].items()) and not loaded.unexpected
+    odd = {"w": torch.ones(2), "args": argparse.Namespace(lr=0.5, seen=torch.arange(3)), "rng": {3: torch.arange(4, dtype=torch.uint8)},
+           "in": {"v": torch.zeros(1), "date": datetime.date(2026, 1, 2)}, "plain": {"a": [1, "b"]}}
+    reshard.torch.save(work / "odd.pt", odd, to="torch")
+    found = torch.load(work / "odd.pt", weights_only=False)
+    assert found["args"].lr == 0.5 and same(found["args"].seen, odd["args"].seen) and same(found["rng.3"], odd["rng"][3])
+    assert found["in.date"] == odd["in"]["date"] and found["plain"] == odd["plain"] and same(found["w"], odd["w"])
+    with reshard.open(work / "odd.pt") as checkpoint:
+        assert checkpoint.items["plain"] == odd["plain"]
+        again = torch.load(io.BytesIO(checkpoint.items.file("args")), weights_only=False)
+        assert again.lr == 0.5 and same(again.seen, odd["args"].seen)
+    reshard.torch.load(work / "odd.pt", {"w": empty.setdefault("w", torch.zeros(2)), "args": open})  # what is no tensor is not looked at
+    assert same(empty["w"], odd["w"])
 
 
 def placed(mesh, whole, *placements):

@@ -30,8 +30,12 @@ def calls(work):
     tensors, items = flatten(state)
     shards, owners = shard_tuples(tensors)
     ranks, _ = sharded_tuples(tensors)
-    whole = (ranks, [("rng", (1,), (0,), (0,), "3")], [(0, "a", "1")])
-    _reshard.save(None, together, whole, {"to": "torch_dist"}, False, False, {})
+    file = opened.item_file(0)
+    whole = (ranks, [("rng", (1,), (0,), (0,), "3"), ("file", (1,), (0,), (0,), file)], [(0, "a", "1"), (0, "b", file)])
+    compared = ((), (), [(0, "b", file)])
+    _reshard.save(None, together, whole, None, {"to": "torch_dist"}, False, False, {})
+    described = '{"tensors": {"x": {"dtype": "F32", "shape": [1], "data": [1]}}}'
+    warning = {"texts": [("m", "none -> _")]}
     out = array.array("f", [0, 0, 0])
     address = out.buffer_info()[0]
     options = convert_options(to="hf", dtype={"*": "f32"}, include=["*"], limits={"tensors": 100}, overwrite=True)
@@ -47,13 +51,18 @@ def calls(work):
         "tensors": opened.tensors, "items": opened.items, "facts": opened.facts, "files": opened.files, "warnings": opened.warnings,
         "chunks": lambda: opened.chunks(0), "tensor_path": lambda: opened.tensor_path(0), "item_path": lambda: opened.item_path(1),
         "item_value": lambda: [opened.item_value(item) for item in range(2)], "item_json": lambda: opened.item_json(1),
+        "item_file": lambda: opened.item_file(1),
+        "map": lambda: _reshard.map("check", {"text": "x -> y", "constants": {"a": 1}}, described, opened),
+        "a mapping's mistakes": lambda: _reshard.map("eval", {"text": "x - y"}, described, None),
+        "a mapping's warnings": lambda: _reshard.plan(opened, None, {"to": "hf", "map": warning}, ONE),
+        "preview": lambda: _reshard.preview(opened, None, options, ONE),
         "read": lambda: opened.read([(0, (0,), (3,), (1,), "F32", address, 12)], {"memory_bytes": 1 << 20, **ONE}),
         "load": lambda: opened.load(place, None, ONE),
         "load through functions": lambda: opened.load(given, None, ONE),
         "save through functions": lambda: _reshard.convert(_reshard.open_state(given, {}, [], "memory", {}, [far]), str(work / "f"),
                                                            options, ONE),
         "load with a mapping": lambda: opened.load([("x", *place[0][1:])], {"texts": [("m", "m.w -> x")], "constants": {"a": 1}}, ONE),
-        "open_state": lambda: _reshard.open_state(shards, items, [("copied", opened, 1)], "memory", {}, owners),
+        "open_state": lambda: _reshard.open_state(shards, items, [("copied", opened, 1), ("file", file, 0)], "memory", {}, owners),
         "convert": lambda: _reshard.convert(opened, str(work / "o"), options, ONE),
         "plan": lambda: _reshard.plan(opened, None, options, ONE),
         "verify": lambda: _reshard.verify(opened, {"deep": True}, ONE), "diff": lambda: _reshard.diff(opened, other, {}, ONE),
@@ -63,8 +72,8 @@ def calls(work):
         "formats": _reshard.formats, "dtypes": _reshard.dtypes, "limits": _reshard.limits,
         "arrays": lambda: memoryview(reshard.Array("F32", (2, 3)).raw), "dlpack": lambda: reshard.Array("F32", (2, 3)).__dlpack__(),
         "Buffer": lambda: _reshard.Buffer(out, False).layout(), "an error": lambda: _reshard.open("/nope", {}, ONE),
-        "save": lambda: _reshard.save(comm, str(work / "u"), whole, {"to": "torch_dist", "overwrite": True}, False, False, ONE),
-        "load together": lambda: _reshard.load(comm, together, (wanted, [], []), {}, None, "return_all", False, False, ONE),
+        "save": lambda: _reshard.save(comm, str(work / "u"), whole, compared, {"to": "torch_dist", "overwrite": True}, False, False, ONE),
+        "load together": lambda: _reshard.load(comm, together, (wanted, [], []), {}, None, "return_all", False, False, True, ONE),
         "redistribute": lambda: _reshard.redistribute(comm, shards, place, None, 0),
         "transfers_new": lambda: _reshard.transfers_new(comm, shards, place, None, 0),
         "transfers_run": lambda: _reshard.transfers_run(transfers, comm, shards, place), "all_gather": lambda: comm.all_gather(b"xx"),
