@@ -127,7 +127,8 @@ def nested_states(work):
     empty = {key: torch.zeros_like(value) for key, value in whole["model"].items()}
     loaded = reshard.torch.load(work / "ours.pt", empty)
     assert all(same(empty[key], value) for key, value in whole["model"].items()) and not loaded.unexpected
-    odd = {"w": torch.ones(2), "args": argparse.Namespace(lr=0.5, seen=torch.arange(3)), "rng": {3: torch.arange(4, dtype=torch.uint8)},
+    seen = torch.arange(3)
+    odd = {"w": torch.ones(2), "args": argparse.Namespace(lr=0.5, seen=seen, tail=seen[1:]), "rng": {3: torch.arange(4, dtype=torch.uint8)},
            "in": {"v": torch.zeros(1), "date": datetime.date(2026, 1, 2)}, "plain": {"a": [1, "b"]}}
     reshard.torch.save(work / "odd.pt", odd, to="torch")
     found = torch.load(work / "odd.pt", weights_only=False)
@@ -136,7 +137,8 @@ def nested_states(work):
     with reshard.open(work / "odd.pt") as checkpoint:
         assert checkpoint.items["plain"] == odd["plain"]
         again = torch.load(io.BytesIO(checkpoint.items.file("args")), weights_only=False)
-        assert again.lr == 0.5 and same(again.seen, odd["args"].seen)
+        assert again.lr == 0.5 and same(again.seen, seen) and same(again.tail, seen[1:])
+        assert again.seen.untyped_storage().data_ptr() == again.tail.untyped_storage().data_ptr()
     reshard.torch.load(work / "odd.pt", {"w": empty.setdefault("w", torch.zeros(2)), "args": open})  # what is no tensor is not looked at
     assert same(empty["w"], odd["w"])
 
