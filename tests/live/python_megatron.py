@@ -29,7 +29,9 @@ ROWS, COLUMNS, LAYERS = 12, 8, 3
 
 def whole(key):
     """The values of a tensor of the model, by its key."""
-    shape = {"layers.weight": (LAYERS, ROWS, COLUMNS), "fc1.weight": (2 * ROWS, COLUMNS), "flags": (ROWS,)}.get(key, (ROWS, COLUMNS))
+    layers = (LAYERS, ROWS, COLUMNS)
+    shapes = {"layers.weight": layers, "turned.weight": layers, "fc1.weight": (2 * ROWS, COLUMNS), "flags": (ROWS,)}
+    shape = shapes.get(key, (ROWS, COLUMNS))
     count = int(numpy.prod(shape))
     values = torch.arange(count, dtype=torch.float32).reshape(shape) + 1000 * (sum(map(ord, key)) % 97)
     return values.bool() if key == "flags" else values.bfloat16() if key == "norm.weight" else values
@@ -70,6 +72,8 @@ def state(filled, more=()):
             "flags": make("flags", data(whole("flags")), replica_id=rank),
             "layers": [make("layers.weight", data(whole("layers.weight")[i].chunk(size)[rank]), (0, i, LAYERS), (1, rank, size),
                             prepend_axis_num=1) for i in range(LAYERS)],
+            "turned": [make("turned.weight", data(whole("turned.weight")[i].t().contiguous()).t(), (0, i, LAYERS), prepend_axis_num=1,
+                            replica_id=rank) for i in range(LAYERS)],
             "mlp": {"fc1": swiglu_factory("fc1.weight", data(torch.cat([gate, up])), rank, size, 0)}}
     extra = io.BytesIO(b"extra state") if filled else None
     found = {"model": mine, "step_hook": LocalNonpersistentObject(len), "iteration": 7,
@@ -90,6 +94,7 @@ def check(found, has_extra=True):
     assert torch.equal(model["columns"], whole("columns.weight").chunk(size, dim=1)[rank])
     assert torch.equal(model["norm"], whole("norm.weight")) and torch.equal(model["flags"], whole("flags"))
     assert all(torch.equal(model["layers"][i], whole("layers.weight")[i].chunk(size)[rank]) for i in range(LAYERS))
+    assert all(torch.equal(model["turned"][i], whole("turned.weight")[i]) for i in range(LAYERS))
     gate, up = (half.chunk(size)[rank] for half in whole("fc1.weight").chunk(2))
     assert torch.equal(model["mlp"]["fc1"], torch.cat([gate, up]))
     assert found["step_hook"] is len and found["iteration"] == 7
