@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""reshard.megatron beside dist_checkpointing: medians of interleaved rounds, and ratios, of ranks that save and load one sharded state.
+
+usage: bench_megatron.py --package build/python [--ranks 2] [--megabytes 512] [--rounds 5] [--folder /dev/shm]
+Needs torch and megatron-core. Each rank has its rows of every matrix, and a copy of the norms. Megatron's saves are those of its
+FullyParallelSaveStrategyWrapper, as training uses it; its time begins with an empty folder, which it asks for. Its fully parallel loads
+need GPUs: here each rank reads what it wants.
+"""
+import argparse
+import multiprocessing
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+
+WIDTH = 1024
+
+
+def state(layers, rank, size):
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+    rows = WIDTH // size
+    found = {"iteration": 3}
+    for i in range(layers):
+        found[f"layers.{i}.weight"] = ShardedTensor.from_rank_offsets(
+            f"layers.{i}.weight", torch.randn(rows, WIDTH), (0, rank, size))
+        found[f"layers.{i}.norm"] = ShardedTensor.from_rank_offsets(f"layers.{i}.norm", torch.ones(WIDTH), replica_id=rank)
+    return found
+
+
+def jobs(work, made):
+    """{name: (call, its peer, what it writes anew)}: in one round all run, one after the other."""
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
+    from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
+
+    def theirs():
+        dist_checkpointing.save(dict(made), str(work / "theirs"), FullyParallelSaveStrategyWrapper(get_default_save_sharded_strategy()))
+
+    return {
+        "dist_checkpointing.save": (theirs, None, work / "theirs"),
+        "reshard.megatron.save": (lambda: reshard.megatron.save(dict(made), work / "ours"), "dist_checkpointing.save", work / "ours"),
+        "reshard.megatron.save, sync=False": (lambda: reshard.megatron.save(dict(made), work / "ours", sync=False),
+                                              "dist_checkpointing.save", work / "ours"),
+        "dist_checkpointing.load": (lambda: dist_checkpointing.load(dict(made), str(work / "theirs")), None, None),
+        "reshard.megatron.load of the same": (lambda: reshard.megatron.load(dict(made), work / "theirs"), "dist_checkpointing.load", None),
+    }
+
+
+def run(rank, args, work, port, said):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    torch.cuda.current_device = torch.cuda.synchronize = lambda *a: "cpu"  # no GPU: megatron-core asks for one in passing
+    dist.init_process_group("gloo", rank=rank, world_size=args.ranks)
+    tried = jobs(work, state(args.megabytes * 2**20 // (4 * WIDTH * WIDTH), rank, args.ranks))
+    seconds = {name: [] for name in tried}
+    for _ in range(args.rounds + 1):
+        for name, (call, _, written) in tried.items():
+            if rank == 0 and written:
+                shutil.rmtree(written, ignore_errors=True)
+                written.mkdir()
+            dist.barrier()
+            begun = time.perf_counter()
+            call()
+            dist.barrier()
+            seconds[name].append(time.perf_counter() - begun)
+    if rank == 0:
+        said.put({name: (statistics.median(times[1:]), tried[name][1]) for name, times in seconds.items()})  # the first round warms up
+    said.close()
+    said.join_thread()
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(0)  # gloo's threads
+
+
+def main():
+    global reshard
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--package", required=True)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--megabytes", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", default="/dev/shm")
+    args = parser.parse_args()
+    sys.path.insert(0, args.package)
+    import reshard
+    import reshard.megatron
+    warnings.simplefilter("ignore")
+    multiprocessing.set_start_method("fork")
+    said = multiprocessing.Queue()
+    work = pathlib.Path(tempfile.mkdtemp(dir=args.folder))
+    try:
+        ranks = [multiprocessing.Process(target=run, args=(rank, args, work, 20000 + os.getpid() % 20000, said))
+                 for rank in range(args.ranks)]
+        for rank in ranks:
+            rank.start()
+        medians = said.get(timeout=1200)
+        for rank in ranks:
+            rank.join()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"{args.ranks} ranks, {args.megabytes} MiB, {args.rounds} rounds, {args.folder}")
+    for name, (median, peer) in medians.items():
+        ratio = f"{median / medians[peer][0]:8.2f} of {peer}" if peer else ""
+        print(f"{name:36s} {median:8.3f} s {args.megabytes / 1024 / median:7.2f} GiB/s {ratio}")
+
+
+if __name__ == "__main__":
+    main()
