@@ -85,12 +85,18 @@ TEST(files_are_items)
     CHECK_OK(reshard_items_add_file(items, (reshard_str){ "rng", 3 }, bytes, size, &err));
     CHECK_FAILS(reshard_items_add_file(items, (reshard_str){ "rng", 3 }, bytes, size, &err), RESHARD_ERR_USAGE);
     assert_non_null(strstr(err.message, "is there twice"));
+    CHECK_FAILS(reshard_items_add_file(items, (reshard_str){ NULL, 0 }, bytes, size, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "has no key"));
     CHECK_OK(state_write(items, path));
     reshard_items_free(items);
     CHECK_OK(reshard_open(path, NULL, &opened, &err));
     back = json_of(opened, "rng");
     assert_string_equal(back, json);
     reshard_free(back);
+    void *none;
+    size_t none_size;
+    CHECK_FAILS(reshard_item_file(opened, reshard_item_count(opened), &none, &none_size, &err), RESHARD_ERR_USAGE);
+    assert_null(none);
     reshard_close(opened);
     CHECK_OK(reshard_items_new(&items, &err));
     CHECK_OK(reshard_items_add_file(items, (reshard_str){ "rng", 3 }, bytes, size / 2, &err));
