@@ -198,6 +198,7 @@ reshard_status reshard_sharded_check(const reshard_sharded *const *ranks, size_t
 reshard_status reshard_sharded_spread(reshard_sharded *const *ranks, size_t count, reshard_error *err);
 
 /* How a rank's common values differ from rank 0's, as Megatron's warning says it: *text is NULL if they do not. Free with reshard_free.
+ * Of files the bytes are compared, which says little where sets or devices are in them: preprocess may take them out.
  * What need not be alike is taken out of copies before (reshard_sharded_remove_value). */
 reshard_status reshard_sharded_compare_common(const reshard_sharded *first, const reshard_sharded *other, int64_t rank, char **text,
                                               reshard_error *err);

@@ -341,18 +341,11 @@ static PyObject *comm_size(PyObject *object, void *closure)
 
 /* ---- what ranks do together ---- */
 
-/* What a save's functions work on. */
-struct telling {
-    PyObject *warnings;
-    const reshard_sharded *compared; /* in place of the common values; a state that has nothing else */
-};
-
 static void take_warning(const char *text, void *context)
 {
-    const struct telling *telling = context;
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *words = text_of_c(text);
-    if (!words || PyList_Append(telling->warnings, words) != 0)
+    if (!words || PyList_Append(context, words) != 0)
         PyErr_Clear();
     Py_XDECREF(words);
     PyGILState_Release(state);
@@ -388,42 +381,25 @@ static void together_end(struct together *call)
     Py_XDECREF(call->kept);
 }
 
-static int compare_others(reshard_sharded *common, void *context)
-{
-    const struct telling *telling = context;
-    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
-    while (!reshard_sharded_value_at(common, 0, &value))
-        if (reshard_sharded_remove_value(common, &value.key, 1, NULL))
-            return 1;
-    for (size_t i = 0; !reshard_sharded_value_at(telling->compared, i, &value); i++)
-        if (reshard_sharded_add_value(common, &value, NULL))
-            return 1;
-    return 0;
-}
-
-/* save(comm or None, path, state, state that is compared or None, convert options, no check, no spread, run): warnings */
+/* save(comm or None, path, state, convert options, no check, no spread, run): warnings */
 static PyObject *call_save(PyObject *module, PyObject *arguments)
 {
-    PyObject *group, *path, *state, *others, *given, *run, *out = NULL, *warnings = PyList_New(0);
-    reshard_sharded *compared = NULL;
+    PyObject *group, *path, *state, *given, *run, *out = NULL, *warnings = PyList_New(0);
     int no_check, no_spread;
     struct together call;
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
     (void)module;
-    if (!warnings || !PyArg_ParseTuple(arguments, "OOOOOppO", &group, &path, &state, &others, &given, &no_check, &no_spread, &run)) {
+    if (!warnings || !PyArg_ParseTuple(arguments, "OOOOppO", &group, &path, &state, &given, &no_check, &no_spread, &run)) {
         Py_XDECREF(warnings);
         return NULL;
     }
-    if (together_begin(&call, group, path, state, run) && options_take(call.kept, given, convert_members, &convert) &&
-        (others == Py_None || sharded_take(others, &compared))) {
+    if (together_begin(&call, group, path, state, run) && options_take(call.kept, given, convert_members, &convert)) {
         options.convert = &convert;
         options.no_check = no_check;
         options.no_spread = no_spread;
         options.warn = take_warning;
-        struct telling telling = { warnings, compared };
-        options.context = &telling;
-        options.preprocess = compared ? compare_others : NULL;
+        options.context = warnings;
         Py_BEGIN_ALLOW_THREADS
         call.status = reshard_save(call.comm, call.path, call.state, &options, &call.running.options, &call.err);
         Py_END_ALLOW_THREADS
@@ -432,7 +408,6 @@ static PyObject *call_save(PyObject *module, PyObject *arguments)
         Py_XDECREF(ended);
     }
     together_end(&call);
-    reshard_sharded_free(compared);
     Py_DECREF(warnings);
     return out;
 }

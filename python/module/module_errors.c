@@ -57,8 +57,10 @@ PyObject *diagnoses_warn(PyObject *out)
 
 PyObject *error_raise(reshard_status status, const reshard_error *err)
 {
-    if (PyErr_Occurred())
+    if (PyErr_Occurred()) {
+        diagnoses_forget();
         return NULL;
+    }
     const char *message = err->message[0] ? err->message : reshard_status_name(status);
     PyObject *error =
         PyObject_CallFunction(make_error, "iNNLiiiNN", (int)status, text_of_c(message), text_of_c(err->object), (long long)err->offset,

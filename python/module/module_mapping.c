@@ -56,7 +56,6 @@ static PyObject *run_verb(map_verb verb, const reshard_map_input *input)
     status = verb(input, &output, &err);
     Py_END_ALLOW_THREADS
     if (status) {
-        diagnoses_forget();
         if (output.diagnoses)
             diagnoses_remember(output.diagnoses, output.error_count, NULL);
         out = error_raise(status, &err);
@@ -76,6 +75,7 @@ static PyObject *call_map(PyObject *module, PyObject *arguments)
     reshard_map_input input = RESHARD_MAP_INPUT_INIT;
     reshard_map_space *source = NULL, *target = NULL;
     (void)module;
+    diagnoses_forget();
     if (kept && PyArg_ParseTuple(arguments, "sOOO", &name, &given, &from, &to) && (verb = verb_find(name)) &&
         options_take(kept, given, map_input_members, &input) && space_take(kept, from, &source) && space_take(kept, to, &target)) {
         input.source = source;

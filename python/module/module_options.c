@@ -331,6 +331,7 @@ int running_progress(const reshard_progress *progress, void *context)
 PyObject *running_end(struct running *running, reshard_status status, const reshard_error *err)
 {
     if (running->type) {
+        diagnoses_forget();
         PyErr_Restore(running->type, running->value, running->trace);
         running->type = running->value = running->trace = NULL;
         return NULL;

@@ -8,7 +8,7 @@ from . import _reshard
 from ._options import convert_options, map_options, open_options, run_options, split_run, taken
 from ._shards import shard_tuples, sharded_tuples, whole_keys
 from ._states import flatten
-from ._values import content, to_json
+from ._values import Stored, TorchFile, content, to_json
 
 
 class Comm:
@@ -151,6 +151,9 @@ def _copies(comm, tensors):
 
 
 def _json_items(items):
+    for key, value in items.items():
+        if isinstance(value, (Stored, TorchFile)):
+            raise TypeError(f"item '{key}': such a saver takes what JSON holds, not {type(value).__name__}: one with a comm does")
     return [(key, to_json(value)) for key, value in items.items()]
 
 
@@ -166,7 +169,7 @@ def save_together(path, state, comm, cells, check, spread, options):
     tensors, items = flatten(state)
     state_of_rank, owners = _state_of_rank(tensors, items, cells, _copies(comm, tensors))
     with owners:
-        return _reshard.save(comm and comm._handle, path, state_of_rank, None, convert_options(**rest), not check, not spread, run)
+        return _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
 
 
 def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):

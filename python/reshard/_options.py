@@ -4,6 +4,7 @@
 import os
 
 from ._errors import UsageError
+from ._values import Outcome
 
 
 def given(**options):
@@ -78,6 +79,8 @@ def mapping_text(one):
     if isinstance(one, os.PathLike):
         with open(one, encoding="utf-8") as file:
             return (os.fspath(one), file.read())
+    if not isinstance(one, (str, Outcome)):
+        raise TypeError(f"a mapping is a text, a path of one, or what reshard.mapping made, not {one!r}")
     return ("mapping", str(one))
 
 

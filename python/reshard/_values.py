@@ -3,6 +3,7 @@
 
 import json as _json
 import math
+from dataclasses import dataclass
 
 
 class Object:
@@ -36,6 +37,19 @@ class Stored:
 
     def __init__(self, handle, index):
         self.handle, self.index = handle, index
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What comes of trying a mapping's text (reshard.mapping). text: for people; of expand and invert a mapping text, which str() gives
+    too. data: the same as the object that the command prints with --json. warnings: with lines and hints, or ""."""
+
+    text: str
+    data: dict
+    warnings: str
+
+    def __str__(self):
+        return self.text
 
 
 class TorchFile:

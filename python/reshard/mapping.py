@@ -21,26 +21,13 @@ concerned and hints.
 
 import contextlib
 import json
-from dataclasses import dataclass
 
 from . import _reshard
 from ._checkpoint import Checkpoint
 from ._options import given, mapping_text
+from ._values import Outcome
 
 __all__ = ["Outcome", "check", "eval", "expand", "invert", "parse"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What comes of a text. text: for people; of expand and invert a mapping text, which str() gives too. data: the same as the object
-    that the command prints with --json. warnings: with lines and hints, or ""."""
-
-    text: str
-    data: dict
-    warnings: str
-
-    def __str__(self):
-        return self.text
 
 
 def parse(text, **options):

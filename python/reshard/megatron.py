@@ -15,22 +15,29 @@ class is made that safe_globals (and Megatron's own list, where it has one) does
 """
 
 import argparse
+import contextlib
+import hashlib
 import io
 import logging
 import os
 import pathlib
+import pickle
+import re
 import signal
+import threading
 import types
 
 import torch
-from megatron.core.dist_checkpointing.dict_utils import dict_list_map_outplace, extract_matching_values, merge, nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, apply_factory_merges
 from megatron.core.dist_checkpointing import utils as _megatron_utils
+from megatron.core.dist_checkpointing.dict_utils import (dict_list_map_outplace, diff, extract_matching_values, merge,
+                                                         nested_values)
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, apply_factory_merges, is_main_replica
 from megatron.core.dist_checkpointing.state_dict_utils import load_preprocess, save_preprocess
 from megatron.core.dist_checkpointing.validation import parse_strict_flag
 
+from . import Comm, Error, Shard, _reshard
 from . import Saver as _Saver
-from . import Shard, _reshard
+from . import open as _open
 from ._options import convert_options, map_options, open_options, run_options, split_run, taken
 from ._shards import Pieces, sharded_tuples
 from .torch import _group_is_there, comm
@@ -62,10 +69,27 @@ def _trusted():
     return names
 
 
-def _object(file, trusted):
-    known = torch.serialization.get_safe_globals()  # which the end of the context would make strangers again
-    with torch.serialization.safe_globals([name for name in trusted if name not in known]):
-        return torch.load(io.BytesIO(file), map_location="cpu", weights_only=True)
+_trusting = threading.Lock()  # what is trusted is the process's
+
+
+@contextlib.contextmanager
+def _trust(more):
+    """Within it _object makes what Megatron's checkpoints hold, and what `more` names."""
+    with _trusting:
+        known = torch.serialization.get_safe_globals()  # which the end of the context would make strangers again
+        with torch.serialization.safe_globals([name for name in (*_trusted(), *more) if name not in known]):
+            yield
+
+
+def _reason(error):
+    """One line, without colours. Of what torch says about a class that is not trusted, the end says which."""
+    text = re.sub("\x1b\\[[0-9;]*m", "", str(error)).strip()
+    which = re.search(r"WeightsUnpickler error: *\n*\s*(.*)", text)
+    return which[1] if which else text.split("\n", 1)[0]
+
+
+def _object(file):
+    return torch.load(io.BytesIO(file), map_location="cpu", weights_only=True)
 
 
 # ---- state dicts ----
@@ -92,10 +116,10 @@ def _tensors(sharded):
 
 
 def _objects(sharded, with_values):
-    """What the extension takes of the ShardedObjects of a state dict. Megatron keeps lists of one."""
+    """What the extension takes of the ShardedObjects of a state dict, of copies without their values. Megatron keeps lists of one."""
     return [(value.key, tuple(value.global_shape), tuple(value.global_offset),
              value.replica_id if isinstance(value.replica_id, tuple) else (value.replica_id,),
-             _file([value.data]) if with_values else "null")
+             _file([value.data]) if with_values and is_main_replica(value.replica_id) else "null")
             for value in nested_values(sharded) if isinstance(value, ShardedObject)]
 
 
@@ -105,24 +129,82 @@ def _without_float8(sharded):
 
 
 def _common(common):
-    return [(0, str(key), _file(value)) for key, value in common.items()]
+    for key in common:
+        if not isinstance(key, str):
+            raise TypeError(f"keys of the common state are str, not {key!r}")
+    return [(0, key, _file(value)) for key, value in common.items()]
 
 
-def _state(sharded_state_dict, content_metadata, preprocess):
-    """(what the extension saves, owners of the memory, what it compares of the common state or None)."""
+def _state(sharded_state_dict, content_metadata, rank):
+    """(what the extension saves, owners of the memory, the common state). Common state is rank 0's."""
     sharded, common = save_preprocess(sharded_state_dict, False)
     if content_metadata is not None:
         common["content_metadata"] = getattr(_megatron_utils, "_clean_metadata_for_serialization", dict)(content_metadata)
     _without_float8(sharded)
     tuples, owners = sharded_tuples(_tensors(sharded), None)
-    compared = ((), (), _common(preprocess(common))) if preprocess else None
-    return (tuples, _objects(sharded, True), _common(common)), owners, compared
+    return (tuples, _objects(sharded, True), _common(common) if rank == 0 else ()), owners, common
+
+
+# ---- what ranks agree about ----
+
+@contextlib.contextmanager
+def _ranks(group):
+    """This process's end of a group, of one rank where there is none."""
+    ranks = comm(group) if _group_is_there(group) else Comm.threads(1)[0]
+    try:
+        yield ranks
+    finally:
+        ranks.close()
+
+
+def _agree(ranks, make):
+    """What make returns on each rank; a rank on which it fails makes it fail on all, so that none waits for it."""
+    failure = made = None
+    try:
+        made = make()
+    except Exception as error:
+        failure = error
+    said = ranks.all_gather(b"" if failure is None else f"{type(failure).__name__}: {failure}".encode())
+    if failure is not None:
+        raise failure
+    for rank, text in enumerate(said):
+        if text:
+            raise Error(f"rank {rank}: {text.decode(errors='replace')}")
+    return made
 
 
 def _may_replace(path, ranks):
     """Whether rank 0 finds an empty folder there, as Megatron makes one before it saves; the same on all ranks."""
-    is_empty = os.path.isdir(path) and not os.listdir(path)
-    return bool(is_empty) if ranks is None else ranks.all_gather(bytes([is_empty]))[0] == b"\1"
+    is_empty = ranks.rank == 0 and os.path.isdir(path) and not os.listdir(path)
+    return ranks.all_gather(bytes([is_empty]))[0] == b"\1"
+
+
+def _compare(common, ranks):
+    """Warns on rank 0 of common state that differs from its own, with Megatron's words. Only what differs is sent."""
+    def seen():
+        try:
+            return _file(common)
+        except Exception as error:  # nor can it be compared
+            return b"?" + repr(error).encode()
+
+    own = seen() if ranks.size > 1 else b""
+    digests = ranks.all_gather(hashlib.sha256(own).digest())
+    sent = ranks.all_gather(own if digests[ranks.rank] != digests[0] else b"")
+    for rank, file in enumerate(sent if ranks.rank == 0 else ()):
+        if not file:
+            continue
+        try:
+            if file.startswith(b"?"):
+                raise ValueError(file[1:].decode(errors="replace"))
+            with _trust(()):
+                only_first, only_other, mismatched = diff(common, _object(file))
+        except Exception as error:  # of a class that nobody trusts, or that cannot be compared
+            _logger.warning("Rank %d common state dict differs from rank 0 common state dict; it is not known how: %s", rank,
+                            _reason(error))
+            continue
+        if only_first or only_other or mismatched:
+            _logger.warning("Rank %d common state dict differs from rank 0 common state dict. Keys only on rank 0: %s, "
+                            "Keys only on %d: %s, Mismatched keys: %s", rank, only_first, rank, only_other, mismatched)
 
 
 def _choose_format(options):
@@ -147,20 +229,15 @@ def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
     logger of this module.
     """
     run, rest = split_run(options)
-    state, owners, compared = _state(sharded_state_dict, content_metadata,
-                                     preprocess_common_before_consistancy_check if validate_access_integrity else None)
     _choose_format(rest)
-    ranks = comm(group) if _group_is_there(group) else None
-    try:
+    preprocess = preprocess_common_before_consistancy_check or (lambda common: common)
+    with _ranks(group) as ranks:
+        state, owners, common = _agree(ranks, lambda: _state(sharded_state_dict, content_metadata, ranks.rank))
         rest["overwrite"] = rest.get("overwrite") or _may_replace(checkpoint_dir, ranks)
+        if validate_access_integrity:
+            _compare(_agree(ranks, lambda: preprocess(common)), ranks)
         with owners:
-            warned = _reshard.save(ranks and ranks._handle, checkpoint_dir, state, compared, convert_options(**rest),
-                                   not validate_access_integrity, not spread, run)
-    finally:
-        if ranks is not None:
-            ranks.close()
-    for text in warned if validate_access_integrity else ():
-        _logger.warning(text)
+            _reshard.save(ranks._handle, checkpoint_dir, state, convert_options(**rest), not validate_access_integrity, not spread, run)
 
 
 class Saver(_Saver):
@@ -168,14 +245,14 @@ class Saver(_Saver):
     have one. Failures are raised by the next wait() or close()."""
 
     def __init__(self, *, group=None, **options):
-        self._comm = comm(group) if _group_is_there(group) else None
+        self._comm = comm(group) if _group_is_there(group) else Comm.threads(1)[0]
         super().__init__("thread", comm=self._comm, **options)
 
     def save(self, sharded_state_dict, checkpoint_dir, *, content_metadata=None, **options):
         """Begins to save; options as save() has them, but an empty folder is not replaced without overwrite=True. Returns the save's
         number."""
         run, rest = split_run(options)
-        state, owners, _ = _state(sharded_state_dict, content_metadata, None)
+        state, owners, _ = _state(sharded_state_dict, content_metadata, self._rank)
         _choose_format(rest)
         with owners:
             return self._handle.save(state, checkpoint_dir, convert_options(**rest), run)
@@ -185,8 +262,7 @@ class Saver(_Saver):
         try:
             super().close()
         finally:
-            if self._comm is not None:
-                self._comm.close()
+            self._comm.close()
 
 
 # ---- loading ----
@@ -209,7 +285,7 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
 
     Returns the state dict, and where strict says so, the missing and the unexpected keys, as dist_checkpointing.load does.
     """
-    asked = parse_strict_flag(strict).value
+    asked, format = parse_strict_flag(strict).value, options.get("format")
     wanted, local, factories = load_preprocess(sharded_state_dict)
     wanted, _ = _megatron_utils.extract_sharded_base(wanted)
     for value in nested_values(wanted):
@@ -217,12 +293,13 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
             value.init_data("cpu")
     _without_float8(wanted)
     objects, values = _load(wanted, checkpoint_dir, _TOLD.get(asked, asked), not validate_access_integrity, group, exchange, options)
-    trusted = [*_trusted(), *safe_globals]
     missing, unexpected = ({key for kind, key, _ in values if kind == which} for which in (2, 3))
-    found = {(key, tuple(offset)): _object(file, trusted) for key, _, offset, file in objects}
-    factories, dropped = _present(factories, wanted, unexpected)
-    loaded, _ = extract_matching_values(wanted, lambda value: value.key not in unexpected and id(value) not in dropped)
-    state_dict = {key: _object(file, trusted) for kind, key, file in values if kind == 0}
+    with _trust(safe_globals):
+        found = {(key, tuple(offset)): _object(file) for key, _, offset, file in objects}
+        state_dict = _common_of([(key, file) for kind, key, file in values if kind == 0], checkpoint_dir, format)
+    lost = {id(value) for value in nested_values(wanted) if value.key in unexpected}
+    factories = _present(factories, wanted, lost)
+    loaded, _ = extract_matching_values(wanted, lambda value: id(value) not in lost)
     merge(state_dict, local)
     merge(state_dict, dict_list_map_outplace(lambda value: _loaded(value, found), loaded))
     if asked in ("log_unexpected", "log_all"):
@@ -235,15 +312,11 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
 def _load(wanted, path, strict, no_check, group, exchange, options):
     opened = open_options(**taken(options, "format", "iteration", "follow_links", "lenient", "limits"))
     mapping = map_options(**taken(options, "map", "rules", "config", "constants"))
-    tuples, owners = sharded_tuples(_tensors(wanted), None, writable=True)
-    ranks = comm(group) if _group_is_there(group) else None
-    try:
+    with _ranks(group) as ranks:
+        tuples, owners = _agree(ranks, lambda: sharded_tuples(_tensors(wanted), None, writable=True))
         with owners:
-            return _reshard.load(ranks and ranks._handle, path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check,
+            return _reshard.load(ranks._handle, path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check,
                                  not exchange, True, run_options(**options))
-    finally:
-        if ranks is not None:
-            ranks.close()
 
 
 def _loaded(value, found):
@@ -253,19 +326,45 @@ def _loaded(value, found):
     return stored[0] if isinstance(stored, list) and len(stored) == 1 else stored
 
 
-def _present(factories, wanted, unexpected):
-    """(those factories all of whose parts came, the identities of the parts of the others)."""
+# What of another format's items belongs to the format, and not to what was saved.
+_OF_FORMATS = ("__metadata__",)
+_MEGATRON = ("torch_dist", "zarr", "megatron", "torch_dcp", "fsdp_dtensor")
+
+
+def _common_of(files, path, format):
+    """The common state, which of other formats than Megatron's has what can be made of their items."""
+    common = {}
+    for key, file in files:
+        if key in _OF_FORMATS:
+            continue
+        try:
+            common[key] = _object(file)
+        except pickle.UnpicklingError as error:
+            with _open(path, **({"format": format} if format else {})) as checkpoint:
+                if checkpoint.format in _MEGATRON:
+                    raise
+            _logger.warning("item '%s' of %s is left out: %s", key, path, _reason(error))
+    return common
+
+
+def _parts(value):
+    return list(nested_values({"parts": value}))
+
+
+def _present(factories, wanted, lost):
+    """Those factories all of whose parts came; the identities of the parts of the others are added to lost. Places in lists are those that
+    are left when what is lost is gone."""
     if not isinstance(factories, dict):
-        parts = list(nested_values({"parts": wanted}))
-        is_present = all(part.key not in unexpected for part in parts)
-        return (factories, set()) if is_present else (None, {id(part) for part in parts})
-    present, dropped = {}, set()
-    for key, factory in factories.items():
-        inside, lost = _present(factory, wanted[key], unexpected)
-        dropped |= lost
-        if inside:
-            present[key] = inside
-    return present, dropped
+        parts = {id(part) for part in _parts(wanted)}
+        if lost & parts:
+            lost |= parts
+            return None
+        return factories
+    inside = {key: _present(factory, wanted[key], lost) for key, factory in factories.items()}
+    if isinstance(wanted, list):
+        left = [any(id(part) not in lost for part in _parts(value)) for value in wanted]
+        inside = {sum(left[:key]): factory for key, factory in inside.items() if factory}
+    return {key: factory for key, factory in inside.items() if factory}
 
 
 def _log(keys, why):

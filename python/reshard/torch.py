@@ -203,7 +203,7 @@ class Saver(_Saver):
     """reshard.Saver for state dicts of torch, with DTensors; with a group, all its ranks have one and save together."""
 
     def __init__(self, by="thread", *, group=None, **options):
-        self._comm = comm(group) if _group_is_there(group) else None
+        self._comm = comm(group) if _group_is_there(group) else Comm.threads(1)[0] if by == "thread" else None
         super().__init__(by, comm=self._comm, **options)
 
     def save(self, path, state_dict, **options):

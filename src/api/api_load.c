@@ -275,7 +275,7 @@ static reshard_status item_content(const reshard_checkpoint *checkpoint, bool as
 {
     void *bytes = NULL;
     char *json = NULL;
-    size_t size;
+    size_t size = 0;
     reshard_status status =
         as_file ? reshard_item_file(checkpoint, item, &bytes, &size, err) : reshard_item_json(checkpoint, item, &json, &size, err);
     *out = (struct str){ bytes ? bytes : json, size };
@@ -304,13 +304,19 @@ static reshard_status object_result(struct load_call *call, const struct sharded
     return status;
 }
 
+/* A file that lies beside the checkpoint's own is no value of a state. */
+static bool is_side_file(const reshard_checkpoint *checkpoint, size_t item)
+{
+    return checkpoint_catalog(checkpoint)->items[checkpoint_item_at(checkpoint->opened, item)].kind == ITEM_FILE;
+}
+
 static reshard_status common_result(const reshard_checkpoint *checkpoint, bool as_files, reshard_sharded *result, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < reshard_item_count(checkpoint) && !status; i++) {
         struct sharded_value value = { .kind = SHARDED_COMMON, .key = item_key(checkpoint, i) };
         struct str key, text;
-        if (sharded_key_is_object(value.key, &key))
+        if (sharded_key_is_object(value.key, &key) || (as_files && is_side_file(checkpoint, i)))
             continue;
         status = item_content(checkpoint, as_files, i, &text, err);
         if (status)

@@ -4,7 +4,6 @@
 
 #include "base/array.h"
 #include "encoding/json.h"
-#include "encoding/torch_save.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -192,59 +191,45 @@ static enum sharded_value_kind compared_kind(const struct sharded_dict *dict)
     return dict->has_compared ? SHARDED_COMPARED : SHARDED_COMMON;
 }
 
-/* A value of one of two ranks. */
-struct parsed_common {
-    struct value_graph json;
-    struct torch_archive file;
-};
-
-static const struct value *parsed_root(const struct parsed_common *parsed)
+static reshard_status common_parse(const struct sharded_value *value, struct value_graph *graph, reshard_error *err)
 {
-    return parsed->json.root ? parsed->json.root : parsed->file.graph.root;
-}
-
-static void parsed_release(struct parsed_common *parsed)
-{
-    value_graph_release(&parsed->json);
-    torch_save_release(&parsed->file);
-}
-
-static reshard_status common_parse(const struct sharded_value *value, struct parsed_common *out, reshard_error *err)
-{
-    reshard_status status = RESHARD_OK;
-    if (value && value->file.data) {
-        const struct reader reader = reader_over_memory(value->file.data, value->file.size, "item");
-        status = torch_save_open(&reader, &limits_default, -1, &out->file, err);
-    } else if (value) {
-        status = json_parse(value->json.data, value->json.size, &limits_default, &out->json, err);
-    }
+    reshard_status status = value ? json_parse(value->json.data, value->json.size, &limits_default, graph, err) : RESHARD_OK;
     if (status)
         error_prefix(err, "common value '%.*s'", STR_ARG(value->key));
     return status;
 }
 
-static bool is_same_file(const struct sharded_value *left, const struct sharded_value *right)
+/* Of files the bytes: what they hold may be cyclic, and of any size. */
+static reshard_status files_compare(struct comparing *comparing, const struct sharded_value *left, const struct sharded_value *right,
+                                    reshard_error *err)
 {
-    return left && right && left->file.data && right->file.data && str_equal(left->file, right->file);
+    static const struct value object = { .kind = VALUE_CALL };
+    if (left && right && left->file.data && right->file.data && str_equal(left->file, right->file))
+        return RESHARD_OK;
+    if (!pair_push(comparing, NULL, (left ? left : right)->key, 0, left ? &object : NULL, right ? &object : NULL))
+        return error_set_memory(err);
+    const struct pair pair = comparing->pairs[--comparing->count];
+    pair_put(comparing, &pair, left && right ? &comparing->mismatched : left ? &comparing->only_left : &comparing->only_right);
+    return RESHARD_OK;
 }
 
 static reshard_status common_compare(struct comparing *comparing, const struct sharded_value *left, const struct sharded_value *right,
                                      reshard_error *err)
 {
-    struct parsed_common parsed[2] = { 0 };
-    if (is_same_file(left, right))
-        return RESHARD_OK;
-    reshard_status status = common_parse(left, &parsed[0], err);
-    if (!status)
-        status = common_parse(right, &parsed[1], err);
+    struct value_graph graphs[2] = { 0 };
     comparing->count = 0;
     buffer_clear(&comparing->paths);
-    if (!status && !pair_push(comparing, NULL, (left ? left : right)->key, 0, parsed_root(&parsed[0]), parsed_root(&parsed[1])))
+    if ((left && left->file.data) || (right && right->file.data))
+        return files_compare(comparing, left, right, err);
+    reshard_status status = common_parse(left, &graphs[0], err);
+    if (!status)
+        status = common_parse(right, &graphs[1], err);
+    if (!status && !pair_push(comparing, NULL, (left ? left : right)->key, 0, graphs[0].root, graphs[1].root))
         status = error_set_memory(err);
     while (!status && comparing->count)
         status = pair_compare(comparing, err);
-    parsed_release(&parsed[0]);
-    parsed_release(&parsed[1]);
+    value_graph_release(&graphs[0]);
+    value_graph_release(&graphs[1]);
     return status;
 }
 

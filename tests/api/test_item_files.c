@@ -239,7 +239,17 @@ TEST(files_of_ranks_are_compared)
     value.json = (reshard_str){ "[[{\"random_rng_state\": 3}]]", 27 };
     CHECK_OK(reshard_sharded_add_value(other, &value, &err));
     CHECK_OK(reshard_sharded_compare_common(first, other, 1, &text, &err));
-    assert_non_null(strstr(text, "Mismatched keys: [(('state', 0, 0, 'random_rng_state'), object, int)"));
+    assert_non_null(strstr(text, "Mismatched keys: [(('state',), object, object)]"));
+    reshard_free(text);
+    reshard_sharded_free(other);
+    other = dict_make(bytes, size - 1);
+    CHECK_OK(reshard_sharded_compare_common(first, other, 1, &text, &err));
+    assert_non_null(strstr(text, "Mismatched keys: [(('state',), object, object)]"));
+    reshard_free(text);
+    const reshard_str named = { "state", 5 };
+    CHECK_OK(reshard_sharded_remove_value(other, &named, 1, &err));
+    CHECK_OK(reshard_sharded_compare_common(first, other, 1, &text, &err));
+    assert_non_null(strstr(text, "Keys only on rank 0: [('state',)]"));
     reshard_free(text);
     const reshard_str member[] = { { "state", 5 }, { "x", 1 } };
     CHECK_OK(reshard_sharded_remove_value(same, member, 2, &err));

@@ -167,6 +167,12 @@ def strictness(work):
     without["model"]["mlp"]["fc1"].key = "fc1.lost"
     found, _, unexpected = reshard.megatron.load(without, work / "ours", strict="return_unexpected")
     assert unexpected == {"fc1.lost"} and "mlp" not in found["model"] and "rows" in found["model"]
+    rank, size = dist.get_rank(), dist.get_world_size()
+    several = {"list": [swiglu_factory(key, torch.zeros(2 * ROWS // size, COLUMNS), rank, size, 0) for key in
+                        ("absent", "fc1.weight", "gone", "fc1.weight")], "norm": state(False)["model"]["norm"]}
+    found = reshard.megatron.load(several, work / "ours", strict="ignore_all", validate_access_integrity=False)
+    assert len(found["list"]) == 2 and all(
+        torch.equal(one, torch.cat([half.chunk(size)[rank] for half in whole("fc1.weight").chunk(2)])) for one in found["list"])
 
 
 def checks_made(work):
@@ -193,10 +199,30 @@ def checks_made(work):
     assert ("'where'" in first) == (dist.get_rank() == 0), first
     with reshard.open(work / "told") as checkpoint:
         assert checkpoint.items["where"] == 0
+    # What one rank cannot write stops all, and none waits for it; a copy and other ranks' common state are not written.
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    one = {"x": ShardedObject("x", open if dist.get_rank() else 1, (2,), (dist.get_rank(),)), "w": state(True)["model"]["norm"]}
+    one["x"].data = (lambda: 0) if dist.get_rank() else 1
+    try:
+        reshard.megatron.save(one, work / "one")
+        raise AssertionError("what cannot be pickled was saved")
+    except Exception as error:
+        assert "lambda" in str(error) and (dist.get_rank() == 1 or "rank 1" in str(error)), error
+    one["x"] = ShardedObject("x", (lambda: 0) if dist.get_rank() else 1, (1,), (0,), replica_id=dist.get_rank())
+    one["common"] = (lambda: 0) if dist.get_rank() else 1
+    reshard.megatron.save(one, work / "one")
+    with reshard.open(work / "one") as checkpoint:
+        assert checkpoint.items["common"] == 1 and checkpoint.items["x/shard_0_1"] == [1]
+    try:
+        reshard.megatron.save({**state(True), 5: "five"}, work / "five")
+        raise AssertionError("a key that is no text was saved")
+    except (TypeError, reshard.Error) as error:
+        assert "keys of the common state" in str(error)
 
 
 def in_the_background(work):
     from megatron.core import dist_checkpointing
+    work.mkdir(exist_ok=True)
     with reshard.megatron.Saver() as saver:
         for turn in range(2):
             saved = state(True)
@@ -227,6 +253,9 @@ def classes(work):
         assert "Unknown" in str(error)
     reshard.megatron.save({**state(True), "known": Known.ONE}, work / "known")
     assert reshard.megatron.load(state(False), work / "known", safe_globals=[Known])["known"] is Known.ONE
+    torch.save({"norm.weight": whole("norm.weight"), "trainer": Unknown(), "step": 3}, work / "other.pt")
+    found = reshard.megatron.load({"n": state(False)["model"]["norm"]}, work / "other.pt")
+    assert torch.equal(found["n"], whole("norm.weight")) and found["step"] == 3 and "trainer" not in found
 
 
 def other_formats(work):
@@ -236,9 +265,13 @@ def other_formats(work):
         reshard.save(work / "source", {"model.rows": whole("rows.weight"), "c": whole("columns.weight").t().contiguous()}, to="hf")
     dist.barrier()
     wanted = {"model": {name: state(False)["model"][name] for name in ("rows", "columns")}}
+    if dist.get_rank() == 0:
+        (work / "source" / "config.json").write_text("{}")
+    dist.barrier()
     found = reshard.megatron.load(wanted, work / "source", map="model.rows -> rows.weight\nc^T -> columns.weight")
     assert torch.equal(found["model"]["rows"], whole("rows.weight").chunk(dist.get_world_size())[dist.get_rank()])
     assert torch.equal(found["model"]["columns"], whole("columns.weight").chunk(dist.get_world_size(), dim=1)[dist.get_rank()])
+    assert set(found) == {"model"}, found
     reshard.megatron.save({"model": {key: value for key, value in state(True)["model"].items()}}, work / "hf", to="hf")
     with reshard.open(work / "hf") as checkpoint:
         assert torch.equal(checkpoint.tensors["rows.weight"].read().torch(), whole("rows.weight")) and checkpoint.format == "hf"
@@ -334,7 +367,8 @@ TESTS = [("Alone: what is saved here Megatron loads, and the other way round", i
                         ranks(4, [in_another_world], work))[0]),
          ("What is missing or unexpected is told as Megatron tells it", in_a_world_of(2, ours_to_theirs, strictness)),
          ("State dicts that are no whole are refused, common state that differs is a warning", in_a_world_of(2, checks_made)),
-         ("In the background, what is saved is what was there", in_a_world_of(2, in_the_background)),
+         ("In the background, what is saved is what was there",
+          lambda work: (ranks(2, [in_the_background], work), ranks(1, [in_the_background], work / "alone"))[0]),
          ("Classes that nobody trusts are not made", in_a_world_of(1, classes)),
          ("From any format, under other names, and to any", in_a_world_of(2, other_formats)),
          (real_model.__doc__, real_model)]

@@ -32,8 +32,7 @@ def calls(work):
     ranks, _ = sharded_tuples(tensors)
     file = opened.item_file(0)
     whole = (ranks, [("rng", (1,), (0,), (0,), "3"), ("file", (1,), (0,), (0,), file)], [(0, "a", "1"), (0, "b", file)])
-    compared = ((), (), [(0, "b", file)])
-    _reshard.save(None, together, whole, None, {"to": "torch_dist"}, False, False, {})
+    _reshard.save(None, together, whole, {"to": "torch_dist"}, False, False, {})
     described = '{"tensors": {"x": {"dtype": "F32", "shape": [1], "data": [1]}}}'
     warning = {"texts": [("m", "none -> _")]}
     out = array.array("f", [0, 0, 0])
@@ -72,7 +71,7 @@ def calls(work):
         "formats": _reshard.formats, "dtypes": _reshard.dtypes, "limits": _reshard.limits,
         "arrays": lambda: memoryview(reshard.Array("F32", (2, 3)).raw), "dlpack": lambda: reshard.Array("F32", (2, 3)).__dlpack__(),
         "Buffer": lambda: _reshard.Buffer(out, False).layout(), "an error": lambda: _reshard.open("/nope", {}, ONE),
-        "save": lambda: _reshard.save(comm, str(work / "u"), whole, compared, {"to": "torch_dist", "overwrite": True}, False, False, ONE),
+        "save": lambda: _reshard.save(comm, str(work / "u"), whole, {"to": "torch_dist", "overwrite": True}, False, False, ONE),
         "load together": lambda: _reshard.load(comm, together, (wanted, [], []), {}, None, "return_all", False, False, True, ONE),
         "redistribute": lambda: _reshard.redistribute(comm, shards, place, None, 0),
         "transfers_new": lambda: _reshard.transfers_new(comm, shards, place, None, 0),
