@@ -34,10 +34,10 @@ extern const reshard_map_options map_initial;
 /* The receiver of map_initial, which needs no GIL. */
 int diagnoses_remember(const char *text, size_t error_count, void *context);
 
-/* Before a call, and behind one that has succeeded, which returns out, or NULL if warnings are errors. running_take and running_end do
- * so. */
-void diagnoses_forget(void);
+/* Behind every call that takes a mapping, one of: error_raise; diagnoses_warn, if it has succeeded, which returns out, or NULL if warnings
+ * are errors; diagnoses_forget, if it ends otherwise. running_end is all of them. */
 PyObject *diagnoses_warn(PyObject *out);
+void diagnoses_forget(void);
 
 /* ---- module_texts.c ---- */
 

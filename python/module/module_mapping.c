@@ -75,7 +75,6 @@ static PyObject *call_map(PyObject *module, PyObject *arguments)
     reshard_map_input input = RESHARD_MAP_INPUT_INIT;
     reshard_map_space *source = NULL, *target = NULL;
     (void)module;
-    diagnoses_forget();
     if (kept && PyArg_ParseTuple(arguments, "sOOO", &name, &given, &from, &to) && (verb = verb_find(name)) &&
         options_take(kept, given, map_input_members, &input) && space_take(kept, from, &source) && space_take(kept, to, &target)) {
         input.source = source;

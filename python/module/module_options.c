@@ -284,7 +284,6 @@ bool options_take(PyObject *kept, PyObject *given, const struct option *members,
 bool running_take(PyObject *kept, PyObject *given, struct running *out)
 {
     *out = (struct running){ .options = RESHARD_RUN_OPTIONS_INIT };
-    diagnoses_forget();
     PyObject *rest = PyDict_New();
     if (!rest || PyDict_Update(rest, given) != 0) {
         Py_XDECREF(rest);

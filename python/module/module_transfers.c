@@ -22,7 +22,6 @@ static bool moving_begin(struct moving *call, PyObject *group, PyObject *from, P
                              .options = RESHARD_REDISTRIBUTE_OPTIONS_INIT,
                              .report = RESHARD_REDISTRIBUTE_REPORT_INIT,
                              .err = RESHARD_ERROR_INIT };
-    diagnoses_forget();
     if (!call->kept || !shards_take(from, &call->source) || !shards_take(to, &call->target) || !comm_hold(group, &call->comm))
         return false;
     call->group = group;
