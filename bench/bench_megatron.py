@@ -20,6 +20,7 @@ import warnings
 
 import torch
 import torch.distributed as dist
+from beside import print_medians
 
 WIDTH = 1024
 
@@ -72,7 +73,8 @@ def run(rank, args, work, port, said):
             dist.barrier()
             seconds[name].append(time.perf_counter() - begun)
     if rank == 0:
-        said.put({name: (statistics.median(times[1:]), tried[name][1]) for name, times in seconds.items()})  # the first round warms up
+        medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round is for warmth
+        said.put((medians, {name: peer for name, (_, peer, _) in tried.items()}))
     said.close()
     said.join_thread()
     for child in multiprocessing.active_children():
@@ -101,15 +103,13 @@ def main():
                  for rank in range(args.ranks)]
         for rank in ranks:
             rank.start()
-        medians = said.get(timeout=1200)
+        medians, peers = said.get(timeout=1200)
         for rank in ranks:
             rank.join()
     finally:
         shutil.rmtree(work, ignore_errors=True)
     print(f"{args.ranks} ranks, {args.megabytes} MiB, {args.rounds} rounds, {args.folder}")
-    for name, (median, peer) in medians.items():
-        ratio = f"{median / medians[peer][0]:8.2f} of {peer}" if peer else ""
-        print(f"{name:36s} {median:8.3f} s {args.megabytes / 1024 / median:7.2f} GiB/s {ratio}")
+    print_medians(medians, peers, args.megabytes)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import warnings
 
 import torch
 import torch.distributed.checkpoint as dcp
+from beside import print_medians
 from safetensors.torch import load_file, save_file
 
 
@@ -88,9 +89,7 @@ def main():
         shutil.rmtree(work)
     median = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round is for warmth
     print(f"{args.megabytes} MiB in {len(state)} tensors, {args.folder}, {args.device}, medians of {args.rounds} rounds")
-    for name, (_, peer) in tried.items():
-        beside = f"{median[name] / median[peer]:6.2f} x {peer}" if peer else ""
-        print(f"{name:34} {median[name] * 1000:8.1f} ms  {args.megabytes / 1024 / median[name]:6.2f} GiB/s  {beside}")
+    print_medians(median, {name: peer for name, (_, peer) in tried.items()}, args.megabytes)
 
 
 if __name__ == "__main__":

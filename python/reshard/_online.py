@@ -172,6 +172,13 @@ def save_together(path, state, comm, cells, check, spread, options):
         return _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
 
 
+def loading_options(options):
+    """(open options, a mapping, run options) of the keywords of a load."""
+    opened = open_options(**taken(options, "format", "iteration", "follow_links", "lenient", "limits"))
+    mapping = map_options(**taken(options, "map", "rules", "config", "constants"), strict=options.pop("strict_map", None))
+    return opened, mapping, run_options(**options)
+
+
 def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
     """Fills the arrays of a state, together with the other ranks of comm, whatever the layout on disk; each byte is read once.
 
@@ -188,13 +195,12 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
 
     Returns a Loaded.
     """
-    opened = open_options(**taken(options, "format", "iteration", "follow_links", "lenient", "limits"))
-    mapping = map_options(**taken(options, "map", "rules", "config", "constants"), strict=options.pop("strict_map", None))
+    opened, mapping, run = loading_options(options)
     tensors, _ = flatten(state)
     tuples, owners = sharded_tuples(tensors, _copies(comm, tensors) if check else None, writable=True)
     with owners:
         objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
-                                        not check, not exchange, False, run_options(**options))
+                                        not check, not exchange, False, run)
     loaded = Loaded()
     for key, _, offset, text in objects:
         loaded.cells[key, offset] = json.loads(text) if text else None

@@ -23,7 +23,6 @@ import contextlib
 import json
 
 from . import _reshard
-from ._checkpoint import Checkpoint
 from ._options import given, mapping_text
 from ._values import Outcome
 
@@ -63,14 +62,12 @@ def _input(text, *, strict=None, reverse=None, config=None, constants=None, limi
 @contextlib.contextmanager
 def _space(space):
     """The extension's form of a source or a target."""
-    if space is None or isinstance(space, Checkpoint):
-        yield space and space._handle
-    elif isinstance(space, dict):
-        yield json.dumps(space)
+    if space is None or isinstance(space, dict):
+        yield None if space is None else json.dumps(space)
     else:
-        from . import open
+        from . import _Opened
 
-        with open(space) as checkpoint:
+        with _Opened(space) as checkpoint:
             yield checkpoint._handle
 
 

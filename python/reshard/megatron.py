@@ -35,12 +35,13 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 from megatron.core.dist_checkpointing.state_dict_utils import load_preprocess, save_preprocess
 from megatron.core.dist_checkpointing.validation import parse_strict_flag
 
-from . import Comm, Error, Shard, _reshard
-from . import Saver as _Saver
+from . import Error, Shard, _reshard
 from . import open as _open
-from ._options import convert_options, map_options, open_options, run_options, split_run, taken
+from ._online import loading_options
+from ._options import convert_options, split_run
 from ._shards import Pieces, sharded_tuples
-from .torch import _group_is_there, comm
+from .torch import Saver as _Saver
+from .torch import file_of, ranks_of
 
 __all__ = ["Saver", "load", "save"]
 
@@ -48,12 +49,6 @@ _logger = logging.getLogger(__name__)
 
 
 # ---- Python objects as files ----
-
-def _file(value):
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
-
 
 def _trusted():
     """What Megatron's checkpoints hold beside numbers and texts; its own list, where this version has one."""
@@ -101,9 +96,8 @@ def _shard(tensor):
     if data is not None:
         data = data.detach() if flat else data.detach().reshape(shape) if data.is_contiguous() else data.detach()[
             (None,) * tensor.prepend_axis_num]
-    replica = tensor.replica_id if isinstance(tensor.replica_id, tuple) else (tensor.replica_id,)
-    return Shard(data, tensor.global_shape, tensor.global_offset, shape=shape, flat=flat, dtype=tensor.dtype, replica=replica,
-                 allow_shape_mismatch=tensor.allow_shape_mismatch)
+    return Shard(data, tensor.global_shape, tensor.global_offset, shape=shape, flat=flat, dtype=tensor.dtype,
+                 replica=tensor.replica_id, allow_shape_mismatch=tensor.allow_shape_mismatch)
 
 
 def _tensors(sharded):
@@ -119,7 +113,7 @@ def _objects(sharded, with_values):
     """What the extension takes of the ShardedObjects of a state dict, of copies without their values. Megatron keeps lists of one."""
     return [(value.key, tuple(value.global_shape), tuple(value.global_offset),
              value.replica_id if isinstance(value.replica_id, tuple) else (value.replica_id,),
-             _file([value.data]) if with_values and is_main_replica(value.replica_id) else "null")
+             file_of([value.data]) if with_values and is_main_replica(value.replica_id) else "null")
             for value in nested_values(sharded) if isinstance(value, ShardedObject)]
 
 
@@ -132,7 +126,7 @@ def _common(common):
     for key in common:
         if not isinstance(key, str):
             raise TypeError(f"keys of the common state are str, not {key!r}")
-    return [(0, key, _file(value)) for key, value in common.items()]
+    return [(0, key, file_of(value)) for key, value in common.items()]
 
 
 def _state(sharded_state_dict, content_metadata, rank):
@@ -146,16 +140,6 @@ def _state(sharded_state_dict, content_metadata, rank):
 
 
 # ---- what ranks agree about ----
-
-@contextlib.contextmanager
-def _ranks(group):
-    """This process's end of a group, of one rank where there is none."""
-    ranks = comm(group) if _group_is_there(group) else Comm.threads(1)[0]
-    try:
-        yield ranks
-    finally:
-        ranks.close()
-
 
 def _agree(ranks, make):
     """What make returns on each rank; a rank on which it fails makes it fail on all, so that none waits for it."""
@@ -183,7 +167,7 @@ def _compare(common, ranks):
     """Warns on rank 0 of common state that differs from its own, with Megatron's words. Only what differs is sent."""
     def seen():
         try:
-            return _file(common)
+            return file_of(common)
         except Exception as error:  # nor can it be compared
             return b"?" + repr(error).encode()
 
@@ -230,12 +214,17 @@ def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
     """
     run, rest = split_run(options)
     _choose_format(rest)
-    preprocess = preprocess_common_before_consistancy_check or (lambda common: common)
-    with _ranks(group) as ranks:
-        state, owners, common = _agree(ranks, lambda: _state(sharded_state_dict, content_metadata, ranks.rank))
+    preprocess = preprocess_common_before_consistancy_check if validate_access_integrity else None
+
+    def prepare():
+        state, owners, common = _state(sharded_state_dict, content_metadata, ranks.rank)
+        return state, owners, preprocess(common) if preprocess else common
+
+    with ranks_of(group) as ranks:
+        state, owners, common = _agree(ranks, prepare)
         rest["overwrite"] = rest.get("overwrite") or _may_replace(checkpoint_dir, ranks)
         if validate_access_integrity:
-            _compare(_agree(ranks, lambda: preprocess(common)), ranks)
+            _compare(common, ranks)
         with owners:
             _reshard.save(ranks._handle, checkpoint_dir, state, convert_options(**rest), not validate_access_integrity, not spread, run)
 
@@ -245,8 +234,7 @@ class Saver(_Saver):
     have one. Failures are raised by the next wait() or close()."""
 
     def __init__(self, *, group=None, **options):
-        self._comm = comm(group) if _group_is_there(group) else Comm.threads(1)[0]
-        super().__init__("thread", comm=self._comm, **options)
+        super().__init__("thread", group=group, **options)
 
     def save(self, sharded_state_dict, checkpoint_dir, *, content_metadata=None, **options):
         """Begins to save; options as save() has them, but an empty folder is not replaced without overwrite=True. Returns the save's
@@ -256,13 +244,6 @@ class Saver(_Saver):
         _choose_format(rest)
         with owners:
             return self._handle.save(state, checkpoint_dir, convert_options(**rest), run)
-
-    def close(self):
-        """Waits for all; raises the first failure that nobody has heard of."""
-        try:
-            super().close()
-        finally:
-            self._comm.close()
 
 
 # ---- loading ----
@@ -280,8 +261,8 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
     strict        Megatron's StrictHandling, or its value
     exchange      what several ranks ask for is read by one and sent to the others; False: each reads what it wants
     safe_globals  more classes that common state and ShardedObjects may be of
-    options       map, rules, config, constants: under which names tensors come; map=[]: recognised names (Hugging Face, Megatron's old
-                  formats, Paddle) become those of the state dict. format, iteration, lenient, limits, memory, threads, io
+    options       map, rules, config, constants, strict_map: under which names tensors come; map=[]: recognised names (Hugging Face,
+                  Megatron's old formats, Paddle) become those of the state dict. format, iteration, lenient, limits, memory, threads, io
 
     Returns the state dict, and where strict says so, the missing and the unexpected keys, as dist_checkpointing.load does.
     """
@@ -310,13 +291,12 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
 
 
 def _load(wanted, path, strict, no_check, group, exchange, options):
-    opened = open_options(**taken(options, "format", "iteration", "follow_links", "lenient", "limits"))
-    mapping = map_options(**taken(options, "map", "rules", "config", "constants"))
-    with _ranks(group) as ranks:
+    opened, mapping, run = loading_options(options)
+    with ranks_of(group) as ranks:
         tuples, owners = _agree(ranks, lambda: sharded_tuples(_tensors(wanted), None, writable=True))
         with owners:
             return _reshard.load(ranks._handle, path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check,
-                                 not exchange, True, run_options(**options))
+                                 not exchange, True, run)
 
 
 def _loaded(value, found):

@@ -75,10 +75,9 @@ def shards(state_dict, items=True):
     whole, and which copy it is. A plain tensor is detached: a copy that each rank has. Items that are no numbers, texts and containers of
     these are TorchFiles; without items, they are None."""
     if isinstance(state_dict, Mapping):
-        return {key: shards(value, items) if holds_arrays(value) else _item(value) if items else None
-                for key, value in state_dict.items()}
+        return {key: _member(value, items) for key, value in state_dict.items()}
     if isinstance(state_dict, (list, tuple)):
-        members = [shards(value, items) if holds_arrays(value) else _item(value) if items else None for value in state_dict]
+        members = [_member(value, items) for value in state_dict]
         return type(state_dict)(members) if type(state_dict) in (list, tuple) else members
     if isinstance(state_dict, Shard) or not is_array(state_dict):
         return state_dict
@@ -90,15 +89,22 @@ def shards(state_dict, items=True):
     return state_dict.detach() if isinstance(state_dict, torch.Tensor) else state_dict
 
 
-def _item(value):
-    if isinstance(value, (Stored, TorchFile)):
-        return value
+def file_of(value):
+    """The bytes of a file of torch.save."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def _member(value, items):
+    if holds_arrays(value):
+        return shards(value, items)
+    if not items or isinstance(value, (Stored, TorchFile)):
+        return value if items else None
     try:
         return plain(value, "")
     except TypeError:
-        file = io.BytesIO()
-        torch.save(value, file)
-        return TorchFile(file.getvalue())
+        return TorchFile(file_of(value))
 
 
 def _dtensor_shards(tensor):
@@ -199,11 +205,16 @@ def comm(group=None, *, timeout=0):
     return Comm.host(_Transport(group), timeout=timeout)
 
 
+def ranks_of(group=None):
+    """The same, of one rank where there is no such group."""
+    return comm(group) if _group_is_there(group) else Comm.threads(1)[0]
+
+
 class Saver(_Saver):
     """reshard.Saver for state dicts of torch, with DTensors; with a group, all its ranks have one and save together."""
 
     def __init__(self, by="thread", *, group=None, **options):
-        self._comm = comm(group) if _group_is_there(group) else Comm.threads(1)[0] if by == "thread" else None
+        self._comm = ranks_of(group) if by == "thread" or _group_is_there(group) else None
         super().__init__(by, comm=self._comm, **options)
 
     def save(self, path, state_dict, **options):

@@ -208,13 +208,15 @@ API_EXPORT reshard_status reshard_item_file(const reshard_checkpoint *checkpoint
     NEEDS(size, err);
     *size = 0;
     NEEDS(checkpoint, err);
-    if (index >= reshard_item_count(checkpoint))
-        return error_set(err, RESHARD_ERR_USAGE, "item %zu of %zu", index, reshard_item_count(checkpoint));
+    uint32_t number;
+    reshard_status status = item_number(checkpoint, index, &number, err);
+    if (status)
+        return status;
     struct buffer pickle = { 0 };
     uint8_t *archive = NULL;
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
-    struct filing filing = { .source = checkpoint_source(handle), .item = checkpoint_item_at(handle->opened, index), .err = err };
-    reshard_status status = item_pickle(&filing, &pickle, err);
+    struct filing filing = { .source = checkpoint_source(handle), .item = number, .err = err };
+    status = item_pickle(&filing, &pickle, err);
     checkpoint_unlock(handle);
     for (uint32_t i = 0; i < filing.count && !status; i++)
         if (filing.storages[i].tensor != CATALOG_NONE)

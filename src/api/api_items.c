@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Items and the values in them. */
 #include "api/handle.h"
+#include "api/items.h"
 
 #include "api/public_options.h"
 #include "base/array.h"
@@ -151,8 +152,7 @@ static reshard_status item_json(reshard_checkpoint *checkpoint, uint32_t index, 
     return status;
 }
 
-/* The catalog's number of an item that is seen. */
-static reshard_status item_number(const reshard_checkpoint *checkpoint, size_t index, uint32_t *out, reshard_error *err)
+reshard_status item_number(const reshard_checkpoint *checkpoint, size_t index, uint32_t *out, reshard_error *err)
 {
     size_t count = reshard_item_count(checkpoint);
     if (index >= count)

@@ -20,6 +20,9 @@ struct reshard_items {
     size_t file_count, file_capacity;
 };
 
+/* The catalog's number of an item that is seen. */
+reshard_status item_number(const reshard_checkpoint *checkpoint, size_t index, uint32_t *out, reshard_error *err);
+
 /* A file that is carried along, as a value of BYTES. */
 reshard_status item_side_file(struct source *source, const struct catalog_item *item, struct value_graph *graph, struct value **out,
                               reshard_error *err);

@@ -127,7 +127,7 @@ reshard_status format_open(struct store *store, const char *name, const struct o
 void source_free(struct source *source);
 
 /* Opens what needs no looking for: a source of this driver, whose read_catalog finds driver_state, and sets or clears it. Takes over store
- * in every case. */
+ * in every case, and driver_state where the driver has close_source. */
 reshard_status source_open_made(const struct format_driver *driver, struct store *store, void *driver_state,
                                 const struct open_options *options, struct source **out, reshard_error *err);
 

@@ -31,6 +31,17 @@ static char *json_of(const reshard_checkpoint *checkpoint, const char *key)
     return json;
 }
 
+/* Whether the item of a checkpoint is this, as JSON. */
+static void item_check(const char *path, const char *key, const char *json)
+{
+    reshard_checkpoint *opened;
+    CHECK_OK(reshard_open(path, NULL, &opened, &err));
+    char *back = json_of(opened, key);
+    assert_string_equal(back, json);
+    reshard_free(back);
+    reshard_close(opened);
+}
+
 static void *file_of_fixture(size_t *size, char **json)
 {
     int64_t item;
@@ -75,7 +86,7 @@ static reshard_status state_write(const reshard_items *items, const char *path)
 
 TEST(files_are_items)
 {
-    char path[4096], *json, *back;
+    char path[4096], *json;
     size_t size;
     void *bytes = file_of_fixture(&size, &json);
     reshard_items *items;
@@ -89,10 +100,8 @@ TEST(files_are_items)
     assert_non_null(strstr(err.message, "has no key"));
     CHECK_OK(state_write(items, path));
     reshard_items_free(items);
+    item_check(path, "rng", json);
     CHECK_OK(reshard_open(path, NULL, &opened, &err));
-    back = json_of(opened, "rng");
-    assert_string_equal(back, json);
-    reshard_free(back);
     void *none;
     size_t none_size;
     CHECK_FAILS(reshard_item_file(opened, reshard_item_count(opened), &none, &none_size, &err), RESHARD_ERR_USAGE);
@@ -111,8 +120,8 @@ TEST(files_are_items)
 TEST(tensors_inside_are_copied)
 {
     int64_t item;
-    char path[4096], *json, *back;
-    reshard_checkpoint *checkpoint = fixture_open(&item), *opened;
+    char path[4096], *json;
+    reshard_checkpoint *checkpoint = fixture_open(&item);
     reshard_items *items;
     snprintf(path, sizeof(path), "%s/copied", test_folder);
     json = json_of(checkpoint, "rng_state/shard_0.1_1.2");
@@ -122,12 +131,8 @@ TEST(tensors_inside_are_copied)
     reshard_close(checkpoint);
     CHECK_OK(state_write(items, path));
     reshard_items_free(items);
-    CHECK_OK(reshard_open(path, NULL, &opened, &err));
-    back = json_of(opened, "rng");
-    assert_string_equal(back, json);
-    reshard_free(back);
+    item_check(path, "rng", json);
     reshard_free(json);
-    reshard_close(opened);
 }
 
 /* ---- state dicts of ranks ---- */

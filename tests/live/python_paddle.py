@@ -4,12 +4,11 @@
 
 usage: python_paddle.py --package DIR --bin PATH
 """
-import argparse
-import os
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
+import built_package
 import paddle
 import small_models
 
@@ -38,14 +37,7 @@ def every_type(work):
 
 def main():
     global reshard
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--package", required=True)
-    parser.add_argument("--bin", required=True)
-    args = parser.parse_args()
-    if not list(pathlib.Path(args.package, "reshard").glob("_reshard*.so")):
-        print("1..0 # SKIP the package was not built: it needs the headers of Python 3.11 or later (python3-dev)")
-        return 1 if os.environ.get("RESHARD_TEST_REQUIRED") else 0
-    sys.path.insert(0, args.package)
+    args = built_package.arguments()
     import reshard
     return small_models.run(args.bin, [(function.__doc__, small_models.whatever_fails(function)) for function in (every_type,)])
 

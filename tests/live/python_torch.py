@@ -19,6 +19,7 @@ import traceback
 import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
+import built_package
 import numpy
 import small_models
 import torch
@@ -261,16 +262,8 @@ def on_a_device(work):
 
 def main():
     global reshard, BINARY
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--package", required=True)
-    parser.add_argument("--bin", required=True)
-    args = parser.parse_args()
-    BINARY = args.bin
-    if not list(pathlib.Path(args.package, "reshard").glob("_reshard*.so")):
-        print("1..0 # SKIP the package was not built: it needs the headers of Python 3.11 or later (python3-dev)")
-        return 1 if os.environ.get("RESHARD_TEST_REQUIRED") else 0
+    BINARY = built_package.arguments().bin
     warnings.simplefilter("ignore")
-    sys.path.insert(0, args.package)
     import reshard
     assert "torch" not in vars(reshard), "import reshard has imported torch"
     import reshard.torch

@@ -29,6 +29,7 @@ import time
 import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
+import built_package
 import small_models
 
 TESTS = []
@@ -1023,15 +1024,9 @@ def the_page(work):
 def main():
     global reshard, BINARY, FIXTURES, PACKAGE
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True, type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("--fixtures", required=True, type=lambda path: pathlib.Path(path).resolve())
-    parser.add_argument("--package", required=True)
-    args = parser.parse_args()
+    args = built_package.arguments(parser)
     BINARY, FIXTURES, PACKAGE = args.bin, args.fixtures, args.package
-    if not list(pathlib.Path(args.package, "reshard").glob("_reshard*.so")):
-        print("1..0 # SKIP the package was not built: it needs the headers of Python 3.11 or later (python3-dev)")
-        return 1 if os.environ.get("RESHARD_TEST_REQUIRED") else 0
-    sys.path.insert(0, args.package)
     import reshard
     return small_models.run(BINARY, [(name, small_models.whatever_fails(function)) for name, function in TESTS])
 

@@ -44,9 +44,8 @@ const struct format_option mcore_options_plain[] = {
 
 enum root_kind { ROOT_AUTO, ROOT_ITERATION, ROOT_RELEASE, ROOT_NONE };
 
-/* One of words, the index of which goes to *out; left alone if the option is not given. */
 reshard_status mcore_option_word(const struct layout_request *request, const char *name, const char *const *words, int *out,
-                                  reshard_error *err)
+                                 reshard_error *err)
 {
     const char *text = layout_option(request, name);
     if (!text)
