@@ -43,7 +43,7 @@ typedef struct reshard_sharded_tensor {
     const int64_t *local_shape;     /* rank - prepended numbers; of a flat range, that of the box it is cut out of */
     const int64_t *global_shape, *global_offset;
     const int64_t *fragments;       /* in how many equal pieces each global axis is cut; NULL: the grid is irregular */
-    const int64_t *replica_ids;     /* which copy it is: the main one, which is saved, if all are 0, or there are none */
+    const int64_t *replica_ids;     /* which copy it is: the main one, which is saved, if all are 0, or there are none; or REPLICA_ANY */
     size_t replica_count;
     int64_t allow_shape_mismatch;   /* loading: the checkpoint's extents may differ; what it lacks is zero, what is too much is left */
     int64_t is_flattened, flat_begin, flat_end; /* data is this range of the box's row-major order */
@@ -59,6 +59,10 @@ typedef struct reshard_sharded_tensor {
     {                                                                                                                                      \
         sizeof(reshard_sharded_tensor), { NULL, 0 }, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL \
     }
+
+/* The only replica id of a tensor of which its rank does not know who else has the same piece. reshard_save, reshard_load and savers look:
+ * the first rank's is the main one, unless another copy has been said to be. */
+#define RESHARD_REPLICA_ANY (-1)
 
 /* On a global axis, the tensor is piece `offset` of `fragments` equal ones. An array's member. */
 typedef struct reshard_rank_offset {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from . import _reshard
 from ._options import convert_options, map_options, open_options, run_options, split_run, taken
-from ._shards import shard_tuples, sharded_tuples, whole_keys
+from ._shards import shard_tuples, sharded_tuples
 from ._states import flatten
 from ._values import Stored, TorchFile, content, to_json
 
@@ -141,15 +141,6 @@ def _cells(cells, with_values):
             for key, cell in (cells or {}).items()]
 
 
-def _copies(comm, tensors):
-    """Which copy each of this rank's whole arrays is: the first rank that has one has the main one, which is saved."""
-    if comm is None:
-        return {}
-    keys = whole_keys(tensors)
-    before = [set(json.loads(text)) for text in comm.all_gather(json.dumps(keys).encode())[: comm.rank]]
-    return {key: sum(key in others for others in before) for key in keys}
-
-
 def _json_items(items):
     for key, value in items.items():
         if isinstance(value, (Stored, TorchFile)):
@@ -157,9 +148,9 @@ def _json_items(items):
     return [(key, to_json(value)) for key, value in items.items()]
 
 
-def _state_of_rank(tensors, items, cells, copies):
+def _state_of_rank(tensors, items, cells):
     """What the extension takes of a rank of a group, and the owners of the memory."""
-    tuples, owners = sharded_tuples(tensors, copies)
+    tuples, owners = sharded_tuples(tensors)
     return (tuples, _cells(cells, True), [(0, key, content(value)) for key, value in items.items()]), owners
 
 
@@ -167,7 +158,7 @@ def save_together(path, state, comm, cells, check, spread, options):
     """reshard.save of the ranks of a group."""
     run, rest = split_run(options)
     tensors, items = flatten(state)
-    state_of_rank, owners = _state_of_rank(tensors, items, cells, _copies(comm, tensors))
+    state_of_rank, owners = _state_of_rank(tensors, items, cells)
     with owners:
         return _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
 
@@ -197,7 +188,7 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
     """
     opened, mapping, run = loading_options(options)
     tensors, _ = flatten(state)
-    tuples, owners = sharded_tuples(tensors, _copies(comm, tensors) if check else None, writable=True)
+    tuples, owners = sharded_tuples(tensors, writable=True)
     with owners:
         objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
                                         not check, not exchange, False, run)
@@ -235,14 +226,14 @@ class Saver:
 
     def save(self, path, state, *, cells=None, **options):
         """Begins to save a state as reshard.save does, with its options but for resume, part and mappings. Items are what JSON holds.
-        Of ranks together a whole array is rank 0's, unless Shard(replica=…) says otherwise. Returns the save's number."""
+        Returns the save's number."""
         run, rest = split_run(options)
         tensors, items = flatten(state)
         if self._rank is None:
             tuples, owners = shard_tuples(tensors)
             state = (tuples, _json_items(items))
         else:
-            state, owners = _state_of_rank(tensors, items, cells, dict.fromkeys(whole_keys(tensors), self._rank))
+            state, owners = _state_of_rank(tensors, items, cells)
         with owners:
             return self._handle.save(state, path, convert_options(**rest), run)
 

@@ -16,7 +16,7 @@ class Shard:
     shape         of the box; by default that of data
     flat          (begin, end): data is only these elements of the box's row-major order
     dtype         by default that of data
-    replica       which copy it is: 0 is the main one, which is saved
+    replica       which copy it is: 0 is the main one, which is saved. None: it is not known; of equal pieces the first rank's is
     allow_shape_mismatch  loading: the checkpoint's whole may have another shape; what it lacks is zero, what is too much is left
     """
 
@@ -53,21 +53,21 @@ class Pieces(list):
     """The Shards of a tensor that a rank has, perhaps none."""
 
 
-def as_shard(value, copy=0):
-    """A whole array as a shard of its tensor; copy: which of those that ranks have."""
+def as_shard(value):
+    """A whole array as a shard of its tensor."""
     if isinstance(value, Shard):
         return value
     memory = memory_of(value)
-    return Shard(value, memory.shape, (0,) * len(memory.shape), replica=copy)
+    return Shard(value, memory.shape, (0,) * len(memory.shape), replica=None)
 
 
-def each_shard(state, copies=None):
-    """(key, Shard) for each of {key: array, Shard or list of Shards}. copies: numbers of whole arrays, by key."""
+def each_shard(state):
+    """(key, Shard) for each of {key: array, Shard or list of Shards}."""
     if not isinstance(state, Mapping):
         raise TypeError("a state is a mapping of keys to arrays and Shards")
     for key, value in state.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
-            yield key, as_shard(one, copies.get(key, 0) if copies else 0)
+            yield key, as_shard(one)
 
 
 def _place(key, shard, writable, owners):
@@ -87,17 +87,15 @@ def shard_tuples(state, writable=False):
     return tuples, owners
 
 
-def whole_keys(state):
-    """The keys of whole arrays."""
-    return [key for key, value in state.items() if not isinstance(value, (Shard, list, tuple))]
+_ANY = (-1,)  # RESHARD_REPLICA_ANY
 
 
-def sharded_tuples(state, copies=None, writable=False):
+def sharded_tuples(state, writable=False):
     """The same for the ranks of a group, with replicas."""
     tuples, owners = [], Owners()
-    for key, shard in each_shard(state, copies):
+    for key, shard in each_shard(state):
         address, strides, functions = _place(key, shard, writable, owners)
-        replica = shard.replica if isinstance(shard.replica, tuple) else (shard.replica,)
+        replica = _ANY if shard.replica is None else shard.replica if isinstance(shard.replica, tuple) else (shard.replica,)
         tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, replica, address, strides,
                        shard.allow_shape_mismatch, functions))
     return tuples, owners

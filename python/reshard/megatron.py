@@ -135,7 +135,7 @@ def _state(sharded_state_dict, content_metadata, rank):
     if content_metadata is not None:
         common["content_metadata"] = getattr(_megatron_utils, "_clean_metadata_for_serialization", dict)(content_metadata)
     _without_float8(sharded)
-    tuples, owners = sharded_tuples(_tensors(sharded), None)
+    tuples, owners = sharded_tuples(_tensors(sharded))
     return (tuples, _objects(sharded, True), _common(common) if rank == 0 else ()), owners, common
 
 
@@ -293,7 +293,7 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
 def _load(wanted, path, strict, no_check, group, exchange, options):
     opened, mapping, run = loading_options(options)
     with ranks_of(group) as ranks:
-        tuples, owners = _agree(ranks, lambda: sharded_tuples(_tensors(wanted), None, writable=True))
+        tuples, owners = _agree(ranks, lambda: sharded_tuples(_tensors(wanted), writable=True))
         with owners:
             return _reshard.load(ranks._handle, path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check,
                                  not exchange, True, run)

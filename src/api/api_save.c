@@ -64,7 +64,7 @@ static reshard_status copies_spread(struct save_call *call, reshard_error *err)
     if (!status)
         status = sharded_spread(group->ranks, group->size, SPREAD_TO_SAVE, owners, err);
     for (uint32_t r = 0; r < group->size && !status; r++)
-        status = sharded_take_owners(&group->dicts[r], r, owners[r], err);
+        sharded_take_owners(&group->dicts[r], r, owners[r]);
     sharded_owners_free(owners, group->size);
     return status;
 }

@@ -425,7 +425,7 @@ API_EXPORT reshard_status reshard_sharded_spread(reshard_sharded *const *ranks, 
     if (!status)
         status = sharded_spread(dicts, count, SPREAD_TO_SAVE, owners, err);
     for (size_t r = 0; r < count && !status; r++)
-        status = sharded_take_owners(&ranks[r]->dict, (uint32_t)r, owners[r], err);
+        sharded_take_owners(&ranks[r]->dict, (uint32_t)r, owners[r]);
     sharded_owners_free(owners, count);
     free((void *)dicts);
     return status;

@@ -99,6 +99,8 @@ reshard_status group_begin(struct sharded_group *group, reshard_comm *comm, cons
     status = dicts_unpack(group, gathered.parts, err);
     if (!status)
         status = own_restore(group, &sharded->dict, err);
+    if (!status)
+        status = sharded_number_copies(group->dicts, group->ranks, group->size, err);
     group_gathered_release(group, &gathered);
     return group_agree(group, status, err); /* no rank waits for one that could not take in what came */
 }

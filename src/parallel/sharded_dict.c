@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "reshard/sharded.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,6 +15,11 @@ void sharded_dict_release(struct sharded_dict *dict)
     free(dict->objects);
     free(dict->values);
     *dict = (struct sharded_dict){ 0 };
+}
+
+bool replica_is_unnumbered(const struct replica *replica)
+{
+    return replica->count == 1 && replica->ids[0] == RESHARD_REPLICA_ANY;
 }
 
 bool replica_is_main(const struct replica *replica)

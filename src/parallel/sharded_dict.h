@@ -59,6 +59,9 @@ void sharded_dict_release(struct sharded_dict *dict);
 
 bool replica_is_main(const struct replica *replica);
 
+/* Whether its number is left to sharded_number_copies: RESHARD_REPLICA_ANY. */
+bool replica_is_unnumbered(const struct replica *replica);
+
 /* Checks what Megatron's constructor checks, and appends a copy. USAGE names the rule that does not hold. */
 reshard_status sharded_add(struct sharded_dict *dict, const struct sharded_tensor *tensor, reshard_error *err);
 reshard_status sharded_add_object(struct sharded_dict *dict, const struct sharded_object *object, reshard_error *err);
@@ -128,7 +131,13 @@ reshard_status sharded_spread(const struct sharded_dict *const *ranks, size_t co
                               struct spread_owner **owners, reshard_error *err);
 
 /* Makes the copies of a rank that it owns main ones, and its other copies of what has an owner others. */
-reshard_status sharded_take_owners(struct sharded_dict *dict, uint32_t rank, const struct spread_owner *owners, reshard_error *err);
+void sharded_take_owners(struct sharded_dict *dict, uint32_t rank, const struct spread_owner *owners);
+
+/*
+ * Numbers the copies that have no number: where no other copy of the piece is the main one, the first of them is. dicts and ranks are the
+ * same ones.
+ */
+reshard_status sharded_number_copies(struct sharded_dict *dicts, const struct sharded_dict *const *ranks, size_t count, reshard_error *err);
 
 /* ---- sharded_pack.c ---- */
 

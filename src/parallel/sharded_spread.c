@@ -13,7 +13,7 @@ struct held {
     const struct shard *shard;
     uint32_t rank, index;
     uint32_t key;   /* its place among the sorted keys */
-    bool is_main;
+    bool is_main, is_unnumbered;
 };
 
 /* Equal pieces: [first, first + count) of the held ones. */
@@ -123,7 +123,8 @@ static reshard_status held_collect(struct spreading *spreading, const struct sha
             uint32_t key = name_map_intern(&spreading->keys, tensor->shard.key, NULL);
             if (key == NAME_NONE)
                 return error_set_memory(err);
-            spreading->held[spreading->held_count++] = (struct held){ &tensor->shard, r, i, key, replica_is_main(&tensor->replica) };
+            spreading->held[spreading->held_count++] =
+                (struct held){ &tensor->shard, r, i, key, replica_is_main(&tensor->replica), replica_is_unnumbered(&tensor->replica) };
         }
     }
     return keys_order(spreading, err);
@@ -169,22 +170,75 @@ static void groups_assign(struct spreading *spreading, enum spread_purpose purpo
     }
 }
 
+static reshard_status spreading_begin(struct spreading *spreading, const struct sharded_dict *const *ranks, size_t count,
+                                      reshard_error *err)
+{
+    reshard_status status = held_collect(spreading, ranks, count, err);
+    if (status)
+        return status;
+    qsort(spreading->held, spreading->held_count, sizeof(*spreading->held), by_piece);
+    groups_make(spreading);
+    return RESHARD_OK;
+}
+
+static void spreading_release(struct spreading *spreading)
+{
+    name_map_release(&spreading->keys);
+    free(spreading->key_place);
+    free(spreading->held);
+    free(spreading->groups);
+    free(spreading->loads);
+}
+
 reshard_status sharded_spread(const struct sharded_dict *const *ranks, size_t count, enum spread_purpose purpose,
                               struct spread_owner **owners, reshard_error *err)
 {
     struct spreading spreading = { 0 };
-    reshard_status status = held_collect(&spreading, ranks, count, err);
+    reshard_status status = spreading_begin(&spreading, ranks, count, err);
     if (!status) {
-        qsort(spreading.held, spreading.held_count, sizeof(*spreading.held), by_piece);
-        groups_make(&spreading);
         qsort(spreading.groups, spreading.group_count, sizeof(*spreading.groups), by_turn);
         groups_assign(&spreading, purpose, owners);
     }
-    name_map_release(&spreading.keys);
-    free(spreading.key_place);
-    free(spreading.held);
-    free(spreading.groups);
-    free(spreading.loads);
+    spreading_release(&spreading);
+    return status;
+}
+
+/* ---- which copy is which ---- */
+
+static const int64_t main_id = 0, copy_id = 1;
+
+static void group_number(const struct spreading *spreading, const struct held_group *group, struct sharded_dict *dicts)
+{
+    bool has_main = group->has_main;
+    for (uint32_t i = group->first; i < group->first + group->count; i++) {
+        const struct held *held = &spreading->held[i];
+        if (!held->is_unnumbered)
+            continue;
+        dicts[held->rank].tensors[held->index].replica = (struct replica){ has_main ? &copy_id : &main_id, 1 };
+        has_main = true;
+    }
+}
+
+static bool has_unnumbered(const struct sharded_dict *dict)
+{
+    for (size_t i = 0; i < dict->tensor_count; i++)
+        if (replica_is_unnumbered(&dict->tensors[i].replica))
+            return true;
+    return false;
+}
+
+reshard_status sharded_number_copies(struct sharded_dict *dicts, const struct sharded_dict *const *ranks, size_t count, reshard_error *err)
+{
+    struct spreading spreading = { 0 };
+    reshard_status status = RESHARD_OK;
+    bool is_needed = false;
+    for (size_t r = 0; r < count && !is_needed; r++)
+        is_needed = has_unnumbered(ranks[r]);
+    if (is_needed)
+        status = spreading_begin(&spreading, ranks, count, err);
+    for (uint32_t g = 0; g < spreading.group_count; g++)
+        group_number(&spreading, &spreading.groups[g], dicts);
+    spreading_release(&spreading);
     return status;
 }
 
@@ -208,16 +262,10 @@ reshard_status sharded_owners_new(const struct sharded_dict *const *ranks, size_
     return RESHARD_OK;
 }
 
-reshard_status sharded_take_owners(struct sharded_dict *dict, uint32_t rank, const struct spread_owner *owners, reshard_error *err)
+void sharded_take_owners(struct sharded_dict *dict, uint32_t rank, const struct spread_owner *owners)
 {
-    int64_t *main_id = arena_array(&dict->arena, 2, sizeof(*main_id));
-    if (!main_id)
-        return error_set_memory(err);
-    main_id[0] = 0;
-    main_id[1] = 1;
     for (size_t i = 0; i < dict->tensor_count; i++) {
         if (owners[i].rank != SPREAD_NONE)
-            dict->tensors[i].replica = (struct replica){ main_id + !(owners[i].rank == rank && owners[i].index == i), 1 };
+            dict->tensors[i].replica = (struct replica){ owners[i].rank == rank && owners[i].index == i ? &main_id : &copy_id, 1 };
     }
-    return RESHARD_OK;
 }

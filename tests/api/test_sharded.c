@@ -648,6 +648,43 @@ static void spread_check(int64_t first, int64_t step, int count, enum spread_pur
         reshard_sharded_free(ranks[r]);
 }
 
+/* a and b on all of three ranks, b's main copy is rank 2's; c on ranks 1 and 2; d's halves cross; rank 0 has a twice. */
+TEST(copies_without_numbers_are_told_apart)
+{
+    static const struct {
+        int rank;
+        const char *key;
+        int64_t half, replica; /* half: 0 and 1, -1: all of it */
+        bool is_main;
+    } held[] = {
+        { 0, "a", -1, RESHARD_REPLICA_ANY, true }, { 0, "a", -1, RESHARD_REPLICA_ANY, false }, { 0, "b", -1, RESHARD_REPLICA_ANY, false },
+        { 0, "d", 1, RESHARD_REPLICA_ANY, true }, { 1, "a", -1, RESHARD_REPLICA_ANY, false }, { 1, "b", -1, 3, false },
+        { 1, "c", -1, RESHARD_REPLICA_ANY, true }, { 1, "d", 0, RESHARD_REPLICA_ANY, true }, { 2, "a", -1, RESHARD_REPLICA_ANY, false },
+        { 2, "b", -1, 0, true }, { 2, "c", -1, RESHARD_REPLICA_ANY, false }, { 2, "d", 0, RESHARD_REPLICA_ANY, false },
+    };
+    struct sharded_dict dicts[3] = { 0 };
+    const struct sharded_dict *ranks[] = { &dicts[0], &dicts[1], &dicts[2] };
+    static const int64_t whole = 8, piece = 4, starts[] = { 0, 4 };
+    for (size_t i = 0; i < sizeof(held) / sizeof(*held); i++) {
+        const struct sharded_tensor tensor = {
+            .shard = { .key = str_of(held[i].key), .dtype = DTYPE_F32, .rank = 1, .shape = &whole, .start = &starts[held[i].half == 1],
+                       .extent = held[i].half < 0 ? &whole : &piece },
+            .replica = { &held[i].replica, 1 },
+        };
+        CHECK_OK(sharded_add(&dicts[held[i].rank], &tensor, &err));
+    }
+    CHECK_OK(sharded_number_copies(dicts, ranks, 3, &err));
+    CHECK_OK(sharded_check(ranks, 3, &err));
+    size_t next[3] = { 0 };
+    for (size_t i = 0; i < sizeof(held) / sizeof(*held); i++) {
+        const struct sharded_tensor *tensor = &dicts[held[i].rank].tensors[next[held[i].rank]++];
+        assert_int_equal(replica_is_main(&tensor->replica), held[i].is_main);
+        assert_false(replica_is_unnumbered(&tensor->replica));
+    }
+    for (int r = 0; r < 3; r++)
+        sharded_dict_release(&dicts[r]);
+}
+
 TEST(copies_are_spread_as_megatron_does)
 {
     static const int world[2][SPREAD_KEYS] = { { 0, 5, 4, 6, 0, 2 }, { 0, 5, 4, 6, 1, 3 } };
@@ -676,6 +713,7 @@ int main(void)
         cmocka_unit_test(of_flat_ranges_those_that_overlap_are_named),
         cmocka_unit_test(objects_fill_their_grid),
         cmocka_unit_test(copies_are_spread_by_bytes),        cmocka_unit_test(copies_are_spread_as_megatron_does),
+        cmocka_unit_test(copies_without_numbers_are_told_apart),
     };
     return cmocka_run_group_tests_name("sharded", tests, NULL, NULL);
 }

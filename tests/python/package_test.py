@@ -827,12 +827,15 @@ def as_rank(comm, path):
     own = {"w": reshard.Shard(matrix(2, 3, 10 * rank), (2 * size, 3), (2 * rank, 0)), "same": floats(7, 8), "step": 5}
     if rank:
         own["late"] = floats(9)  # of a later stage of a pipeline: not every rank has it
+    half = int(rank == 1)
+    own["halves"] = reshard.Shard(floats(half), (2,), (half,), replica=None)  # who else has it is not known
     cells = {"rng": reshard.Cell({"seed": rank}, (size,), (rank,))}
     reshard.save(path, own, comm=comm, cells=cells, to="torch_dist")
     columns = reshard.Shard(memoryview(bytearray(4 * 2 * size)).cast("f", (2 * size, 1)), (2 * size, 3), (0, rank % 3))
-    whole, late = floats(0, 0), floats(0)
-    wanted = {"w": columns, "same": whole, **({"late": late} if rank != 1 else {})}
-    loaded = reshard.load(path, wanted, comm=comm, cells={"rng": reshard.Cell(None, (size,), (rank,))})
+    whole, late, halves = floats(0, 0), floats(0), floats(7, 7)
+    wanted = {"w": columns, "same": whole, "halves": halves, **({"late": late} if rank != 1 else {})}
+    loaded = reshard.load(path, wanted, comm=comm, cells={"rng": reshard.Cell(None, (size,), (rank,))}, check=True)
+    assert halves.tolist() == [0, 1]
     assert columns.data.tolist() == [[10.0 * other + row * 3 + rank % 3] for other in range(size) for row in range(2)]
     assert late[0] == (9 if rank != 1 else 0)
     assert whole.tolist() == [7, 8] and loaded.items["step"] == 5 and loaded.cells["rng", (rank,)] == {"seed": rank}, loaded
@@ -968,6 +971,8 @@ def background_together(work):
     def together(comm):
         own = floats(comm.rank, comm.rank)
         state = {"w": reshard.Shard(own, (6,), (2 * comm.rank,)), "same": floats(5), "step": 8}
+        if comm.rank:
+            state["late"] = floats(6)
         with reshard.Saver(comm=comm, depth=2) as saver:
             for step in range(2):
                 saver.save(work / f"{step}", state, to="torch_dist", cells={"rng": reshard.Cell(comm.rank, (3,), (comm.rank,))})
@@ -980,7 +985,7 @@ def background_together(work):
     for step, expected in enumerate(([0, 0, 1, 1, 2, 2], [10, 0, 11, 1, 12, 2])):
         with reshard.open(work / f"{step}") as checkpoint:
             assert memoryview(checkpoint.tensors["w"].read()).tolist() == expected and checkpoint.items["step"] == 8
-            assert checkpoint.tensors["same"].shape == (1,)
+            assert checkpoint.tensors["same"].shape == (1,) and memoryview(checkpoint.tensors["late"].read()).tolist() == [6]
 
 
 @test
