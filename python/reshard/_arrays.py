@@ -4,7 +4,7 @@
 import sys
 
 from . import _reshard
-from ._devices import DeviceTensor
+from ._devices import DeviceTensor, PaddleDeviceTensor
 from ._errors import CancelledError, UsageError
 
 _DTYPES = {name: (torch_name, bits) for name, torch_name, bits in _reshard.dtypes()}
@@ -21,22 +21,20 @@ _NUMPY_KINDS = {name: kind for kind, name in _NUMPY_DTYPES.items()}
 
 
 def dtype_name(dtype):
-    """The library's name for a type: of "bf16", "bfloat16", torch.bfloat16, numpy.float32, …"""
+    """The library's name for a type: of "bf16", "bfloat16", torch.bfloat16, paddle.bfloat16, numpy.float32, …"""
     text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     upper = text.upper()
-    name = upper if upper in _DTYPES else _TORCH_DTYPES.get(text.removeprefix("torch.").removeprefix("paddle."))
+    name = upper if upper in _DTYPES else _TORCH_DTYPES.get(text.lower().removeprefix("torch."))
     if name is None:
         raise UsageError(f"no element type is called {text!r}: reshard.dtypes() lists them")
     return name
 
 
-def torch_dtype(name):
-    """The type of torch for one of the library's."""
-    import torch
-
-    if not hasattr(torch, _DTYPES[name][0] or "-"):
-        raise UsageError(f"this torch has no type for {name}: raw shows the bytes")
-    return getattr(torch, _DTYPES[name][0])
+def framework_dtype(framework, name):
+    """The type of torch or paddle, which is given, for one of the library's."""
+    if not hasattr(framework, _DTYPES[name][0] or "-"):
+        raise UsageError(f"this {framework.__name__} has no type for {name}: Array.raw shows the bytes")
+    return getattr(framework, _DTYPES[name][0])
 
 
 def element_count(shape):
@@ -105,7 +103,7 @@ class Array(_reshard.Array):
         """As a torch tensor of the same memory."""
         import torch
 
-        dtype = torch_dtype(self.dtype)
+        dtype = framework_dtype(torch, self.dtype)
         if not self.nbytes:
             return torch.empty(self.shape, dtype=dtype)
         return torch.frombuffer(self.raw, dtype=dtype).reshape(self.shape)
@@ -164,7 +162,7 @@ class Owners(list):
 
 class Memory:
     """Where the values of an array of any package lie: address, bytes, dtype, shape, strides in elements (None: row-major). owner keeps
-    them there. functions: in place of an address, Values or a DeviceTensor."""
+    them there. functions: in place of an address, Values or a tensor on a device."""
 
     __slots__ = ("address", "nbytes", "dtype", "shape", "strides", "owner", "functions")
 
@@ -212,6 +210,8 @@ def memory_of(array, writable=False):
         return Memory(array.address, array.dtype, array.shape, None, array)
     if "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor):
         return _memory_of_torch(array)
+    if "paddle" in sys.modules and isinstance(array, sys.modules["paddle"].Tensor):
+        return _memory_of_paddle(array)
     if hasattr(array, "__array_interface__"):
         return _memory_of_numpy(array, writable)
     try:
@@ -244,11 +244,23 @@ def _memory_of_torch(tensor):
     return Memory(0, dtype, shape, None, functions, functions)
 
 
+def _memory_of_paddle(tensor):
+    if tensor.is_dist():
+        raise UsageError("the tensor is distributed: reshard.paddle.save and load take those")
+    if not tensor.is_dense():
+        raise UsageError("the tensor is sparse: what is stored are plain values")
+    dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
+    if tensor.place.is_cpu_place() or tensor.place.is_cuda_pinned_place() or 0 in shape:
+        return Memory(tensor.data_ptr(), dtype, shape, tensor.strides, tensor)
+    functions = PaddleDeviceTensor(tensor)
+    return Memory(0, dtype, shape, None, functions, functions)
+
+
 def _memory_of_dlpack(array):
     kind, number = array.__dlpack_device__()
     if kind not in (1, 3):  # the host's memory, pinned or not
         raise UsageError(f"the array lies on a device ({kind}:{number} of DLPack): copy it to the host, or reach it by reshard.Values")
-    capsule = (array.detach() if hasattr(array, "detach") else array).__dlpack__()  # Paddle lends no parameters
+    capsule = (array.detach() if hasattr(array, "detach") else array).__dlpack__()
     address, dtype, shape, strides = _reshard.dlpack_layout(capsule)
     if dtype is None:
         raise UsageError(f"elements of {type(array).__name__}'s type are no tensor's")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of torch in the memory of a device: the functions by which the library reaches it, as those of Values."""
+"""Tensors of torch and Paddle in the memory of a device: the functions by which the library reaches it, as those of Values."""
 
 import contextlib
 import ctypes
@@ -93,3 +93,33 @@ class DeviceTensor:
         if self._stream is None:
             getattr(self._module, "synchronize", lambda: None)()
         return self._module.stream(self._stream) if self._stream is not None else contextlib.nullcontext()
+
+
+class PaddleDeviceTensor:
+    """The same for a tensor of Paddle."""
+
+    def __init__(self, tensor):
+        self._tensor = tensor.detach()
+        self._whole = None  # of a tensor with strides: what has been written of it so far
+
+    def read(self, offset, memory):
+        part = self._bytes(self._tensor.contiguous())[offset : offset + memory.nbytes].cpu()
+        ctypes.memmove(_reshard.Buffer(memory, True).layout()[0], part.data_ptr(), memory.nbytes)
+
+    def write(self, offset, memory):
+        import numpy
+        import paddle
+
+        if self._whole is None:
+            self._whole = self._tensor if self._tensor.is_contiguous() else self._tensor.contiguous()
+        part = paddle.to_tensor(numpy.frombuffer(memory, "u1"), place=paddle.CPUPlace())
+        self._bytes(self._whole)[offset : offset + memory.nbytes].copy_(part, True)
+        if offset + memory.nbytes == self._whole.size * self._whole.element_size():
+            if self._whole is not self._tensor:
+                self._tensor.copy_(self._whole, True)
+            self._whole = None
+
+    @staticmethod
+    def _bytes(tensor):
+        flat = tensor.unsqueeze(0) if tensor.ndim == 0 else tensor.view([-1])
+        return flat.view("uint8")  # the same memory

@@ -2,11 +2,13 @@
 """Running jobs: groups of ranks, saving and loading together, in the background, and from rank to rank."""
 
 import json
+import os
 from dataclasses import dataclass, field
 
 from . import _reshard
 from ._options import convert_options, map_options, open_options, run_options, split_run, taken
 from ._shards import shard_tuples, sharded_tuples
+from ._sockets import SocketTransport
 from ._states import flatten
 from ._values import Stored, TorchFile, content, to_json
 
@@ -16,13 +18,14 @@ class Comm:
 
     Comm.processes   processes of one machine, over shared memory
     Comm.threads     threads of this process
+    Comm.sockets     processes of any machines, over TCP; reshard.paddle.comm makes one of a process group of Paddle
     Comm.host        whatever an object of yours can do; reshard.torch.comm makes one of a process group of torch.distributed
 
     A rank that fails makes the call fail on all, with its number in the message; one that dies or is late breaks the group.
     """
 
-    def __init__(self, handle):
-        self._handle = handle
+    def __init__(self, handle, transport=None):
+        self._handle, self._transport = handle, transport
 
     @classmethod
     def processes(cls, name, rank, size, *, timeout=0):
@@ -34,6 +37,19 @@ class Comm:
     def threads(cls, count, *, timeout=0):
         """The ends of a group of threads: a list, one for each."""
         return [cls(handle) for handle in _reshard.comm_threads(count, timeout)]
+
+    @classmethod
+    def sockets(cls, rank, size, gather, *, host, timeout=0):
+        """This process's end of a group of processes of any machines, connected by TCP, without encryption: for networks that are trusted.
+        Two ranks are connected when they first have something for each other.
+
+        gather   gather(bytes) -> list of bytes of all ranks: called once, here, with addresses; by what the job has already (mpi4py's
+                 allgather, a store). What comes of it is trusted
+        host     the name or address by which the others reach this machine
+        timeout  seconds to wait for a rank that does nothing; 0: 300
+        """
+        transport = SocketTransport(rank, size, gather, host, timeout)
+        return cls(_reshard.comm_host(transport, rank, size, timeout), transport)
 
     @classmethod
     def host(cls, transport, *, timeout=0):
@@ -82,6 +98,8 @@ class Comm:
     def close(self):
         """Leaves the group."""
         self._handle.close()
+        if self._transport:
+            self._transport.close()
 
     def __enter__(self):
         return self
@@ -152,6 +170,12 @@ def _state_of_rank(tensors, items, cells):
     """What the extension takes of a rank of a group, and the owners of the memory."""
     tuples, owners = sharded_tuples(tensors)
     return (tuples, _cells(cells, True), [(0, key, content(value)) for key, value in items.items()]), owners
+
+
+def may_replace(path, ranks):
+    """Whether rank 0 finds an empty folder there, as jobs make one before they save; the same on all ranks."""
+    is_empty = ranks.rank == 0 and os.path.isdir(path) and not os.listdir(path)
+    return ranks.all_gather(bytes([is_empty]))[0] == b"\1"
 
 
 def save_together(path, state, comm, cells, check, spread, options):

@@ -23,11 +23,40 @@ def _is_shards(value):
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, Shard) for one in value)
 
 
-def holds_arrays(value):
-    if is_array(value) or _is_shards(value):
+def holds_arrays(value, is_leaf=is_array):
+    if is_leaf(value) or _is_shards(value):
         return True
     members = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return any(holds_arrays(member) for member in members)
+    return any(holds_arrays(member, is_leaf) for member in members)
+
+
+def with_pieces(state, piece, item, is_leaf=is_array):
+    """The same nested state with piece(array) in place of each array, and item(value) in place of what has none in it. is_leaf: what an
+    array is."""
+    def member(value):
+        return with_pieces(value, piece, item, is_leaf) if holds_arrays(value, is_leaf) else item(value)
+
+    if isinstance(state, Mapping):
+        return {key: member(value) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        members = [member(value) for value in state]
+        return type(state)(members) if type(state) in (list, tuple) else members
+    return piece(state) if is_leaf(state) and not isinstance(state, Shard) else state
+
+
+def nested_state(checkpoint, tensors, with_items):
+    """The state dict as it was saved, of tensors of a checkpoint: dicts in dicts, lists as dicts of positions, and items in their
+    places."""
+    whole = {}
+    places = [(checkpoint.tensors[key].path, tensor) for key, tensor in tensors.items()]
+    if with_items:
+        places += [(checkpoint.items.path(key), checkpoint.items[key]) for key in checkpoint.items]
+    for path, value in places:
+        place = whole
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = value
+    return whole
 
 
 def flatten(state):

@@ -19,7 +19,6 @@ import contextlib
 import hashlib
 import io
 import logging
-import os
 import pathlib
 import pickle
 import re
@@ -37,7 +36,7 @@ from megatron.core.dist_checkpointing.validation import parse_strict_flag
 
 from . import Error, Shard, _reshard
 from . import open as _open
-from ._online import loading_options
+from ._online import loading_options, may_replace
 from ._options import convert_options, split_run
 from ._shards import Pieces, sharded_tuples
 from .torch import Saver as _Saver
@@ -157,12 +156,6 @@ def _agree(ranks, make):
     return made
 
 
-def _may_replace(path, ranks):
-    """Whether rank 0 finds an empty folder there, as Megatron makes one before it saves; the same on all ranks."""
-    is_empty = ranks.rank == 0 and os.path.isdir(path) and not os.listdir(path)
-    return ranks.all_gather(bytes([is_empty]))[0] == b"\1"
-
-
 def _compare(common, ranks):
     """Warns on rank 0 of common state that differs from its own, with Megatron's words. Only what differs is sent."""
     def seen():
@@ -222,7 +215,7 @@ def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
 
     with ranks_of(group) as ranks:
         state, owners, common = _agree(ranks, prepare)
-        rest["overwrite"] = rest.get("overwrite") or _may_replace(checkpoint_dir, ranks)
+        rest["overwrite"] = rest.get("overwrite") or may_replace(checkpoint_dir, ranks)
         if validate_access_integrity:
             _compare(common, ranks)
         with owners:

@@ -10,20 +10,18 @@
 
 import ctypes
 import io
-from collections.abc import Mapping
 
 import torch
 import torch.distributed
 
-from . import Checkpoint, Comm, Shard, Stored, TorchFile, UsageError
+from . import Comm, Shard, Stored, TorchFile, UsageError, _Opened
 from . import load as _load
-from . import open as _open
 from . import Saver as _Saver
 from . import save as _save
-from ._arrays import dtype_name, torch_dtype
+from ._arrays import dtype_name, framework_dtype
 from ._devices import bytes_tensor
 from ._shards import Pieces
-from ._states import holds_arrays, is_array, plain
+from ._states import nested_state, plain, with_pieces
 
 
 # ---- reading ----
@@ -37,35 +35,18 @@ def read(source, keys=None, *, device=None, dtype=None, nested=False, opening=No
 
     opening: options of reshard.open, as a dict. memory, threads, io, progress as everywhere.
     """
-    checkpoint = source if isinstance(source, Checkpoint) else _open(source, **(opening or {}))
-    try:
+    with _Opened(source, opening) as checkpoint:
         if device is None:
             tensors = {key: array.torch() for key, array in checkpoint.read(keys, dtype=dtype, **run).items()}
         else:
             tensors = checkpoint.load_into(_empty(checkpoint, keys, device, dtype), **run)
-        return _nest(checkpoint, tensors, keys is None) if nested else tensors
-    finally:
-        if checkpoint is not source:
-            checkpoint.close()
+        return nested_state(checkpoint, tensors, keys is None) if nested else tensors
 
 
 def _empty(checkpoint, keys, device, dtype):
     tensors = {key: checkpoint.tensors[key] for key in (checkpoint.tensors if keys is None else keys)}
-    types = {key: torch_dtype(tensor.dtype if dtype is None else dtype_name(dtype)) for key, tensor in tensors.items()}
+    types = {key: framework_dtype(torch, tensor.dtype if dtype is None else dtype_name(dtype)) for key, tensor in tensors.items()}
     return {key: torch.empty(tensor.shape, dtype=types[key], device=device) for key, tensor in tensors.items()}
-
-
-def _nest(checkpoint, tensors, with_items):
-    whole = {}
-    places = [(checkpoint.tensors[key].path, tensor) for key, tensor in tensors.items()]
-    if with_items:
-        places += [(checkpoint.items.path(key), checkpoint.items[key]) for key in checkpoint.items]
-    for path, value in places:
-        place = whole
-        for part in path[:-1]:
-            place = place.setdefault(part, {})
-        place[path[-1]] = value
-    return whole
 
 
 # ---- pieces ----
@@ -74,19 +55,16 @@ def shards(state_dict, items=True):
     """The same nested state dict with a Shard in place of each DTensor and ShardedTensor: the piece that this rank has, by its place in the
     whole, and which copy it is. A plain tensor is detached: a copy that each rank has. Items that are no numbers, texts and containers of
     these are TorchFiles; without items, they are None."""
-    if isinstance(state_dict, Mapping):
-        return {key: _member(value, items) for key, value in state_dict.items()}
-    if isinstance(state_dict, (list, tuple)):
-        members = [_member(value, items) for value in state_dict]
-        return type(state_dict)(members) if type(state_dict) in (list, tuple) else members
-    if isinstance(state_dict, Shard) or not is_array(state_dict):
-        return state_dict
-    if hasattr(state_dict, "placements") and hasattr(state_dict, "to_local"):
-        return _dtensor_shards(state_dict)
-    if hasattr(state_dict, "local_shards"):
-        return Pieces(Shard(piece.tensor.detach(), tuple(state_dict.size()), tuple(piece.metadata.shard_offsets))
-                      for piece in state_dict.local_shards())
-    return state_dict.detach() if isinstance(state_dict, torch.Tensor) else state_dict
+    return with_pieces(state_dict, _piece, _item if items else lambda value: None)
+
+
+def _piece(array):
+    if hasattr(array, "placements") and hasattr(array, "to_local"):
+        return _dtensor_shards(array)
+    if hasattr(array, "local_shards"):
+        return Pieces(Shard(piece.tensor.detach(), tuple(array.size()), tuple(piece.metadata.shard_offsets))
+                      for piece in array.local_shards())
+    return array.detach() if isinstance(array, torch.Tensor) else array
 
 
 def file_of(value):
@@ -96,11 +74,9 @@ def file_of(value):
     return file.getvalue()
 
 
-def _member(value, items):
-    if holds_arrays(value):
-        return shards(value, items)
-    if not items or isinstance(value, (Stored, TorchFile)):
-        return value if items else None
+def _item(value):
+    if isinstance(value, (Stored, TorchFile)):
+        return value
     try:
         return plain(value, "")
     except TypeError:

@@ -79,12 +79,12 @@ static reshard_status execute_freely(struct map_session *session, reshard_error 
     session->engine = (struct map_engine_input){ .program = &session->expanded,
                                                  .source = session->input->source,
                                                  .strict = strict,
-                                                 .reverse = session->input->reverse,
+                                                 .reverse = session->is_reverse,
                                                  .limits = &session->limits,
                                                  .diagnoses = &session->diagnoses,
                                                  .text_size = (uint32_t)session->text.size };
     reshard_status status = map_execute(&session->engine, &session->result, err);
-    return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->text, strict, err);
+    return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->file.file, strict, err);
 }
 
 /* What keeps its initial value has a shape only where a reference says so. */
@@ -93,15 +93,15 @@ static reshard_status check_kept(struct map_session *session, reshard_error *err
     const struct map_space *made = session->result.target;
     for (uint32_t i = 0; i < session->expanded.count; i++) {
         const struct map_statement *statement = &session->expanded.statements[i];
-        const struct map_name *left = session->input->reverse ? statement->right : statement->left,
-                              *right = session->input->reverse ? statement->left : statement->right;
+        const struct map_name *left = session->is_reverse ? statement->right : statement->left,
+                              *right = session->is_reverse ? statement->left : statement->right;
         if (!map_is_hole(left) || map_is_hole(right) || map_space_find(made, right->text) != MAP_NONE)
             continue;
         map_diagnose(&session->diagnoses, MAP_ERROR, statement->span,
                      "reshard_convert_options.like REFERENCE says what shape and type it has, or leave the statement out",
                      "nothing says what '%.*s' is", STR_ARG(right->text));
     }
-    return map_diagnoses_status(&session->diagnoses, session->name, session->text, session->input->strict, err);
+    return map_diagnoses_status(&session->diagnoses, session->name, session->file.file, session->input->strict, err);
 }
 
 /* The names that keep their initial value, for those who have one. */
@@ -109,8 +109,8 @@ static reshard_status take_kept(const struct map_session *session, struct name_m
 {
     for (uint32_t i = 0; i < session->expanded.count; i++) {
         const struct map_statement *statement = &session->expanded.statements[i];
-        const struct map_name *left = session->input->reverse ? statement->right : statement->left,
-                              *right = session->input->reverse ? statement->left : statement->right;
+        const struct map_name *left = session->is_reverse ? statement->right : statement->left,
+                              *right = session->is_reverse ? statement->left : statement->right;
         if (map_is_hole(left) && !map_is_hole(right) && name_map_intern(out, right->text, NULL) == NAME_NONE)
             return error_set_memory(err);
     }

@@ -297,6 +297,25 @@ def diff_through_a_mapping(shell):
     shell("diff", "changed.safetensors", "other", "--map", "missing.map", status=3)
 
 
+def configurations_run_backwards(shell):
+    """aoa_config_reverse of a configuration counts in all verbs, with a reference and without, and mistakes have their place in the file"""
+    text = json.dumps({"aoa_statements": ["a^T -> model.embed.weight", "b -> model.cube", "_ -> gone"], "aoa_config_reverse": True})
+    (shell.work / "back.json").write_text(text)
+    only = ["--include", "a", "--include", "b"]
+    shell("convert", "source.safetensors", "turned", "--to", "hf", *only, "--map", "back.json")
+    expected = {"a": ("BF16", array(shell, "model.embed.weight").permute([1, 0])), "b": shell.tensors["model.cube"]}
+    shell.expect("turned", expected)
+    shell("diff", "source.safetensors", "turned", "--map", "back.json", "--include", "a", "--include", "b")
+    shell("convert", "source.safetensors", "like", "--like", "turned", "--map", "back.json")
+    shell.expect("like", expected)
+    text = text.replace("model.cube", "model.kube")
+    (shell.work / "wrong.json").write_text(text)
+    for verb in (["convert", "source.safetensors", "out", "--to", "hf"], ["diff", "source.safetensors", "turned"],
+                 ["convert", "source.safetensors", "out", "--like", "turned"]):
+        said = shell(*verb, "--map", "wrong.json", status=2).stderr
+        assert f"wrong.json:1:{text.index('model.kube') + 1}: error" in said and text in said, said
+
+
 def llama(shell):
     """A small model under the names of Hugging Face, and the same under those of Megatron's distributed checkpoints."""
     heads, groups, size, hidden, inner, layers, words = 4, 2, 4, 16, 24, 3, 20
@@ -455,7 +474,7 @@ TESTS = (large_parts_are_no_plain_runs,
          renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other,
          removed_tensors_are_listed, a_reference_gives_names_and_shapes, a_reshape_gives_what_the_reference_has,
          errors_have_a_place, numbers_come_from_config_and_set,
-         diff_through_a_mapping, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested, many_tensors_and_pieces,
+         diff_through_a_mapping, configurations_run_backwards, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested, many_tensors_and_pieces,
          memory_stays_flat)
 
 

@@ -178,25 +178,25 @@ def rank_main(work):
     paddle.distributed.barrier()
 
 
-def start_two(work, function, arguments):
-    """Whether both processes ended well; gloo sometimes fails to connect on a busy machine."""
-    sockets = [socket.socket() for _ in range(3)]
+def start_ranks(size, work, function, arguments):
+    """Whether all processes ended well; gloo sometimes fails to connect on a busy machine."""
+    sockets = [socket.socket() for _ in range(size + 1)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
     *ends, master = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
     for each in sockets:
         each.close()
-    together = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(ends), "PADDLE_MASTER": master,
+    together = {"PADDLE_TRAINERS_NUM": str(size), "PADDLE_TRAINER_ENDPOINTS": ",".join(ends), "PADDLE_MASTER": master,
                 "PADDLE_DISTRI_BACKEND": "gloo"}
     return forks.all_ended_well([
         forks.start(work / f"log{rank}", function, work, *arguments,
                     environment=together | {"PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": ends[rank]})
-        for rank in (0, 1)], 240)
+        for rank in range(size)], 240)
 
 
 def failures_of_two(work, function, *arguments):
     """The ends of the logs of two processes that call function(work, *arguments), if three attempts failed."""
-    if any(start_two(work, function, arguments) for _ in range(3)):
+    if any(start_ranks(2, work, function, arguments) for _ in range(3)):
         return []
     return [(work / f"log{rank}").read_text(errors="replace")[-1500:] for rank in (0, 1)]
 

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks on any machines, over TCP: the transport of Comm.sockets."""
+
+import hmac
+import ipaddress
+import os
+import selectors
+import socket
+import struct
+import time
+
+_TOKEN_BYTES = 16
+_GREETING = struct.Struct(f"<{_TOKEN_BYTES}sI")  # the group's token, the rank that connects
+_ADDRESS = struct.Struct(f"<{_TOKEN_BYTES}sH")   # a token, a port; then the host's name
+
+
+class _Flow:
+    """What is still to be sent to another rank, or received from it."""
+
+    def __init__(self, memories):
+        self._left = [memoryview(memory).cast("B") for memory in memories if memoryview(memory).nbytes]
+
+    def __bool__(self):
+        return bool(self._left)
+
+    def move(self, call):
+        """Hands call what comes next, until it takes no more; it returns how much it took."""
+        try:
+            while self._left:
+                self._left[0] = self._left[0][call(self._left[0]) :]
+                if not self._left[0]:
+                    del self._left[0]
+        except BlockingIOError:
+            pass
+
+
+class SocketTransport:
+    """What Comm.host needs. Two ranks connect when they first have something for each other: the lower one to the higher one, which it
+    tells who it is. What they send has no frames: both know what comes."""
+
+    def __init__(self, rank, size, gather, host, timeout):
+        self.rank, self.size, self._timeout = rank, size, timeout or 300
+        family = socket.AF_INET6 if _is_ip6(host) else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=min(size, 4096))
+        self._listener.setblocking(False)
+        self._sockets, self._strangers = {}, {}  # by rank; those who have not said who they are: what they have said so far
+        self._sends, self._receives = {}, {}
+        told = gather(_ADDRESS.pack(os.urandom(_TOKEN_BYTES), self._listener.getsockname()[1]) + host.encode())
+        self._token = told[0][:_TOKEN_BYTES]
+        self._addresses = [(one[_ADDRESS.size :].decode(), _ADDRESS.unpack_from(one)[1]) for one in map(bytes, told)]
+
+    # ---- what Comm.host calls ----
+
+    def all_gather(self, data):
+        """In each step a rank sends what it has to one below it, by as many ranks, and gets as much from one above it."""
+        blocks = [bytes(data)]
+        while len(blocks) < self.size:
+            step = len(blocks)
+            count = min(step, self.size - step)
+            below, above = (self.rank - step) % self.size, (self.rank + step) % self.size
+            lengths = bytearray(8 * count)
+            self._exchange({below: [struct.pack(f"<{count}Q", *map(len, blocks[:count]))]}, {above: [lengths]})
+            came = [bytearray(length) for length in struct.unpack(f"<{count}Q", lengths)]
+            self._exchange({below: blocks[:count]}, {above: came})
+            blocks += came
+        return [bytes(blocks[(rank - self.rank) % self.size]) for rank in range(self.size)]
+
+    def submit_send(self, to, memory):
+        self._sends.setdefault(to, []).append(memory)
+
+    def submit_recv(self, from_, memory):
+        self._receives.setdefault(from_, []).append(memory)
+
+    def run(self):
+        sends, self._sends, receives, self._receives = self._sends, {}, self._receives, {}
+        self._exchange(sends, receives)
+
+    def close(self):
+        for one in (self._listener, *self._sockets.values(), *self._strangers):
+            one.close()
+        self._sockets, self._strangers = {}, {}
+
+    # ---- connections ----
+
+    def _exchange(self, sends, receives):
+        sends, receives = ({rank: _Flow(memories) for rank, memories in flows.items()} for flows in (sends, receives))
+        heard = time.monotonic()
+        while waited := {rank for flows in (sends, receives) for rank, flow in flows.items() if flow}:
+            if self._move(waited, sends, receives):
+                heard = time.monotonic()
+            elif time.monotonic() - heard > self._timeout:
+                ranks = ", ".join(map(str, sorted(waited)))
+                raise TimeoutError(f"rank {self.rank} has waited {self._timeout:g} seconds for rank{'s' * (len(waited) > 1)} {ranks}")
+
+    def _move(self, waited, sends, receives):
+        """Moves what can be moved, and says whether there was anything."""
+        for rank in sorted(waited - set(self._sockets)):
+            if self.rank < rank:
+                self._sockets[rank] = self._connect(rank)
+        with selectors.DefaultSelector() as selector:
+            if not waited <= set(self._sockets):
+                selector.register(self._listener, selectors.EVENT_READ)
+                for stranger in self._strangers:
+                    selector.register(stranger, selectors.EVENT_READ)
+            for rank in waited & set(self._sockets):
+                events = (selectors.EVENT_WRITE if sends.get(rank) else 0) | (selectors.EVENT_READ if receives.get(rank) else 0)
+                selector.register(self._sockets[rank], events, rank)
+            ready = selector.select(min(self._timeout, 1))
+        for key, events in ready:
+            if key.data is None:
+                self._accept() if key.fileobj is self._listener else self._hear(key.fileobj)
+            else:
+                self._serve(key.data, events, sends, receives)
+        return any(key.data is not None for key, _ in ready)
+
+    def _serve(self, rank, events, sends, receives):
+        peer = self._sockets[rank]
+        try:
+            if events & selectors.EVENT_READ:
+                receives[rank].move(lambda memory: _some(peer.recv_into(memory)))
+            if events & selectors.EVENT_WRITE:
+                sends[rank].move(peer.send)
+        except OSError as error:
+            raise ConnectionError(f"rank {rank} has left: {error}") from None
+
+    def _connect(self, rank):
+        try:
+            peer = socket.create_connection(self._addresses[rank], self._timeout)
+        except OSError as error:
+            raise ConnectionError(f"rank {rank} at {self._addresses[rank][0]} port {self._addresses[rank][1]}: {error}") from None
+        peer.sendall(_GREETING.pack(self._token, self.rank))
+        return _ready(peer)
+
+    def _accept(self):
+        try:
+            stranger, _ = self._listener.accept()
+        except OSError:
+            return  # it has gone again
+        if len(self._strangers) >= self.size + 64:
+            stranger.close()
+            return
+        self._strangers[_ready(stranger)] = b""
+
+    def _hear(self, stranger):
+        """A rank of the group says who it is; whoever says anything else is none."""
+        said = self._strangers.pop(stranger)
+        try:
+            more = stranger.recv(_GREETING.size - len(said))
+        except BlockingIOError:
+            self._strangers[stranger] = said
+            return
+        except OSError:
+            more = b""
+        said += more
+        if more and len(said) < _GREETING.size:
+            self._strangers[stranger] = said
+            return
+        token, rank = _GREETING.unpack(said) if more else (b"", 0)
+        if hmac.compare_digest(token, self._token) and rank < self.rank and rank not in self._sockets:
+            self._sockets[rank] = stranger
+        else:
+            stranger.close()
+
+
+def _is_ip6(host):
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def _some(count):
+    if not count:
+        raise ConnectionResetError("it has closed the connection")
+    return count
+
+
+def _ready(peer):
+    peer.setblocking(False)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peer
