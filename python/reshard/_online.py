@@ -18,8 +18,8 @@ class Comm:
 
     Comm.processes   processes of one machine, over shared memory
     Comm.threads     threads of this process
-    Comm.sockets     processes of any machines, over TCP; reshard.paddle.comm makes one of a process group of Paddle
-    Comm.host        whatever an object of yours can do; reshard.torch.comm makes one of a process group of torch.distributed
+    Comm.sockets     processes of any machines, over TCP; reshard.torch.comm and reshard.paddle.comm make one of a process group
+    Comm.host        whatever an object of yours can do
 
     A rank that fails makes the call fail on all, with its number in the message; one that dies or is late breaks the group.
     """
@@ -278,3 +278,18 @@ class Saver:
 
     def __exit__(self, *error):
         self.close()
+
+
+class OwningSaver(Saver):
+    """A Saver whose group, if there is one, is its own and closed with it."""
+
+    def __init__(self, by, comm, **options):
+        self._comm = comm
+        super().__init__(by, comm=comm, **options)
+
+    def close(self):
+        try:
+            super().close()
+        finally:
+            if self._comm is not None:
+                self._comm.close()

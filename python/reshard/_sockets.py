@@ -10,8 +10,28 @@ import struct
 import time
 
 _TOKEN_BYTES = 16
+_STRANGERS = 64  # connections that may wait to say who they are, beyond those of ranks
 _GREETING = struct.Struct(f"<{_TOKEN_BYTES}sI")  # the group's token, the rank that connects
 _ADDRESS = struct.Struct(f"<{_TOKEN_BYTES}sH")   # a token, a port; then the host's name
+
+
+def own_address(towards):
+    """The address of this machine on the way to another, by which others reach it, too; or that of the environment's RESHARD_HOST."""
+    said = os.environ.get("RESHARD_HOST")
+    try:
+        return said or _address_on_the_way(towards or socket.gethostname())
+    except OSError as error:
+        if not towards:
+            return "127.0.0.1"
+        raise ConnectionError(f"this machine's address on the way to {towards}: {error}; "
+                              "the environment's RESHARD_HOST may say it") from None
+
+
+def _address_on_the_way(towards):
+    family, _, _, _, place = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect(place)  # which sends nothing
+        return way.getsockname()[0]
 
 
 class _Flow:
@@ -41,7 +61,7 @@ class SocketTransport:
     def __init__(self, rank, size, gather, host, timeout):
         self.rank, self.size, self._timeout = rank, size, timeout or 300
         family = socket.AF_INET6 if _is_ip6(host) else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=min(size, 4096))
+        self._listener = socket.create_server((host, 0), family=family, backlog=min(size + _STRANGERS, 4096))
         self._listener.setblocking(False)
         self._sockets, self._strangers = {}, {}  # by rank; those who have not said who they are: what they have said so far
         self._sends, self._receives = {}, {}
@@ -127,7 +147,8 @@ class SocketTransport:
         try:
             peer = socket.create_connection(self._addresses[rank], self._timeout)
         except OSError as error:
-            raise ConnectionError(f"rank {rank} at {self._addresses[rank][0]} port {self._addresses[rank][1]}: {error}") from None
+            raise ConnectionError(f"rank {rank} at {self._addresses[rank][0]} port {self._addresses[rank][1]}: {error}; its environment's "
+                                  "RESHARD_HOST may say where it is reached") from None
         peer.sendall(_GREETING.pack(self._token, self.rank))
         return _ready(peer)
 
@@ -136,7 +157,7 @@ class SocketTransport:
             stranger, _ = self._listener.accept()
         except OSError:
             return  # it has gone again
-        if len(self._strangers) >= self.size + 64:
+        if len(self._strangers) >= self.size + _STRANGERS:
             stranger.close()
             return
         self._strangers[_ready(stranger)] = b""

@@ -194,8 +194,8 @@ def _choose_format(options):
 
 def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, preprocess_common_before_consistancy_check=None,
          content_metadata=None, group=None, spread=True, **options):
-    """Saves a sharded state dict as one checkpoint, together with the other ranks of the group, whose backend moves the host's memory
-    (gloo, or "cpu:gloo,cuda:nccl"). As dist_checkpointing.save, factories are applied in place.
+    """Saves a sharded state dict as one checkpoint, together with the other ranks of the group. As dist_checkpointing.save, factories are
+    applied in place.
 
     validate_access_integrity, preprocess_common_before_consistancy_check, content_metadata   as Megatron has them
     spread   copies that several ranks have are saved by one of them, evenly (fully parallel saving)

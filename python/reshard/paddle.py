@@ -24,12 +24,12 @@ from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
 from . import Comm, Shard, UsageError, _Opened
 from . import load as _load
 from . import open as _open
-from . import Saver as _Saver
 from . import save as _save
 from ._arrays import dtype_name, framework_dtype
-from ._online import may_replace
+from ._online import OwningSaver, may_replace
 from ._options import given
 from ._shards import Pieces
+from ._sockets import own_address
 from ._states import flatten, is_array, nested_state, with_pieces
 
 __all__ = ["Saver", "comm", "load", "read", "redistribute", "save", "shards"]
@@ -190,7 +190,7 @@ def redistribute(source, target, process_group=None, *, aoa_config=None, **mappi
 
 def comm(process_group=None, *, timeout=0):
     """A reshard.Comm of the ranks of a process group (None: the default one), whose backend may be any: it only tells the ranks each
-    other's addresses, here. Bytes go over TCP."""
+    other's addresses, here. Bytes go over TCP, from this rank's endpoint of Paddle, or the address of the environment's RESHARD_HOST."""
     rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
     if rank < 0:
         raise UsageError("this rank is not one of the group")
@@ -200,8 +200,8 @@ def comm(process_group=None, *, timeout=0):
         dist.all_gather_object(told, data, process_group)
         return told
 
-    endpoint = dist.ParallelEnv().current_endpoint
-    return Comm.sockets(rank, size, gather, host=endpoint.rpartition(":")[0].strip("[]") or "127.0.0.1", timeout=timeout)
+    endpoint = dist.ParallelEnv().current_endpoint.rpartition(":")[0].strip("[]")
+    return Comm.sockets(rank, size, gather, host=own_address(endpoint), timeout=timeout)
 
 
 def _ranks_of(group):
@@ -211,21 +211,14 @@ def _ranks_of(group):
     return comm(group) if dist.get_world_size(group) > 1 else Comm.threads(1)[0]
 
 
-class Saver(_Saver):
+class Saver(OwningSaver):
     """Saves in the background, in place of async_save: save() returns when the tensors have been copied. All ranks of the group have one.
     Failures are raised by the next wait() or close()."""
 
     def __init__(self, process_group=None, **options):
-        self._comm = _ranks_of(process_group)
-        super().__init__("thread", comm=self._comm, **options)
+        super().__init__("thread", _ranks_of(process_group), **options)
 
     def save(self, state_dict, path, *, to="paddle-flex", **options):
         """Begins to save; options as reshard.paddle.save has them, but an empty folder is not replaced without overwrite=True. Returns the
         save's number."""
         return super().save(path, shards(state_dict), to=to, **options)
-
-    def close(self):
-        try:
-            super().close()
-        finally:
-            self._comm.close()

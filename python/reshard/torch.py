@@ -8,19 +8,19 @@
     reshard.torch.load("iter_0001000", model.state_dict(), map=[])          # in place, whatever the layout on disk
 """
 
-import ctypes
 import io
+import os
 
 import torch
 import torch.distributed
 
 from . import Comm, Shard, Stored, TorchFile, UsageError, _Opened
 from . import load as _load
-from . import Saver as _Saver
 from . import save as _save
 from ._arrays import dtype_name, framework_dtype
-from ._devices import bytes_tensor
+from ._online import OwningSaver
 from ._shards import Pieces
+from ._sockets import own_address
 from ._states import nested_state, plain, with_pieces
 
 
@@ -106,7 +106,7 @@ def _group_is_there(group):
 
 def save(path, state_dict, *, group=None, **options):
     """Saves a state dict in any format: reshard.save with its options (to is needed), for DTensors too. Where torch.distributed is there,
-    all ranks of the group call it, and write one checkpoint together. The group needs a backend for the host's memory, such as gloo."""
+    all ranks of the group call it, and write one checkpoint together."""
     if not _group_is_there(group):
         return _save(path, shards(state_dict), **options)
     with comm(group) as ranks:
@@ -125,60 +125,18 @@ def load(path, state_dict, *, group=None, **options):
 
 # ---- groups ----
 
-class _Transport:
-    """What Comm.host needs, over torch.distributed."""
-
-    def __init__(self, group):
-        self.group = group
-        self.rank = torch.distributed.get_rank(group)
-        self.size = torch.distributed.get_world_size(group)
-        self._works = []
-        self._sent, self._received = {}, {}  # messages with each rank so far: their tags
-
-    def all_gather(self, data):
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        torch.distributed.all_gather(sizes, torch.tensor([len(data)], dtype=torch.int64), group=self.group)
-        longest = max(int(size) for size in sizes)
-        if longest == 0:
-            return [b""] * self.size
-        own = torch.zeros(longest, dtype=torch.uint8)
-        if data:
-            own[: len(data)] = bytes_tensor(data)
-        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
-        torch.distributed.all_gather(parts, own, group=self.group)
-        return [_bytes_of(part[: int(size)]) for part, size in zip(parts, sizes)]
-
-    def submit_send(self, to, memory):
-        if memory.nbytes:
-            tag = _next(self._sent, to)
-            self._works.append(torch.distributed.isend(bytes_tensor(memory), dst=self._global(to), group=self.group, tag=tag))
-
-    def submit_recv(self, from_, memory):
-        if memory.nbytes:
-            tag = _next(self._received, from_)
-            self._works.append(torch.distributed.irecv(bytes_tensor(memory), src=self._global(from_), group=self.group, tag=tag))
-
-    def run(self):
-        works, self._works = self._works, []
-        for work in works:
-            work.wait()
-
-    def _global(self, rank):
-        return rank if self.group is None else torch.distributed.get_global_rank(self.group, rank)
-
-
-def _bytes_of(tensor):
-    return ctypes.string_at(tensor.data_ptr(), tensor.numel())  # without numpy
-
-
-def _next(counts, rank):
-    counts[rank] = counts.get(rank, 0) + 1
-    return counts[rank]
-
-
 def comm(group=None, *, timeout=0):
-    """A reshard.Comm over a process group (None: the default one), whose backend moves the host's memory: gloo, or "cpu:gloo,cuda:nccl"."""
-    return Comm.host(_Transport(group), timeout=timeout)
+    """A reshard.Comm of the ranks of a process group (None: the default one), whose backend may be any (nccl, gloo, …): it only tells the
+    ranks each other's addresses, here. Bytes go over TCP, from the address by which a machine reaches MASTER_ADDR, or that of the
+    environment's RESHARD_HOST."""
+    size = torch.distributed.get_world_size(group)
+
+    def gather(data):
+        told = [None] * size
+        torch.distributed.all_gather_object(told, data, group=group)
+        return told
+
+    return Comm.sockets(torch.distributed.get_rank(group), size, gather, host=own_address(os.environ.get("MASTER_ADDR")), timeout=timeout)
 
 
 def ranks_of(group=None):
@@ -186,19 +144,11 @@ def ranks_of(group=None):
     return comm(group) if _group_is_there(group) else Comm.threads(1)[0]
 
 
-class Saver(_Saver):
+class Saver(OwningSaver):
     """reshard.Saver for state dicts of torch, with DTensors; with a group, all its ranks have one and save together."""
 
     def __init__(self, by="thread", *, group=None, **options):
-        self._comm = ranks_of(group) if by == "thread" or _group_is_there(group) else None
-        super().__init__(by, comm=self._comm, **options)
+        super().__init__(by, ranks_of(group) if by == "thread" or _group_is_there(group) else None, **options)
 
     def save(self, path, state_dict, **options):
         return super().save(path, shards(state_dict), **options)
-
-    def close(self):
-        try:
-            super().close()
-        finally:
-            if self._comm is not None:
-                self._comm.close()

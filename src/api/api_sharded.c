@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+_Static_assert(REPLICA_ANY == RESHARD_REPLICA_ANY, "the same number in the header and inside");
+
 /* ---- tensors in ---- */
 
 /* Vectors that a tensor's members become. */

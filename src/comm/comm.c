@@ -195,6 +195,16 @@ static void outcome_pack(reshard_status status, const reshard_error *said, struc
     text_append(out, said->hint);
 }
 
+static void hints_take(struct str hints, reshard_error *err)
+{
+    while (hints.size) {
+        const char *end = memchr(hints.data, '\n', hints.size);
+        const struct str line = { hints.data, end ? (size_t)(end - hints.data) : hints.size };
+        error_hint(err, "%.*s", STR_ARG(line));
+        hints = end ? (struct str){ end + 1, hints.size - line.size - 1 } : (struct str){ NULL, 0 };
+    }
+}
+
 /* The error that a rank reports, as that of all. */
 static reshard_status outcome_take(uint32_t rank, struct cursor *cursor, uint32_t status, reshard_error *err)
 {
@@ -207,8 +217,7 @@ static reshard_status outcome_take(uint32_t rank, struct cursor *cursor, uint32_
     error_set(err, (reshard_status)status, "rank %u: %.*s", rank, STR_ARG(message));
     if (object.size)
         error_object(err, "%.*s", STR_ARG(object));
-    if (hint.size)
-        error_hint(err, "%.*s", STR_ARG(hint));
+    hints_take(hint, err);
     if (err) {
         err->offset = (int64_t)offset;
         err->sys_errno = (int)sys_errno;

@@ -3,7 +3,6 @@
 
 #include "base/array.h"
 #include "base/checked.h"
-#include "reshard/sharded.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,7 +18,7 @@ void sharded_dict_release(struct sharded_dict *dict)
 
 bool replica_is_unnumbered(const struct replica *replica)
 {
-    return replica->count == 1 && replica->ids[0] == RESHARD_REPLICA_ANY;
+    return replica->count == 1 && replica->ids[0] == REPLICA_ANY;
 }
 
 bool replica_is_main(const struct replica *replica)

@@ -59,7 +59,8 @@ void sharded_dict_release(struct sharded_dict *dict);
 
 bool replica_is_main(const struct replica *replica);
 
-/* Whether its number is left to sharded_number_copies: RESHARD_REPLICA_ANY. */
+/* Whether its number is left to sharded_number_copies: the only one is REPLICA_ANY. */
+#define REPLICA_ANY (-1)
 bool replica_is_unnumbered(const struct replica *replica);
 
 /* Checks what Megatron's constructor checks, and appends a copy. USAGE names the rule that does not hold. */

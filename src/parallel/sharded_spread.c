@@ -207,7 +207,7 @@ reshard_status sharded_spread(const struct sharded_dict *const *ranks, size_t co
 
 static const int64_t main_id = 0, copy_id = 1;
 
-static void group_number(const struct spreading *spreading, const struct held_group *group, struct sharded_dict *dicts)
+static void copies_number(const struct spreading *spreading, const struct held_group *group, struct sharded_dict *dicts)
 {
     bool has_main = group->has_main;
     for (uint32_t i = group->first; i < group->first + group->count; i++) {
@@ -237,7 +237,7 @@ reshard_status sharded_number_copies(struct sharded_dict *dicts, const struct sh
     if (is_needed)
         status = spreading_begin(&spreading, ranks, count, err);
     for (uint32_t g = 0; g < spreading.group_count; g++)
-        group_number(&spreading, &spreading.groups[g], dicts);
+        copies_number(&spreading, &spreading.groups[g], dicts);
     spreading_release(&spreading);
     return status;
 }

@@ -474,8 +474,8 @@ TESTS = (large_parts_are_no_plain_runs,
          renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other,
          removed_tensors_are_listed, a_reference_gives_names_and_shapes, a_reshape_gives_what_the_reference_has,
          errors_have_a_place, numbers_come_from_config_and_set,
-         diff_through_a_mapping, configurations_run_backwards, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested, many_tensors_and_pieces,
-         memory_stays_flat)
+         diff_through_a_mapping, configurations_run_backwards, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested,
+         many_tensors_and_pieces, memory_stays_flat)
 
 
 def main():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""reshard.paddle beside Paddle's own save_state_dict and load_state_dict, in processes over gloo: each loads what the other saves, in the same
-world and in another, under other names, and after real training. Prints TAP.
+"""reshard.paddle beside Paddle's own save_state_dict and load_state_dict, in processes over gloo: each loads what the other saves, in the
+same world and in another, under other names, and after real training. Prints TAP.
 
 usage: python_paddle.py --package DIR --bin PATH
 """
@@ -72,9 +72,8 @@ def of_every_type():
 def every_type(work):
     """Tensors of Paddle of every type are saved in two formats, and come back into tensors of Paddle, transposed ones too"""
     whole = paddle.arange(24, dtype="float32").reshape([4, 6])
-    linear = paddle.nn.Linear(3, 2)
-    state = {"types": of_every_type(), "t": whole.t(), "parameter": linear.weight, "none": paddle.zeros([0, 3]), "one": paddle.to_tensor(1.5),
-             "step": 3}
+    state = {"types": of_every_type(), "t": whole.t(), "parameter": paddle.nn.Linear(3, 2).weight, "none": paddle.zeros([0, 3]),
+             "one": paddle.to_tensor(1.5), "step": 3}
     for to in ("paddle-flex", "torch-dcp"):
         reshard.save(work / to, state, to=to)
         into = {"types": {name: paddle.zeros([4, 6]).astype(name) for name in TYPES}, "t": paddle.zeros([6, 4]),
@@ -404,7 +403,7 @@ TESTS = [(every_type.__doc__, every_type), (reading.__doc__, reading), (reached_
          ("Without files, from rank to rank", in_a_world_of(2, redistributed)),
          ("What is no whole, or there already, is refused on all ranks", in_a_world_of(2, refused)),
          ("In the background, what is saved is what was there, and the group is free", in_a_world_of(2, in_the_background)),
-         ("Trained by two ranks that share the optimizer's state, V1 and V2: saved as Paddle saves it, and loaded again", sharded_optimizers)]
+         ("Trained by two ranks that share the optimizer's state, V1 and V2: saved as Paddle saves it, and loaded", sharded_optimizers)]
 
 
 def main():

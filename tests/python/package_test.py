@@ -21,6 +21,7 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -831,7 +832,7 @@ def as_rank(comm, path):
     own["halves"] = reshard.Shard(floats(half), (2,), (half,), replica=None)  # who else has it is not known
     cells = {"rng": reshard.Cell({"seed": rank}, (size,), (rank,))}
     reshard.save(path, own, comm=comm, cells=cells, to="torch_dist")
-    columns = reshard.Shard(memoryview(bytearray(4 * 2 * size)).cast("f", (2 * size, 1)), (2 * size, 3), (0, rank % 3))
+    columns = reshard.Shard(memoryview(bytearray(8 * size)).cast("f", (2 * size, 1)), (2 * size, 3), (0, rank % 3), replica=None)
     whole, late, halves = floats(0, 0), floats(0), floats(7, 7)
     wanted = {"w": columns, "same": whole, "halves": halves, **({"late": late} if rank != 1 else {})}
     loaded = reshard.load(path, wanted, comm=comm, cells={"rng": reshard.Cell(None, (size,), (rank,))}, check=True)
@@ -874,6 +875,12 @@ def ranks_of_threads(work):
             state = {"w": reshard.Shard(matrix(1, 3), (3, 3), (comm.rank if comm.rank < 2 else 0, 0))}
             return raises(reshard.UsageError, lambda: reshard.save(work / "u", state, comm=comm, to="torch_dist"), "w").code
         assert list(pool.map(fails, comms)) == [2, 2, 2] and not (work / "u").exists()
+
+        def lacks(comm):
+            corner = {"w": reshard.Shard(matrix(1, 1), (2, 3), (0, 0), replica=None)}
+            return raises(reshard.UsageError, lambda: reshard.save(work / "u", corner, comm=comm, to="torch_dist"),
+                          "hint: missing on axis 0: [1, 2)\nhint: missing on axis 1: [0, 3)").code
+        assert list(pool.map(lacks, comms)) == [2, 2, 2]
     for comm in comms:
         comm.close()
     raises(reshard.UsageError, lambda: comms[0].barrier(), "left")
@@ -941,6 +948,85 @@ def ranks_of_a_host(work):
     alone = reshard.Comm.host(Broken(0, 1, shared))
     raises(reshard.StorageError, alone.barrier, "the cable is out")
     raises(AttributeError, lambda: reshard.Comm.host(object()))
+
+
+class Board:
+    """What ranks of threads tell each other once: gather of Comm.sockets."""
+    def __init__(self, size):
+        self.told, self.barrier = [None] * size, threading.Barrier(size)
+
+    def __call__(self, rank):
+        def gather(data):
+            self.told[rank] = data
+            self.barrier.wait(60)
+            return list(self.told)
+        return gather
+
+
+def ranks_over_sockets(size, function, host="127.0.0.1", **options):
+    """function(comm) of each rank; what the ranks return or raise."""
+    board = Board(size)
+
+    def as_one(rank):
+        try:
+            with reshard.Comm.sockets(rank, size, board(rank), host=host, **options) as comm:
+                return function(comm)
+        except Exception as error:
+            return error
+    with concurrent.futures.ThreadPoolExecutor(size) as pool:
+        return list(pool.map(as_one, range(size)))
+
+
+@test
+def ranks_of_sockets(work):
+    """Ranks over TCP: all that ranks do together; parts of any size; both kinds of addresses"""
+    for size, host in ((3, "127.0.0.1"), (5, "localhost"), (3, "::1")):
+        assert ranks_over_sockets(size, lambda comm: as_rank(comm, work / f"s{size}{host[0]}"), host) == list(range(size))
+    assert ranks_over_sockets(1, lambda comm: comm.all_gather(b"x")) == [[b"x"]]
+
+    def gathers(comm):
+        for length in (0, 1, 70000, 3 << 20):
+            own = bytes([comm.rank]) * (length * comm.rank)
+            assert comm.all_gather(own) == [bytes([rank]) * (length * rank) for rank in range(comm.size)]
+        return True
+    assert ranks_over_sockets(6, gathers) == [True] * 6
+
+
+@test
+def sockets_that_fail(work):
+    """A rank that leaves or is late breaks the group, and is named; strangers are not let in, and do not disturb"""
+    def leaves(comm):
+        if comm.rank == 1:
+            return "left"
+        return str(raises(reshard.StorageError, comm.barrier))
+    said = ranks_over_sockets(2, leaves, timeout=30)
+    assert said[1] == "left" and "rank 1" in said[0], said
+
+    def is_late(comm):
+        if comm.rank == 2:
+            time.sleep(2)
+            return "late"
+        return str(raises(reshard.StorageError, lambda: comm.all_gather(b"x")))
+    said = ranks_over_sockets(3, is_late, timeout=0.5)
+    assert said[2] == "late" and all("rank" in text for text in said[:2]), said
+    assert any("has waited 0.5 seconds for rank" in text for text in said[:2]), said
+
+    def with_strangers(comm):
+        transport = comm._transport
+        if comm.rank == 0:  # which connects to others
+            for host, port in transport._addresses[1:]:
+                for first in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(16) + (0).to_bytes(4, "little"),
+                              transport._token + (2).to_bytes(4, "little"), transport._token + (9).to_bytes(4, "little")):
+                    stranger = socket.create_connection((host, port))
+                    stranger.sendall(first)
+                    strangers.append(stranger)
+        transport_barrier.wait(60)
+        assert comm.all_gather(bytes([comm.rank])) == [b"\0", b"\1", b"\2"]
+        return as_rank(comm, work / "strangers")
+    strangers, transport_barrier = [], threading.Barrier(3)
+    assert ranks_over_sockets(3, with_strangers) == [0, 1, 2]
+    for stranger in strangers:
+        stranger.close()
 
 
 @test
