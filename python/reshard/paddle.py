@@ -15,6 +15,7 @@ at all, and each byte is read by one rank. `import reshard` alone does not need 
 
 import json
 import math
+import re
 
 import numpy
 import paddle
@@ -91,6 +92,20 @@ def _weight_shard(weight):
     return Shard(local, weight.global_shape, weight.global_offset, shape=shape, flat=flat, replica=None)
 
 
+def _cuts(placements, rank):
+    """(dimension of the mesh, axis) of each cut, in their order: Paddle says of an axis that is cut twice in which, but only in words."""
+    cuts = []
+    for dimension, placement in enumerate(placements):
+        if not placement.is_shard():
+            continue
+        if getattr(placement, "get_split_factor", lambda: 1)() > 1:
+            raise UsageError(f"a DistTensor with the placement {placement} is not one box of the whole")
+        axis = next(axis for axis in range(rank) if placement.is_shard(axis))
+        order = re.search(r"shard_order=(\d+)", str(placement))
+        cuts.append((axis, int(order[1]) if order else 0, dimension))
+    return [(dimension, axis) for axis, _, dimension in sorted(cuts)]
+
+
 def _dist_shard(tensor):
     """Axes are cut into parts of one extent, rounded up, the last ones smaller, over each dimension of the mesh in turn."""
     mesh, placements, rank = tensor.process_mesh, tensor.placements, dist.get_rank()
@@ -99,21 +114,18 @@ def _dist_shard(tensor):
     if rank not in mesh.process_ids:
         return Pieces()
     place = numpy.unravel_index(mesh.process_ids.index(rank), mesh.shape)
-    offset, extent, replica = [0] * len(tensor.shape), list(tensor.shape), []
-    for at, count, placement in zip(place, mesh.shape, placements):
-        if not placement.is_shard():
-            replica.append(int(at))
-            continue
-        axis = placement.get_dim()
-        part = math.ceil(extent[axis] / count)
-        begin = min(part * int(at), extent[axis])
+    offset, extent = [0] * len(tensor.shape), list(tensor.shape)
+    for dimension, axis in _cuts(placements, len(extent)):
+        part = math.ceil(extent[axis] / mesh.shape[dimension])
+        begin = min(part * int(place[dimension]), extent[axis])
         offset[axis], extent[axis] = offset[axis] + begin, min(part, extent[axis] - begin)
+    replica = tuple(int(at) for at, placement in zip(place, placements) if not placement.is_shard())
     if 0 in extent and 0 not in tensor.shape:
         return Pieces()  # other ranks have all of it
     local = tensor._local_value()
     if list(local.shape) != extent:
         raise UsageError(f"a DistTensor with the placements {placements} is not one box of the whole")
-    return Shard(local, tuple(tensor.shape), offset, replica=tuple(replica) or (0,))
+    return Shard(local, tuple(tensor.shape), offset, replica=replica or (0,))
 
 
 # ---- saving and loading ----
