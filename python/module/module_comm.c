@@ -30,10 +30,13 @@ static int host_failed(struct host_group *group)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
+    const bool is_interrupt = type && PyErr_GivenExceptionMatches(type, PyExc_KeyboardInterrupt);
     PyObject *text = value ? PyObject_Str(value) : NULL;
     const char *words = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     snprintf(group->why, sizeof(group->why), "%s", words ? words : "the transport has failed");
     PyErr_Clear();
+    if (is_interrupt)
+        PyErr_SetInterrupt(); /* it is no error of the transport: it comes again behind the call */
     Py_XDECREF(text);
     Py_XDECREF(type);
     Py_XDECREF(value);
@@ -117,6 +120,19 @@ static int host_run(void *context)
     return failed;
 }
 
+/* The transport need not have a way. */
+static void host_abort(const char *reason, void *context)
+{
+    struct host_group *group = context;
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *done = PyObject_HasAttrString(group->host, "abort") ? PyObject_CallMethod(group->host, "abort", "s", reason) : NULL;
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))
+        PyErr_SetInterrupt();
+    PyErr_Clear();
+    Py_XDECREF(done);
+    PyGILState_Release(state);
+}
+
 static void host_release(void *context)
 {
     struct host_group *group = context;
@@ -165,6 +181,7 @@ static PyObject *call_comm_host(PyObject *module, PyObject *arguments)
     callbacks.submit_send = host_submit_send;
     callbacks.submit_recv = host_submit_recv;
     callbacks.run = host_run;
+    callbacks.abort = host_abort;
     callbacks.release = host_release;
     callbacks.why = host_why;
     callbacks.context = group;

@@ -24,7 +24,7 @@ def dtype_name(dtype):
     """The library's name for a type: of "bf16", "bfloat16", torch.bfloat16, paddle.bfloat16, numpy.float32, …"""
     text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     upper = text.upper()
-    name = upper if upper in _DTYPES else _TORCH_DTYPES.get(text.lower().removeprefix("torch."))
+    name = upper if upper in _DTYPES else _TORCH_DTYPES.get(text.lower().removeprefix("torch.").removeprefix("paddle."))
     if name is None:
         raise UsageError(f"no element type is called {text!r}: reshard.dtypes() lists them")
     return name
@@ -168,7 +168,7 @@ class Memory:
 
     def __init__(self, address, dtype, shape, strides, owner, functions=None):
         self.address, self.dtype, self.shape, self.owner, self.functions = address, dtype, tuple(shape), owner, functions
-        self.strides = None if strides is None or _is_row_major(self.shape, strides) else tuple(strides)
+        self.strides = None if strides is None or 0 in self.shape or _is_row_major(self.shape, strides) else tuple(strides)
         self.nbytes = bytes_of(dtype, self.shape) if self.strides is None else self._span()
         if not self.nbytes:
             self.address, self.functions = _NOTHING.address, None  # no values: any place will do

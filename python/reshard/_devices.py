@@ -48,6 +48,21 @@ def _copy_pinned(target, source):
         event.synchronize()
 
 
+class _RowMajor:
+    """A tensor's values behind each other: of one with strides a copy, which is made once and is there until its end was read."""
+
+    def __init__(self, tensor):
+        self._tensor, self._copy, self._lock = tensor, None, threading.Lock()
+
+    def take(self, is_last):
+        if self._tensor.is_contiguous():
+            return self._tensor
+        with self._lock:
+            rows = self._tensor.contiguous() if self._copy is None else self._copy
+            self._copy = None if is_last else rows
+            return rows
+
+
 class DeviceTensor:
     """The values of a tensor on a device, row-major, by functions. What was queued on the stream that is current where it is made comes
     first: values are those that tensor.cpu() would give there."""
@@ -56,6 +71,7 @@ class DeviceTensor:
         import torch
 
         self._tensor = tensor.detach()
+        self._rows = _RowMajor(self._tensor)
         self._whole = None  # of a tensor with strides: what has been written of it so far
         self._module = getattr(torch, tensor.device.type, None)
         if self._module is None:
@@ -64,7 +80,8 @@ class DeviceTensor:
 
     def read(self, offset, memory):
         with self._on_stream():
-            bytes_tensor(memory).copy_(self._bytes(self._tensor.contiguous())[offset : offset + memory.nbytes])
+            rows = self._rows.take(offset + memory.nbytes == self._tensor.nbytes)
+            bytes_tensor(memory).copy_(self._bytes(rows)[offset : offset + memory.nbytes])
 
     def write(self, offset, memory):
         import torch
@@ -99,11 +116,19 @@ class PaddleDeviceTensor:
     """The same for a tensor of Paddle."""
 
     def __init__(self, tensor):
+        import paddle
+
+        if not paddle.get_flags("FLAGS_use_stride_kernel")["FLAGS_use_stride_kernel"]:
+            raise UsageError(f"the tensor lies on {tensor.place}, and FLAGS_use_stride_kernel=0 leaves no way to parts of it: "
+                             "tensor.cpu() copies it to where the library can read it")
         self._tensor = tensor.detach()
+        self._nbytes = self._tensor.size * self._tensor.element_size()
+        self._rows = _RowMajor(self._tensor)
         self._whole = None  # of a tensor with strides: what has been written of it so far
 
     def read(self, offset, memory):
-        part = self._bytes(self._tensor.contiguous())[offset : offset + memory.nbytes].cpu()
+        rows = self._rows.take(offset + memory.nbytes == self._nbytes)
+        part = self._bytes(rows)[offset : offset + memory.nbytes].cpu()
         ctypes.memmove(_reshard.Buffer(memory, True).layout()[0], part.data_ptr(), memory.nbytes)
 
     def write(self, offset, memory):
@@ -114,7 +139,7 @@ class PaddleDeviceTensor:
             self._whole = self._tensor if self._tensor.is_contiguous() else self._tensor.contiguous()
         part = paddle.to_tensor(numpy.frombuffer(memory, "u1"), place=paddle.CPUPlace())
         self._bytes(self._whole)[offset : offset + memory.nbytes].copy_(part, True)
-        if offset + memory.nbytes == self._whole.size * self._whole.element_size():
+        if offset + memory.nbytes == self._nbytes:
             if self._whole is not self._tensor:
                 self._tensor.copy_(self._whole, True)
             self._whole = None

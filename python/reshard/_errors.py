@@ -72,8 +72,8 @@ _MEMBER = re.compile(r"reshard_\w+_options\.(\w+)")
 # Options that have another name or form in Python than in C.
 _WORDS = {"has_iteration": "iteration=", "no_sync": "sync=False", "dtypes": "dtype=", "part_count": "part=", "memory_bytes": "memory=",
           "format_options": "options=", "texts": "map=", **{flag: flag + "=True" for flag in (
-              "follow_links", "lenient", "skip_unsupported", "shows_damage", "overwrite", "resume", "verify", "drop_items", "deep",
-              "strict")}}
+              "follow_links", "lenient", "skip_unsupported", "shows_damage", "overwrite", "resume", "verify", "drop_items", "deep")},
+          "strict": "strict="}
 _CALLS = {"reshard_format_at()": "reshard.formats()", "reshard_limit_at()": "reshard.limits()", "reshard_dtype_at()": "reshard.dtypes()",
           "reshard_convert()": "reshard.convert()", "reshard_verify()": "reshard.verify()", "reshard_open()": "reshard.open()"}
 

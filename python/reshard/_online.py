@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running jobs: groups of ranks, saving and loading together, in the background, and from rank to rank."""
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass, field
 
 from . import _reshard
+from ._errors import Error, UsageError
 from ._options import convert_options, map_options, open_options, run_options, split_run, taken
 from ._shards import shard_tuples, sharded_tuples
 from ._sockets import SocketTransport
@@ -45,11 +47,17 @@ class Comm:
 
         gather   gather(bytes) -> list of bytes of all ranks: called once, here, with addresses; by what the job has already (mpi4py's
                  allgather, a store). What comes of it is trusted
-        host     the name or address by which the others reach this machine
+        host     the name or address by which the others reach this machine, or a function that gives it
         timeout  seconds to wait for a rank that does nothing; 0: 300
         """
+        if not 0 <= rank < size or timeout < 0:
+            raise UsageError(f"rank {rank} of {size}, timeout {timeout}: no such rank of a group, or no time")
         transport = SocketTransport(rank, size, gather, host, timeout)
-        return cls(_reshard.comm_host(transport, rank, size, timeout), transport)
+        try:
+            return cls(_reshard.comm_host(transport, rank, size, timeout), transport)
+        except BaseException:
+            transport.close()
+            raise
 
     @classmethod
     def host(cls, transport, *, timeout=0):
@@ -172,17 +180,37 @@ def _state_of_rank(tensors, items, cells):
     return (tuples, _cells(cells, True), [(0, key, content(value)) for key, value in items.items()]), owners
 
 
+def agree(ranks, make):
+    """What make returns on each rank; a rank on which it fails makes it fail on all, so that none waits for it. ranks: None of one."""
+    failure = made = None
+    if ranks is None:
+        return make()
+    try:
+        made = make()
+    except Exception as error:
+        failure = error
+    said = ranks.all_gather(b"" if failure is None else f"{type(failure).__name__}: {failure}".encode())
+    if failure is not None:
+        raise failure
+    for rank, text in enumerate(said):
+        if text:
+            raise Error(f"rank {rank}: {text.decode(errors='replace')}")
+    return made
+
+
 def may_replace(path, ranks):
     """Whether rank 0 finds an empty folder there, as jobs make one before they save; the same on all ranks."""
-    is_empty = ranks.rank == 0 and os.path.isdir(path) and not os.listdir(path)
+    try:
+        is_empty = ranks.rank == 0 and os.path.isdir(path) and not os.listdir(path)
+    except OSError:
+        is_empty = False  # the save says what is wrong
     return ranks.all_gather(bytes([is_empty]))[0] == b"\1"
 
 
 def save_together(path, state, comm, cells, check, spread, options):
     """reshard.save of the ranks of a group."""
     run, rest = split_run(options)
-    tensors, items = flatten(state)
-    state_of_rank, owners = _state_of_rank(tensors, items, cells)
+    state_of_rank, owners = agree(comm, lambda: _state_of_rank(*flatten(state() if callable(state) else state), cells))
     with owners:
         return _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
 
@@ -211,8 +239,7 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
     Returns a Loaded.
     """
     opened, mapping, run = loading_options(options)
-    tensors, _ = flatten(state)
-    tuples, owners = sharded_tuples(tensors, writable=True)
+    tuples, owners = agree(comm, lambda: sharded_tuples(flatten(state() if callable(state) else state)[0], writable=True))
     with owners:
         objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
                                         not check, not exchange, False, run)
@@ -281,11 +308,26 @@ class Saver:
 
 
 class OwningSaver(Saver):
-    """A Saver whose group, if there is one, is its own and closed with it."""
+    """A Saver whose group, if there is one, is its own and closed with it. A rank that cannot begin a save ends the group: the others are
+    saving already, and would wait for it."""
 
     def __init__(self, by, comm, **options):
         self._comm = comm
-        super().__init__(by, comm=comm, **options)
+        try:
+            super().__init__(by, comm=comm, **options)
+        except BaseException:
+            if comm is not None:
+                comm.close()
+            raise
+
+    @contextlib.contextmanager
+    def group_ends_if_it_fails(self):
+        try:
+            yield
+        except BaseException as error:
+            if self._comm is not None:
+                self._comm.abort(f"{type(error).__name__}: {error}")
+            raise
 
     def close(self):
         try:

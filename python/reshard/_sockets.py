@@ -12,7 +12,7 @@ import time
 _TOKEN_BYTES = 16
 _STRANGERS = 64  # connections that may wait to say who they are, beyond those of ranks
 _GREETING = struct.Struct(f"<{_TOKEN_BYTES}sI")  # the group's token, the rank that connects
-_ADDRESS = struct.Struct(f"<{_TOKEN_BYTES}sH")   # a token, a port; then the host's name
+_ADDRESS = struct.Struct(f"<B{_TOKEN_BYTES}sH")  # 0, a token, a port; then the host's name. Or 1, and what is wrong
 
 
 def own_address(towards):
@@ -59,15 +59,31 @@ class SocketTransport:
     tells who it is. What they send has no frames: both know what comes."""
 
     def __init__(self, rank, size, gather, host, timeout):
+        """host: a name or address, or a function that gives it. What goes wrong on one rank is told on all."""
         self.rank, self.size, self._timeout = rank, size, timeout or 300
-        family = socket.AF_INET6 if _is_ip6(host) else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=min(size + _STRANGERS, 4096))
-        self._listener.setblocking(False)
+        self._listener = None
         self._sockets, self._strangers = {}, {}  # by rank; those who have not said who they are: what they have said so far
         self._sends, self._receives = {}, {}
-        told = gather(_ADDRESS.pack(os.urandom(_TOKEN_BYTES), self._listener.getsockname()[1]) + host.encode())
-        self._token = told[0][:_TOKEN_BYTES]
-        self._addresses = [(one[_ADDRESS.size :].decode(), _ADDRESS.unpack_from(one)[1]) for one in map(bytes, told)]
+        try:
+            told = [bytes(one) for one in gather(self._address(host))]
+            for other, one in enumerate(told):
+                if one[:1] != b"\0":
+                    raise ConnectionError(f"rank {other}: {one[1:].decode(errors='replace')}; the environment's RESHARD_HOST may say by "
+                                          "which address others reach it")
+            self._token = told[0][1 : 1 + _TOKEN_BYTES]
+            self._addresses = [(one[_ADDRESS.size :].decode(), _ADDRESS.unpack_from(one)[2]) for one in told]
+        except BaseException:
+            self.close()
+            raise
+
+    def _address(self, host):
+        """What this rank tells the others: where it listens, or why it cannot."""
+        try:
+            host = host() if callable(host) else host
+            self._listener = _listener(host, min(self.size + _STRANGERS, 4096))
+            return _ADDRESS.pack(0, os.urandom(_TOKEN_BYTES), self._listener.getsockname()[1]) + host.encode()
+        except OSError as error:
+            return b"\1" + str(error).encode()
 
     # ---- what Comm.host calls ----
 
@@ -95,15 +111,34 @@ class SocketTransport:
         sends, self._sends, receives, self._receives = self._sends, {}, self._receives, {}
         self._exchange(sends, receives)
 
+    def abort(self, reason):
+        """Others who wait for this rank see that it has left, and so on. Any thread may."""
+        for one in (self._listener, *list(self._sockets.values())):
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is no longer connected
+
     def close(self):
         for one in (self._listener, *self._sockets.values(), *self._strangers):
-            one.close()
+            if one is not None:
+                one.close()
         self._sockets, self._strangers = {}, {}
+
+    def __del__(self):
+        self.close()
 
     # ---- connections ----
 
     def _exchange(self, sends, receives):
         sends, receives = ({rank: _Flow(memories) for rank, memories in flows.items()} for flows in (sends, receives))
+        try:
+            self._wait(sends, receives)
+        except BaseException:
+            self.abort("")
+            raise
+
+    def _wait(self, sends, receives):
         heard = time.monotonic()
         while waited := {rank for flows in (sends, receives) for rank, flow in flows.items() if flow}:
             if self._move(waited, sends, receives):
@@ -144,22 +179,25 @@ class SocketTransport:
             raise ConnectionError(f"rank {rank} has left: {error}") from None
 
     def _connect(self, rank):
+        host, port = self._addresses[rank]
         try:
-            peer = socket.create_connection(self._addresses[rank], self._timeout)
+            peer = socket.create_connection((host, port), self._timeout)
+            peer.sendall(_GREETING.pack(self._token, self.rank))
+            return _ready(peer)
         except OSError as error:
-            raise ConnectionError(f"rank {rank} at {self._addresses[rank][0]} port {self._addresses[rank][1]}: {error}; its environment's "
-                                  "RESHARD_HOST may say where it is reached") from None
-        peer.sendall(_GREETING.pack(self._token, self.rank))
-        return _ready(peer)
+            raise ConnectionError(f"rank {rank} has left, or is reached elsewhere than at {host} port {port} (its environment's "
+                                  f"RESHARD_HOST may say where): {error}") from None
 
     def _accept(self):
+        """Of many who say nothing the first one has to go."""
         try:
             stranger, _ = self._listener.accept()
         except OSError:
             return  # it has gone again
         if len(self._strangers) >= self.size + _STRANGERS:
-            stranger.close()
-            return
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close()
         self._strangers[_ready(stranger)] = b""
 
     def _hear(self, stranger):
@@ -183,11 +221,21 @@ class SocketTransport:
             stranger.close()
 
 
-def _is_ip6(host):
+def _listener(host, backlog):
+    """On all interfaces, as the address that others use may be that of a gateway; on the loopback's alone, if it is that one."""
     try:
-        return ipaddress.ip_address(host).version == 6
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return False
+        address = None
+    if address is not None and address.is_loopback:
+        family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+        listener = socket.create_server((host, 0), family=family, backlog=backlog)
+    elif socket.has_dualstack_ipv6():
+        listener = socket.create_server(("", 0), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+    else:
+        listener = socket.create_server(("", 0), backlog=backlog)
+    listener.setblocking(False)
+    return listener
 
 
 def _some(count):
@@ -199,4 +247,5 @@ def _some(count):
 def _ready(peer):
     peer.setblocking(False)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that is gone says nothing
     return peer

@@ -38,8 +38,12 @@ def with_pieces(state, piece, item, is_leaf=is_array):
 
     if isinstance(state, Mapping):
         return {key: member(value) for key, value in state.items()}
+    if isinstance(state, Pieces) or _is_shards(state):
+        return state
     if isinstance(state, (list, tuple)):
         members = [member(value) for value in state]
+        if any(isinstance(one, (Shard, Pieces)) for one in members):
+            return dict(enumerate(members))  # a list of Shards would be the pieces of one tensor
         return type(state)(members) if type(state) in (list, tuple) else members
     return piece(state) if is_leaf(state) and not isinstance(state, Shard) else state
 

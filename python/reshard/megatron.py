@@ -34,13 +34,13 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 from megatron.core.dist_checkpointing.state_dict_utils import load_preprocess, save_preprocess
 from megatron.core.dist_checkpointing.validation import parse_strict_flag
 
-from . import Error, Shard, _reshard
+from . import Shard, _reshard
 from . import open as _open
-from ._online import loading_options, may_replace
+from ._online import agree, loading_options, may_replace
 from ._options import convert_options, split_run
 from ._shards import Pieces, sharded_tuples
 from .torch import Saver as _Saver
-from .torch import file_of, ranks_of
+from .torch import TIMEOUT, file_of, ranks_of
 
 __all__ = ["Saver", "load", "save"]
 
@@ -140,22 +140,6 @@ def _state(sharded_state_dict, content_metadata, rank):
 
 # ---- what ranks agree about ----
 
-def _agree(ranks, make):
-    """What make returns on each rank; a rank on which it fails makes it fail on all, so that none waits for it."""
-    failure = made = None
-    try:
-        made = make()
-    except Exception as error:
-        failure = error
-    said = ranks.all_gather(b"" if failure is None else f"{type(failure).__name__}: {failure}".encode())
-    if failure is not None:
-        raise failure
-    for rank, text in enumerate(said):
-        if text:
-            raise Error(f"rank {rank}: {text.decode(errors='replace')}")
-    return made
-
-
 def _compare(common, ranks):
     """Warns on rank 0 of common state that differs from its own, with Megatron's words. Only what differs is sent."""
     def seen():
@@ -193,11 +177,12 @@ def _choose_format(options):
 # ---- saving ----
 
 def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, preprocess_common_before_consistancy_check=None,
-         content_metadata=None, group=None, spread=True, **options):
+         content_metadata=None, group=None, timeout=TIMEOUT, spread=True, **options):
     """Saves a sharded state dict as one checkpoint, together with the other ranks of the group. As dist_checkpointing.save, factories are
     applied in place.
 
     validate_access_integrity, preprocess_common_before_consistancy_check, content_metadata   as Megatron has them
+    timeout  seconds that a rank may do nothing
     spread   copies that several ranks have are saved by one of them, evenly (fully parallel saving)
     to       the format: "torch_dist", or any other of reshard.formats()
     options  more of reshard.convert: overwrite, sync, checksum, layout, memory, threads, …
@@ -213,8 +198,8 @@ def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
         state, owners, common = _state(sharded_state_dict, content_metadata, ranks.rank)
         return state, owners, preprocess(common) if preprocess else common
 
-    with ranks_of(group) as ranks:
-        state, owners, common = _agree(ranks, prepare)
+    with ranks_of(group, timeout) as ranks:
+        state, owners, common = agree(ranks, prepare)
         rest["overwrite"] = rest.get("overwrite") or may_replace(checkpoint_dir, ranks)
         if validate_access_integrity:
             _compare(common, ranks)
@@ -232,11 +217,12 @@ class Saver(_Saver):
     def save(self, sharded_state_dict, checkpoint_dir, *, content_metadata=None, **options):
         """Begins to save; options as save() has them, but an empty folder is not replaced without overwrite=True. Returns the save's
         number."""
-        run, rest = split_run(options)
-        state, owners, _ = _state(sharded_state_dict, content_metadata, self._rank)
-        _choose_format(rest)
-        with owners:
-            return self._handle.save(state, checkpoint_dir, convert_options(**rest), run)
+        with self.group_ends_if_it_fails():
+            run, rest = split_run(options)
+            state, owners, _ = _state(sharded_state_dict, content_metadata, self._rank)
+            _choose_format(rest)
+            with owners:
+                return self._handle.save(state, checkpoint_dir, convert_options(**rest), run)
 
 
 # ---- loading ----
@@ -245,8 +231,8 @@ class Saver(_Saver):
 _TOLD = {"log_unexpected": "return_unexpected", "log_all": "return_all", "ignore_all": "return_unexpected"}
 
 
-def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, strict="assume_ok_unexpected", group=None, exchange=True,
-         safe_globals=(), **options):
+def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, strict="assume_ok_unexpected", group=None, timeout=TIMEOUT,
+         exchange=True, safe_globals=(), **options):
     """Loads a checkpoint of any format and layout into a sharded state dict, together with the other ranks of the group. Tensors are filled
     where they lie; those without data get some on the host.
 
@@ -266,7 +252,8 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
         if isinstance(value, ShardedTensor):
             value.init_data("cpu")
     _without_float8(wanted)
-    objects, values = _load(wanted, checkpoint_dir, _TOLD.get(asked, asked), not validate_access_integrity, group, exchange, options)
+    objects, values = _load(wanted, checkpoint_dir, _TOLD.get(asked, asked), not validate_access_integrity, (group, timeout), exchange,
+                            options)
     missing, unexpected = ({key for kind, key, _ in values if kind == which} for which in (2, 3))
     with _trust(safe_globals):
         found = {(key, tuple(offset)): _object(file) for key, _, offset, file in objects}
@@ -285,8 +272,8 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
 
 def _load(wanted, path, strict, no_check, group, exchange, options):
     opened, mapping, run = loading_options(options)
-    with ranks_of(group) as ranks:
-        tuples, owners = _agree(ranks, lambda: sharded_tuples(_tensors(wanted), writable=True))
+    with ranks_of(*group) as ranks:
+        tuples, owners = agree(ranks, lambda: sharded_tuples(_tensors(wanted), writable=True))
         with owners:
             return _reshard.load(ranks._handle, path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check,
                                  not exchange, True, run)

@@ -15,6 +15,7 @@ at all, and each byte is read by one rank. `import reshard` alone does not need 
 
 import json
 import math
+import os
 import re
 
 import numpy
@@ -27,7 +28,7 @@ from . import load as _load
 from . import open as _open
 from . import save as _save
 from ._arrays import dtype_name, framework_dtype
-from ._online import OwningSaver, may_replace
+from ._online import OwningSaver, agree, may_replace
 from ._options import given
 from ._shards import Pieces
 from ._sockets import own_address
@@ -85,11 +86,12 @@ def _piece(array):
 
 
 def _weight_shard(weight):
-    local, shape = weight.local_tensor, tuple(weight.local_shape)
+    local, shape, flat = weight.local_tensor, tuple(weight.local_shape), weight.flattened_range
     if not weight.is_flattened:
         return Shard(local, weight.global_shape, weight.global_offset, shape=shape, replica=None)
-    flat = (int(weight.flattened_range.start), int(weight.flattened_range.stop))
-    return Shard(local, weight.global_shape, weight.global_offset, shape=shape, flat=flat, replica=None)
+    if flat is None:
+        raise UsageError(f"'{weight.key}' is flattened, and does not say which elements it has (flattened_range)")
+    return Shard(local, weight.global_shape, weight.global_offset, shape=shape, flat=(int(flat.start), int(flat.stop)), replica=None)
 
 
 def _cuts(placements, rank):
@@ -119,52 +121,85 @@ def _dist_shard(tensor):
         part = math.ceil(extent[axis] / mesh.shape[dimension])
         begin = min(part * int(place[dimension]), extent[axis])
         offset[axis], extent[axis] = offset[axis] + begin, min(part, extent[axis] - begin)
-    replica = tuple(int(at) for at, placement in zip(place, placements) if not placement.is_shard())
     if 0 in extent and 0 not in tensor.shape:
         return Pieces()  # other ranks have all of it
     local = tensor._local_value()
     if list(local.shape) != extent:
         raise UsageError(f"a DistTensor with the placements {placements} is not one box of the whole")
-    return Shard(local, tuple(tensor.shape), offset, replica=replica or (0,))
+    return Shard(local, tuple(tensor.shape), offset, replica=None)
 
 
 # ---- saving and loading ----
 
-def save(state_dict, path, process_group=None, *, to="paddle-flex", **options):
+TIMEOUT = 1800  # seconds that a rank may do nothing
+
+_OF_SAVE = {"unique_id": "a save is a folder of its own: give it another path, or overwrite=True",
+            "async_save": "reshard.paddle.Saver does that",
+            "save_replicas": "copies are saved once: reshard.convert(…, options={'dedupe': 'none'}) writes all",
+            "safetensors": "to='hf' writes safetensors"}
+_NEEDLESS = ("coordinator_rank", "offload", "comm_method", "worker_groups")  # which say how, and not what
+
+
+def _told_otherwise(options, words):
+    """Takes arguments of Paddle's functions away that do not count here; UsageError for those that another one is for."""
+    for name, instead in words.items():
+        if options.pop(name, None):
+            raise UsageError(f"{name}=: {instead}")
+    for name in _NEEDLESS:
+        options.pop(name, None)
+
+
+def _make_parents(path, rank):
+    if rank == 0:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+
+
+def save(state_dict, path, process_group=None, *, to="paddle-flex", timeout=TIMEOUT, **options):
     """Saves a state dict as one checkpoint, together with the other ranks of the group: of ShardedWeights, DistTensors and tensors, nested
     ones too, and of items that are numbers, texts and containers of these.
 
     to       the format: Paddle's Flex Checkpoint, or any other of reshard.formats()
+    timeout  seconds that a rank may do nothing
     options  more of reshard.save: overwrite, sync, checksum, layout, options={"generation": "3.2"}, check, spread, memory, threads, …
 
     An empty folder is replaced, all else that is there needs overwrite=True: a Flex Checkpoint saved into another's folder would not be
     one. Where what ranks have is no whole, it is refused.
     """
-    with _ranks_of(process_group) as ranks:
+    _told_otherwise(options, _OF_SAVE)
+    with _ranks_of(process_group, timeout) as ranks:
+        agree(ranks, lambda: _make_parents(path, ranks.rank))
         options["overwrite"] = options.get("overwrite") or may_replace(path, ranks)
-        return _save(path, shards(state_dict), comm=ranks, to=to, **options)
+        return _save(path, lambda: shards(state_dict), comm=ranks, to=to, **options)
 
 
-def load(state_dict, path, process_group=None, *, unique_id=None, aoa_config=None, mw_name_compatibility=True, **options):
+def load(state_dict, path, process_group=None, *, unique_id=None, aoa_config=None, mw_name_compatibility=True, timeout=TIMEOUT, **options):
     """Fills the tensors of a state dict where they lie, together with the other ranks of the group, from a checkpoint of any format and
     layout; flattened ShardedWeights too. Values are cast to the tensors' types.
 
     unique_id   which of the checkpoints of a folder; None: the last
     aoa_config  {"aoa_statements": […], "aoa_config_reverse": …}: how the state dict's tensors come of the checkpoint's
     mw_name_compatibility  master weights may be there under the other one of their two names in auto parallel
+    timeout     seconds that a rank may do nothing
     options     more of reshard.load: strict, map (map=[]: recognised names, such as Hugging Face's, become those of the state dict), rules,
                 config, constants, lenient, limits, memory, threads, io
 
-    Returns a reshard.Loaded.
+    Formats are recognised, and how ranks exchange what they read is the library's: safetensors, offload, comm_method, worker_groups and
+    coordinator_rank of Paddle's function are taken, and change nothing. Returns a reshard.Loaded.
     """
-    if aoa_config is not None:
+    _told_otherwise(options, {})
+    options.pop("safetensors", None)
+    if aoa_config:
         options["map"] = json.dumps(aoa_config)
     if unique_id is not None:
         path = f"{path}/{unique_id}.metadata"
-    with _ranks_of(process_group) as ranks:
-        wanted, _ = flatten(shards(state_dict))
-        if mw_name_compatibility and options.get("map") is None and options.get("rules") is None:
-            wanted = _renamed_master_weights(wanted, path, options)
+
+    def wanted():
+        pieces = shards(state_dict)
+        if not mw_name_compatibility or options.get("map") is not None or options.get("rules") is not None:
+            return pieces
+        return _renamed_master_weights(flatten(pieces)[0], path, options)
+
+    with _ranks_of(process_group, timeout) as ranks:
         return _load(path, wanted, comm=ranks, **options)
 
 
@@ -176,61 +211,79 @@ def _other_name(key):
         return ".".join(parts) + "_fp32_master_0"
     if not key.endswith("_fp32_master_0"):
         return None
-    return ".".join([parts[0], "master_weights", *parts[1:]]).removesuffix("_fp32_master_0")
+    parts = key.removesuffix("_fp32_master_0").split(".")
+    return ".".join([parts[0], "master_weights", *parts[1:]])
 
 
 def _renamed_master_weights(wanted, path, options):
     others = {key: _other_name(key) for key in wanted}
     if not any(others.values()):
         return wanted
-    with _open(path, **given(format=options.get("format"), limits=options.get("limits"))) as checkpoint:
-        there = checkpoint.tensors
-        return {others[key] if key not in there and others[key] in there else key: value for key, value in wanted.items()}
+    opening = {name: options.get(name) for name in ("format", "iteration", "follow_links", "lenient", "limits")}
+    with _open(path, **given(**opening)) as there:
+        renamed = {key: other for key, other in others.items()
+                   if key not in there.tensors and other in there.tensors and other not in wanted}
+    return {renamed.get(key, key): value for key, value in wanted.items()}
 
 
-def redistribute(source, target, process_group=None, *, aoa_config=None, **mapping):
+def redistribute(source, target, process_group=None, *, aoa_config=None, timeout=TIMEOUT, **mapping):
     """Fills the tensors of one state dict from those of another, whatever the layouts and without files: from rank to rank, each element
     once. mapping: aoa_config, or map, rules, config, constants and strict as in reshard.convert. Returns how many bytes were kept, sent,
     received, and moved by all."""
-    if aoa_config is not None:
+    if aoa_config:
         mapping["map"] = json.dumps(aoa_config)
-    with _ranks_of(process_group) as ranks:
-        return ranks.redistribute(flatten(shards(source))[0], flatten(shards(target))[0], **mapping)
+    with _ranks_of(process_group, timeout) as ranks:
+        pieces = agree(ranks, lambda: [flatten(shards(state))[0] for state in (source, target)])
+        return ranks.redistribute(*pieces, **mapping)
 
 
 # ---- groups ----
 
-def comm(process_group=None, *, timeout=0):
+def _rank_in(group):
+    """(rank, size): Paddle itself says -1 of both in a group of one rank."""
+    if group is None:
+        return dist.get_rank(), dist.get_world_size()
+    if dist.get_rank() not in group.ranks:
+        raise UsageError("this rank is not one of the group: only those that are call this")
+    return group.ranks.index(dist.get_rank()), len(group.ranks)
+
+
+def comm(process_group=None, *, timeout=TIMEOUT):
     """A reshard.Comm of the ranks of a process group (None: the default one), whose backend may be any: it only tells the ranks each
     other's addresses, here. Bytes go over TCP, from this rank's endpoint of Paddle, or the address of the environment's RESHARD_HOST."""
-    rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
-    if rank < 0:
-        raise UsageError("this rank is not one of the group")
+    rank, size = _rank_in(process_group)
 
     def gather(data):
         told = []
+        if size == 1:
+            return [data]
         dist.all_gather_object(told, data, process_group)
         return told
 
-    endpoint = dist.ParallelEnv().current_endpoint.rpartition(":")[0].strip("[]")
-    return Comm.sockets(rank, size, gather, host=own_address(endpoint), timeout=timeout)
+    def host():
+        return own_address(dist.ParallelEnv().current_endpoint.rpartition(":")[0].strip("[]"))
+
+    return Comm.sockets(rank, size, gather, host=host, timeout=timeout)
 
 
-def _ranks_of(group):
+def _ranks_of(group, timeout):
     """The same, of one rank where there are no others. As Paddle's own functions do, this makes the default group if it is not there."""
     if group is None and dist.get_world_size() > 1 and not dist.is_initialized():
         dist.init_parallel_env()
-    return comm(group) if dist.get_world_size(group) > 1 else Comm.threads(1)[0]
+    return comm(group, timeout=timeout) if _rank_in(group)[1] > 1 else Comm.threads(1)[0]
 
 
 class Saver(OwningSaver):
     """Saves in the background, in place of async_save: save() returns when the tensors have been copied. All ranks of the group have one.
     Failures are raised by the next wait() or close()."""
 
-    def __init__(self, process_group=None, **options):
-        super().__init__("thread", _ranks_of(process_group), **options)
+    def __init__(self, process_group=None, *, timeout=TIMEOUT, **options):
+        super().__init__("thread", _ranks_of(process_group, timeout), **options)
 
     def save(self, state_dict, path, *, to="paddle-flex", **options):
         """Begins to save; options as reshard.paddle.save has them, but an empty folder is not replaced without overwrite=True. Returns the
         save's number."""
-        return super().save(path, shards(state_dict), to=to, **options)
+        with self.group_ends_if_it_fails():
+            _told_otherwise(options, _OF_SAVE)
+            _make_parents(path, self._rank)
+            return super().save(path, shards(state_dict), to=to, **options)

@@ -100,55 +100,65 @@ def _dtensor_shards(tensor):
 
 # ---- saving and loading ----
 
+TIMEOUT = 1800  # seconds that a rank may do nothing: as long as torch gives one
+
+
 def _group_is_there(group):
-    return torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size(group) > 1
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return False
+    if torch.distributed.get_rank(group) < 0:
+        raise UsageError("this rank is not one of the group: only those that are call this")
+    return torch.distributed.get_world_size(group) > 1
 
 
-def save(path, state_dict, *, group=None, **options):
+def save(path, state_dict, *, group=None, timeout=TIMEOUT, **options):
     """Saves a state dict in any format: reshard.save with its options (to is needed), for DTensors too. Where torch.distributed is there,
-    all ranks of the group call it, and write one checkpoint together."""
+    all ranks of the group call it, and write one checkpoint together. timeout: seconds that a rank may do nothing."""
     if not _group_is_there(group):
         return _save(path, shards(state_dict), **options)
-    with comm(group) as ranks:
-        return _save(path, shards(state_dict), comm=ranks, **options)
+    with comm(group, timeout=timeout) as ranks:
+        return _save(path, lambda: shards(state_dict), comm=ranks, **options)
 
 
-def load(path, state_dict, *, group=None, **options):
+def load(path, state_dict, *, group=None, timeout=TIMEOUT, **options):
     """Fills the tensors of a state dict where they lie, DTensors too, from a checkpoint of any format and layout: reshard.load with its
     options. All ranks of the group call it; each byte is read once. map=[]: recognised names (Hugging Face, Megatron, Paddle) become those
-    of the state dict. Returns a reshard.Loaded."""
+    of the state dict. timeout: seconds that a rank may do nothing. Returns a reshard.Loaded."""
     if not _group_is_there(group):
         return _load(path, shards(state_dict, False), **options)
-    with comm(group) as ranks:
-        return _load(path, shards(state_dict, False), comm=ranks, **options)
+    with comm(group, timeout=timeout) as ranks:
+        return _load(path, lambda: shards(state_dict, False), comm=ranks, **options)
 
 
 # ---- groups ----
 
-def comm(group=None, *, timeout=0):
+def comm(group=None, *, timeout=TIMEOUT):
     """A reshard.Comm of the ranks of a process group (None: the default one), whose backend may be any (nccl, gloo, …): it only tells the
     ranks each other's addresses, here. Bytes go over TCP, from the address by which a machine reaches MASTER_ADDR, or that of the
     environment's RESHARD_HOST."""
-    size = torch.distributed.get_world_size(group)
+    rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+    if rank < 0:
+        raise UsageError("this rank is not one of the group")
 
     def gather(data):
         told = [None] * size
         torch.distributed.all_gather_object(told, data, group=group)
         return told
 
-    return Comm.sockets(torch.distributed.get_rank(group), size, gather, host=own_address(os.environ.get("MASTER_ADDR")), timeout=timeout)
+    return Comm.sockets(rank, size, gather, host=lambda: own_address(os.environ.get("MASTER_ADDR")), timeout=timeout)
 
 
-def ranks_of(group=None):
+def ranks_of(group=None, timeout=TIMEOUT):
     """The same, of one rank where there is no such group."""
-    return comm(group) if _group_is_there(group) else Comm.threads(1)[0]
+    return comm(group, timeout=timeout) if _group_is_there(group) else Comm.threads(1)[0]
 
 
 class Saver(OwningSaver):
     """reshard.Saver for state dicts of torch, with DTensors; with a group, all its ranks have one and save together."""
 
-    def __init__(self, by="thread", *, group=None, **options):
-        super().__init__(by, ranks_of(group) if by == "thread" or _group_is_there(group) else None, **options)
+    def __init__(self, by="thread", *, group=None, timeout=TIMEOUT, **options):
+        super().__init__(by, ranks_of(group, timeout) if by == "thread" or _group_is_there(group) else None, **options)
 
     def save(self, path, state_dict, **options):
-        return super().save(path, shards(state_dict), **options)
+        with self.group_ends_if_it_fails():
+            return super().save(path, shards(state_dict), **options)

@@ -209,13 +209,15 @@ static const int64_t main_id = 0, copy_id = 1;
 
 static void copies_number(const struct spreading *spreading, const struct held_group *group, struct sharded_dict *dicts)
 {
-    bool has_main = group->has_main;
+    uint32_t main_rank = SPREAD_NONE;
     for (uint32_t i = group->first; i < group->first + group->count; i++) {
         const struct held *held = &spreading->held[i];
         if (!held->is_unnumbered)
             continue;
-        dicts[held->rank].tensors[held->index].replica = (struct replica){ has_main ? &copy_id : &main_id, 1 };
-        has_main = true;
+        if (!group->has_main && main_rank == SPREAD_NONE)
+            main_rank = held->rank;
+        /* Two of one rank are no copies, but a mistake, which the check tells. */
+        dicts[held->rank].tensors[held->index].replica = (struct replica){ held->rank == main_rank ? &main_id : &copy_id, 1 };
     }
 }
 

@@ -648,7 +648,7 @@ static void spread_check(int64_t first, int64_t step, int count, enum spread_pur
         reshard_sharded_free(ranks[r]);
 }
 
-/* a and b on all of three ranks, b's main copy is rank 2's; c on ranks 1 and 2; d's halves cross; rank 0 has a twice. */
+/* a and b on all of three ranks, b's main copy is rank 2's; c on ranks 1 and 2; d's halves cross. */
 TEST(copies_without_numbers_are_told_apart)
 {
     static const struct {
@@ -657,7 +657,7 @@ TEST(copies_without_numbers_are_told_apart)
         int64_t half, replica; /* half: 0 and 1, -1: all of it */
         bool is_main;
     } held[] = {
-        { 0, "a", -1, RESHARD_REPLICA_ANY, true }, { 0, "a", -1, RESHARD_REPLICA_ANY, false }, { 0, "b", -1, RESHARD_REPLICA_ANY, false },
+        { 0, "a", -1, RESHARD_REPLICA_ANY, true }, { 0, "b", -1, RESHARD_REPLICA_ANY, false },
         { 0, "d", 1, RESHARD_REPLICA_ANY, true }, { 1, "a", -1, RESHARD_REPLICA_ANY, false }, { 1, "b", -1, 3, false },
         { 1, "c", -1, RESHARD_REPLICA_ANY, true }, { 1, "d", 0, RESHARD_REPLICA_ANY, true }, { 2, "a", -1, RESHARD_REPLICA_ANY, false },
         { 2, "b", -1, 0, true }, { 2, "c", -1, RESHARD_REPLICA_ANY, false }, { 2, "d", 0, RESHARD_REPLICA_ANY, false },
@@ -681,6 +681,14 @@ TEST(copies_without_numbers_are_told_apart)
         assert_int_equal(replica_is_main(&tensor->replica), held[i].is_main);
         assert_false(replica_is_unnumbered(&tensor->replica));
     }
+    /* Two of one rank are none. */
+    static const int64_t any = RESHARD_REPLICA_ANY;
+    struct sharded_tensor twice = dicts[0].tensors[0];
+    twice.replica = (struct replica){ &any, 1 };
+    CHECK_OK(sharded_add(&dicts[0], &twice, &err));
+    dicts[0].tensors[0].replica = twice.replica;
+    CHECK_OK(sharded_number_copies(dicts, ranks, 3, &err));
+    CHECK_FAILS(sharded_check(ranks, 3, &err), RESHARD_ERR_USAGE);
     for (int r = 0; r < 3; r++)
         sharded_dict_release(&dicts[r]);
 }

@@ -11,6 +11,7 @@ import logging
 import os
 import pathlib
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 import built_package
@@ -137,6 +138,14 @@ def master_weights(work):
         reshard.paddle.load({key: into}, work / case)
         assert bits(into) == bits(weights), case
         is_said(key, reshard.Error, lambda: reshard.paddle.load({key: paddle.zeros([6])}, work / case, mw_name_compatibility=False))
+    both = {"opt.master_weights.linear_0.w_0": paddle.zeros([6]), "opt.linear_0.w_0_fp32_master_0": paddle.zeros([6])}
+    is_said("opt.master_weights", reshard.Error, lambda: reshard.paddle.load(both, work / "a"))  # one of them is nowhere
+    reshard.paddle.save({"w_fp32_master_0": weights}, work / "short")
+    reshard.paddle.load({"w.master_weights": into}, work / "short")
+    empty = ShardedWeight("g", paddle.zeros([0]), (3, 2), (3, 2), (0, 0), True, slice(np.int64(4), np.int64(4)))
+    rest = ShardedWeight("g", weights, (3, 2), (3, 2), (0, 0), True, slice(0, 6))
+    pieces = [*reshard.paddle.shards({"a": empty, "b": rest}).values()]
+    reshard.save(work / "flat", {"g": pieces}, to="paddle-flex", comm=reshard.Comm.threads(1)[0])
     for uid in (0, 3):
         dist.save_state_dict({"w": weights + uid}, str(work / "several"), unique_id=uid)
     for uid, plus in ((0, 0), (3, 3), (None, 3)):
@@ -253,6 +262,21 @@ def both_ways(work):
         reshard.paddle.save({**weights, **tensors}, work / to, to=to)
         reshard.paddle.load(mine := all_of(rank_state(False, rank, size)), work / to)
         same({**weights, **tensors}, mine)
+    listed = {"l": [weights["rows"], weights["columns"], tensors["dist.rows"]], "t": [weights["rows"], tensors["plain"]]}
+    reshard.paddle.save(listed, work / "lists")
+    parts = rank_state(False, rank, size)
+    again = rank_state(False, rank, size)[0]["rows"]
+    mine = {"l": [parts[0]["rows"], parts[0]["columns"], parts[1]["dist.rows"]], "t": [again, parts[1]["plain"]]}
+    reshard.paddle.load(mine, work / "lists")
+    for kind in ("l", "t"):
+        same(*({str(at): value for at, value in enumerate(state[kind])} for state in (listed, mine)))
+    if size == 4:  # tied weights of two stages: a tensor of one key on two meshes
+        pair = dist.ProcessMesh([0, 1] if rank < 2 else [2, 3], dim_names=["x"])
+        tied = dist.shard_tensor(paddle.arange(12, dtype="float32"), pair, [dist.Shard(0)])
+        reshard.paddle.save({"tied": tied}, work / "tied")
+        into = paddle.zeros([12])
+        reshard.paddle.load({"tied": into}, work / "tied")
+        assert into.tolist() == list(range(12))
 
 
 def cut_twice(work):
@@ -310,6 +334,10 @@ def refused(work):
     mesh = dist.ProcessMesh(list(range(size)), dim_names=["x"])
     partial = dist.shard_tensor(paddle.ones([2, 3]), mesh, [dist.Partial()])
     is_said("partial", reshard.UsageError, lambda: reshard.paddle.save({"w": partial}, work / "partial"))
+    mixed = {"w": partial if rank == 0 else paddle.ones([2, 3])}  # of one rank alone: the others hear of it
+    for call in (lambda: reshard.paddle.save(mixed, work / "partial"), lambda: reshard.paddle.load(mixed, work / "partial"),
+                 lambda: reshard.paddle.redistribute(mixed, {})):
+        is_said("partial sums" if rank == 0 else "rank 0: UsageError: a DistTensor", reshard.Error, call)
     whole = ShardedWeight("w", paddle.ones([2, 3]), (2, 3), (4, 3), (2 * rank, 0))
     dist.barrier()
     if rank == 0:
@@ -321,6 +349,15 @@ def refused(work):
     is_said("nope", reshard.Error, lambda: reshard.paddle.load({"nope": paddle.ones([2])}, work / "empty"))
     found = reshard.paddle.load({"nope": paddle.ones([2])}, work / "empty", strict="return_all")
     assert (found.missing, found.unexpected) == (["w"], ["nope"]), found
+    is_said("Saver", reshard.UsageError, lambda: reshard.paddle.save({"w": whole}, work / "async", async_save=True))
+    reshard.paddle.load({"w": whole}, work / "empty", coordinator_rank=0, offload=True, comm_method="send_recv", aoa_config={})
+    pair = dist.new_group([0])
+    if rank == 0:
+        reshard.paddle.save({"one": paddle.ones([2])}, work / "new" / "folders", pair)
+    else:
+        is_said("not one of the group", reshard.UsageError, lambda: reshard.paddle.save({"one": paddle.ones([2])}, work / "never", pair))
+    dist.barrier()
+    assert (work / "new" / "folders").is_dir() and not (work / "never").exists()
     elsewhere = dist.ProcessMesh([0], dim_names=["x"])  # a mesh of one of the ranks
     alone = dist.shard_tensor(paddle.arange(4), elsewhere, [dist.Replicate()])
     reshard.paddle.save({"alone": alone, "w": whole}, work / "mesh")
@@ -341,8 +378,18 @@ def in_the_background(work):
             dist.all_reduce(total := paddle.ones([1]))
             assert int(total[0]) == size
         saver.wait()
-        saver.save(state, work / "no" / "folder")
-        is_said("folder", reshard.StorageError, saver.wait)
+        saver.save(state, work / "step0")
+        is_said("File exists", reshard.StorageError, saver.wait)
+    saver = reshard.paddle.Saver()  # a rank that cannot begin ends the group, so that the others do not wait for it
+    mesh = dist.ProcessMesh(list(range(size)), dim_names=["x"])
+    partial = dist.shard_tensor(paddle.ones([2]), mesh, [dist.Partial()])
+    begun = time.monotonic()
+    if rank == 0:
+        is_said("partial", reshard.UsageError, lambda: saver.save({"w": partial}, work / "never"))
+    else:
+        saver.save({"w": paddle.ones([2])}, work / "never")
+        is_said("rank 0", reshard.StorageError, saver.wait)
+    assert time.monotonic() - begun < 20
     for step in range(3):
         whole = reshard.paddle.read(work / f"step{step}")
         assert whole["w"][:, 0].tolist() == [float(r) + 10 * step for r in range(size) for _ in range(2)], whole["w"]

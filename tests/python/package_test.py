@@ -1025,8 +1025,70 @@ def sockets_that_fail(work):
         return as_rank(comm, work / "strangers")
     strangers, transport_barrier = [], threading.Barrier(3)
     assert ranks_over_sockets(3, with_strangers) == [0, 1, 2]
+
+    def among_silent_ones(comm):
+        if comm.rank == 0:
+            for _ in range(3):
+                strangers.extend(socket.create_connection(comm._transport._addresses[1]) for _ in range(30))
+                time.sleep(0.3)  # they are let in, and say nothing
+        return comm.all_gather(bytes([comm.rank]))
+    assert ranks_over_sockets(2, among_silent_ones, timeout=20) == [[b"\0", b"\1"]] * 2
     for stranger in strangers:
         stranger.close()
+
+
+@test
+def sockets_that_break(work):
+    """abort, a rank that fails and a machine without an address end the calls of all ranks at once; Ctrl-C is Ctrl-C"""
+    def aborts(comm):
+        comm.barrier()
+        if comm.rank == 2:
+            time.sleep(0.2)
+            comm.abort("cannot go on")
+        begun = time.monotonic()
+        raises(reshard.StorageError, comm.barrier)
+        return time.monotonic() - begun < 10
+    assert ranks_over_sockets(4, aborts, timeout=60) == [True] * 4
+
+    def leaves(comm):
+        comm.barrier()
+        if comm.rank == 3:
+            return "left"
+        raises(reshard.StorageError, lambda: [comm.all_gather(b"x") for _ in range(3)])
+        time.sleep(1)  # its group is not closed before others should know
+        return "knows"
+    begun = time.monotonic()
+    assert ranks_over_sockets(4, leaves, timeout=60) == ["knows"] * 3 + ["left"] and time.monotonic() - begun < 15
+
+    def address(rank):
+        if rank == 1:
+            raise OSError("no such machine")
+        return "127.0.0.1"
+    board = Board(3)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(lambda rank: str(raises(ConnectionError, lambda: reshard.Comm.sockets(
+            rank, 3, board(rank), host=lambda: address(rank)), "rank 1: no such machine", "RESHARD_HOST")), range(3)))
+    assert len(said) == 3
+    raises(reshard.UsageError, lambda: reshard.Comm.sockets(3, 3, board(0), host="127.0.0.1"), "rank 3 of 3")
+
+    def waits(comm):
+        time.sleep(1.5 if comm.rank else 0)
+        return True
+    board = Board(2)
+    other = threading.Thread(target=lambda: waits(reshard.Comm.sockets(1, 2, board(1), host="127.0.0.1")))
+    other.start()
+    comm = reshard.Comm.sockets(0, 2, board(0), host="127.0.0.1", timeout=20)
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        try:
+            comm.barrier()
+        except reshard.StorageError:
+            time.sleep(1)
+        raise AssertionError("Ctrl-C was not heard")
+    except KeyboardInterrupt:
+        pass
+    other.join()
+    comm.close()
 
 
 @test
