@@ -403,9 +403,9 @@ static int commit_as(const struct options *options, const char *target, char *wo
 /* Absolute, because the words of parts count from their folder. malloc'd. */
 static char *absolute_path(const char *path)
 {
-    char *folder = path[0] == '/' ? NULL : realpath(".", NULL), *out = NULL;
-    if (path[0] == '/')
+    if (path[0] == '/' || strstr(path, "://")) /* which the library refuses */
         return strdup(path);
+    char *folder = realpath(".", NULL), *out = NULL;
     if (!folder || asprintf(&out, "%s/%s", folder, path) < 0)
         out = NULL;
     free(folder);

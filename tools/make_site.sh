@@ -40,6 +40,7 @@ nav:
   - For users of FSDP: users/fsdp.md
   - For keepers of checkpoints: users/keepers.md
   - Pictures: pictures.md
+  - Checkpoints behind URLs: urls.md
   - Mapping language: mapping.md
   - Model families: models.md
   - Salvage: salvage.md

@@ -3,7 +3,7 @@
 # Installs the Debian packages that a task needs, if they are missing. Asks first, unless YES=1, or root without a terminal.
 # usage: tools/setup.sh {build|test|live|venv|fuzz|fuzz-coverage|docs|deb|bench|coverage}
 set -eu
-build="gcc libc6-dev meson ninja-build pkg-config zlib1g-dev libzstd-dev libxxhash-dev nettle-dev libisal-dev libpcre2-dev liblz4-dev libblosc-dev libbz2-dev liblzma-dev"
+build="gcc libc6-dev meson ninja-build pkg-config zlib1g-dev libzstd-dev libxxhash-dev nettle-dev libisal-dev libpcre2-dev liblz4-dev libblosc-dev libbz2-dev liblzma-dev libcurl4-openssl-dev"
 case "${1:-build}" in
     build) want="$build" ;;
     test) want="$build libcmocka-dev scdoc python3 python3-dev python3-jsonschema zsh fish openmpi-bin libopenmpi-dev mpich libmpich-dev" ;;

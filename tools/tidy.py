@@ -21,6 +21,7 @@ LAYERS = {
     "kernels": ["base", "tensor"],
     "encoding": ["base", "tensor"],
     "store": ["base"],
+    "remote": ["base", "encoding", "store"],
     "catalog": ["base", "tensor", "encoding"],
     "parallel": ["base", "tensor", "encoding", "catalog"],
     "mapping": ["base", "tensor", "catalog", "parallel"],
@@ -29,8 +30,8 @@ LAYERS = {
     "engine": ["base", "tensor", "kernels", "encoding", "store", "catalog", "plan"],
     "comm": ["base", "tensor", "kernels"],
     "names": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan"],
-    "convert": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm",
-                "names"],
+    "convert": ["base", "tensor", "kernels", "encoding", "store", "remote", "catalog", "parallel", "mapping", "formats", "plan", "engine",
+                "comm", "names"],
     "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm",
             "names", "convert"],
 }

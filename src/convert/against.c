@@ -8,6 +8,7 @@
 #include "encoding/json.h"
 #include "names/model_shapes.h"
 #include "parallel/state_keys.h"
+#include "remote/remote.h"
 
 #define CONFIG_NAME "config.json"
 #define INDEX_SUFFIX ".index.json"
@@ -382,7 +383,7 @@ reshard_status against_run(struct checkpoint *checkpoint, const char *reference,
     struct store *store = NULL;
     char *file_name = NULL;
     reshard_error refused = { 0 };
-    reshard_status status = store_open_path(reference, 0, &store, &file_name, err);
+    reshard_status status = remote_open_path(reference, 0, &store, &file_name, err);
     if (status)
         return status;
     if (!str_ends_with(str_of(file_name), ".json"))

@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "convert/checkpoint_view.h"
+#include "remote/remote.h"
 #include "store/store_calls.h"
 
 #include <stdlib.h>
@@ -78,8 +79,11 @@ reshard_status checkpoint_open(const char *path, const struct checkpoint_options
 {
     struct store *store = NULL;
     char *file_name = NULL;
-    reshard_status status = store_open_path(path, options->store_flags, &store, &file_name, err);
-    return open_in_folder(status, store, file_name, path, options, out, err);
+    char *shown = remote_shown(path);
+    reshard_status status = shown ? remote_open_path(path, options->store_flags, &store, &file_name, err) : error_set_memory(err);
+    status = open_in_folder(status, store, file_name, shown, options, out, err);
+    free(shown);
+    return status;
 }
 
 void checkpoint_close(struct checkpoint *checkpoint)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/latest.h"
 
+#include "remote/remote.h"
+
 #include <stdlib.h>
 
 /* A sub-directory whose name ends in a number: iter_0001000, global_step10, checkpoint-500, step_20. */
@@ -32,7 +34,7 @@ static reshard_status list_candidates(const char *root, struct arena *arena, str
     struct store *store = NULL;
     struct store_entry *entries;
     size_t count;
-    reshard_status status = store_open_path(root, 0, &store, NULL, err);
+    reshard_status status = remote_open_path(root, 0, &store, NULL, err);
     if (status)
         return status;
     status = store_list(store, "", arena, &entries, &count, err);

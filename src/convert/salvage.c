@@ -5,6 +5,7 @@
 #include "convert/salvage_look.h"
 #include "convert/target_check.h"
 #include "formats/source_probe.h"
+#include "remote/remote.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -76,7 +77,7 @@ static reshard_status has_layout_files(struct store *store, const char *name, co
     return status;
 }
 
-/* Of what store_open_path says of a path. */
+/* Of what remote_open_path says of a path. */
 static bool names_file(const char *file_name)
 {
     return file_name && file_name[0];
@@ -89,9 +90,9 @@ static reshard_status open_with_sibling(struct salvaging *salvaging, const char 
     struct store *own = NULL, *sibling = NULL;
     char *own_file = NULL, *sibling_file = NULL;
     salvaging->layout_files.globs = driver->layout_files;
-    reshard_status status = store_open_path(path, options->open.store_flags, &own, &own_file, err);
+    reshard_status status = remote_open_path(path, options->open.store_flags, &own, &own_file, err);
     if (!status)
-        status = store_open_path(options->like, options->open.store_flags, &sibling, &sibling_file, err);
+        status = remote_open_path(options->like, options->open.store_flags, &sibling, &sibling_file, err);
     if (!status && (names_file(own_file) || names_file(sibling_file)))
         status = error_set(err, RESHARD_ERR_USAGE, "a sibling's layout is for folders, and this is a file");
     struct store *both = status ? NULL : store_new_overlay(own, sibling, is_layout_file, &salvaging->layout_files);
@@ -139,7 +140,7 @@ static reshard_status lacks_layout(const struct salvage_options *options, const 
     char *file = NULL;
     const struct format_driver *driver = NULL;
     *needs = false;
-    reshard_status status = store_open_path(path, options->open.store_flags, &store, &file, err);
+    reshard_status status = remote_open_path(path, options->open.store_flags, &store, &file, err);
     if (!status && !names_file(file))
         status = driver_recognise(store, "", &driver, err);
     if (!status && driver && driver->layout_files) {

@@ -113,6 +113,12 @@ reshard_status store_error_exists(const char *name, reshard_error *err);
 
 /* ---- paths outside of a store ---- */
 
+/* Whether it is no path, but a URL: SCHEME://… */
+bool store_path_is_url(const char *path);
+
+/* "nothing is written there" */
+reshard_status store_error_url(const char *url, reshard_error *err);
+
 /* What lies at the path itself: a link is something else, wherever it leads. */
 enum store_path_kind { STORE_PATH_NOTHING, STORE_PATH_FILE, STORE_PATH_OTHER, STORE_PATH_UNKNOWN /* errno says why */ };
 enum store_path_kind store_path_look(const char *path);

@@ -45,10 +45,16 @@ static struct calls_store *calls_store_of(const struct store *store)
 }
 
 /* What a function of the caller's returned: an errno number, or something else that is no 0. */
-static reshard_status calls_failed(int number, const char *what, const char *name, reshard_error *err)
+static reshard_status calls_failed(const struct store_calls *calls, int number, const char *what, const char *name, reshard_error *err)
 {
     if (number == ENOMEM)
         return error_set_memory(err);
+    if (calls->tell) {
+        reshard_status status = calls->tell(err, calls->context);
+        error_prefix(err, "cannot %s '%s/%s'", what, calls->name, name);
+        error_object(err, "%s", name);
+        return status;
+    }
     if (number == ECANCELED) {
         error_set(err, RESHARD_ERR_CANCELLED, "cannot %s '%s': the store was told to stop", what, name);
         error_object(err, "%s", name);
@@ -92,10 +98,10 @@ static void calls_object_close(struct store_object *base)
     bool syncs = object->txn && !object->txn->no_sync && calls->sync;
     int number = syncs ? calls->sync(object->handle, calls->context) : 0;
     if (number)
-        txn_note(object->txn, calls_failed(number, "sync", base->name, &error), &error);
+        txn_note(object->txn, calls_failed(calls, number, "sync", base->name, &error), &error);
     number = calls->close(object->handle, calls->context);
     if (number && object->txn)
-        txn_note(object->txn, calls_failed(number, "close", base->name, &error), &error);
+        txn_note(object->txn, calls_failed(calls, number, "close", base->name, &error), &error);
     free(object);
 }
 
@@ -107,7 +113,7 @@ static reshard_status calls_object_read_at(const struct store_object *base, uint
         size_t got = 0;
         int number = calls->read_at(object->handle, offset + done, (uint8_t *)out + done, size - done, &got, calls->context);
         if (number)
-            return calls_failed(number, "read", base->name, err);
+            return calls_failed(calls, number, "read", base->name, err);
         if (got == 0 || got > size - done) {
             error_set_at(err, RESHARD_ERR_FORMAT, offset + done,
                          "the store says that '%s' has %" PRIu64 " bytes, and gave %zu of the %zu at %" PRIu64, base->name, base->size, got,
@@ -125,7 +131,7 @@ static reshard_status calls_object_write_at(struct store_object *base, uint64_t 
     const struct calls_object *object = calls_object_of(base);
     const struct store_calls *calls = &object->store->calls;
     int number = calls->write_at(object->handle, offset, bytes, size, calls->context);
-    return number ? calls_failed(number, "write", base->name, err) : RESHARD_OK;
+    return number ? calls_failed(calls, number, "write", base->name, err) : RESHARD_OK;
 }
 
 static reshard_status calls_object_resize(struct store_object *base, uint64_t bytes, reshard_error *err)
@@ -133,7 +139,7 @@ static reshard_status calls_object_resize(struct store_object *base, uint64_t by
     const struct calls_object *object = calls_object_of(base);
     const struct store_calls *calls = &object->store->calls;
     int number = calls->resize ? calls->resize(object->handle, bytes, calls->context) : ENOTSUP;
-    return number ? calls_failed(number, "resize", base->name, err) : RESHARD_OK;
+    return number ? calls_failed(calls, number, "resize", base->name, err) : RESHARD_OK;
 }
 
 static const struct object_ops calls_object_ops = {
@@ -162,10 +168,13 @@ static reshard_status calls_object_new(const struct calls_store *store, struct c
 
 /* ---- the store ---- */
 
-static void calls_free(struct store *store)
+static void calls_free(struct store *base)
 {
-    free(calls_store_of(store)->path);
-    free(calls_store_of(store)->folder);
+    struct calls_store *store = calls_store_of(base);
+    if (store->calls.release)
+        store->calls.release(store->calls.context);
+    free(store->path);
+    free(store->folder);
     free(store);
 }
 
@@ -249,7 +258,7 @@ static reshard_status calls_list(struct store *base, const char *directory, stru
         full[size - 1] = '\0';
     int number = store->calls.list(full, listing_take, &listing, store->calls.context);
     if (number && !listing.status)
-        listing.status = calls_failed(number, "list", full, err);
+        listing.status = calls_failed(&store->calls, number, "list", full, err);
     *entries = listing.status ? NULL : arena_array(arena, listing.count, sizeof(**entries));
     if (!listing.status && !*entries)
         listing.status = error_set_memory(err);
@@ -276,7 +285,7 @@ static reshard_status calls_open(struct store *base, const char *name, unsigned 
     int number = store->calls.open(full, &handle, &bytes, store->calls.context);
     free(full);
     if (number)
-        return calls_failed(number, "open", name, err);
+        return calls_failed(&store->calls, number, "open", name, err);
     return calls_object_new(store, NULL, name, handle, bytes, out, err);
 }
 
@@ -315,7 +324,7 @@ static reshard_status calls_txn_create(struct store_txn *base, const char *name,
     int number = calls->create(full, bytes, &handle, calls->context);
     free(full);
     if (number)
-        return calls_failed(number, "create", name[0] ? name : txn->target, err);
+        return calls_failed(calls, number, "create", name[0] ? name : txn->target, err);
     return calls_object_new(txn->store, txn, name[0] ? name : txn->target, handle, bytes, out, err);
 }
 
@@ -351,7 +360,7 @@ static reshard_status txn_look(const struct calls_txn *txn, const char *name, bo
     uint64_t bytes, version;
     int is_folder, number = calls->look(name, &is_folder, &bytes, &version, calls->context);
     *is_there = number == 0;
-    return number && number != ENOENT ? calls_failed(number, "look at", name, err) : RESHARD_OK;
+    return number && number != ENOENT ? calls_failed(&txn->store->calls, number, "look at", name, err) : RESHARD_OK;
 }
 
 static void calls_txn_abort(struct store_txn *base, bool keep_for_resume)
@@ -385,7 +394,7 @@ static reshard_status txn_old_settle(const struct calls_txn *txn, reshard_error 
     if (status || !is_left)
         return status;
     int number = is_there ? calls_remove(txn, txn->old) : calls->rename(txn->old, txn->target, calls->context);
-    return number ? calls_failed(number, is_there ? "remove" : "rename back", txn->old, err) : RESHARD_OK;
+    return number ? calls_failed(&txn->store->calls, number, is_there ? "remove" : "rename back", txn->old, err) : RESHARD_OK;
 }
 
 /* The target gets its name; what had it before keeps it if that fails. */
@@ -394,10 +403,10 @@ static reshard_status txn_rename(const struct calls_txn *txn, bool replaces, res
     const struct store_calls *calls = &txn->store->calls;
     int number = replaces ? calls->rename(txn->target, txn->old, calls->context) : 0;
     if (number)
-        return calls_failed(number, "rename", txn->target, err);
+        return calls_failed(&txn->store->calls, number, "rename", txn->target, err);
     number = calls->rename(txn->data, txn->target, calls->context);
     if (number) {
-        reshard_status status = calls_failed(number, "rename its file to", txn->target, err);
+        reshard_status status = calls_failed(&txn->store->calls, number, "rename its file to", txn->target, err);
         if (replaces && calls->rename(txn->old, txn->target, calls->context))
             error_hint(err, "what was there is whole, as '%s': rename it back, or let the next run that writes the target do so", txn->old);
         return status;
@@ -483,7 +492,7 @@ static reshard_status calls_txn_begin(struct store *base, const char *name, cons
         status = txn_target_check(txn, &is_there, err);
     int number = status ? 0 : calls_remove(txn, txn->partial); /* what a run left that was killed */
     if (number)
-        status = calls_failed(number, "remove", txn->partial, err);
+        status = calls_failed(&txn->store->calls, number, "remove", txn->partial, err);
     if (status)
         calls_txn_free(txn);
     else
@@ -522,6 +531,7 @@ reshard_status store_new_calls(const struct store_calls *calls, const char *fold
     if (asprintf(&store->path, folder[0] ? "%s/%s" : "%s", calls->name ? calls->name : "store", folder) < 0)
         store->path = NULL;
     if (!store->folder || !store->path) {
+        store->calls.release = NULL;
         calls_free(&store->base);
         return error_set_memory(err);
     }
@@ -539,7 +549,7 @@ reshard_status store_open_calls(const struct store_calls *calls, const char *pat
     reshard_status status = path[0] ? store_name_check(str_of(path), err) : RESHARD_OK;
     int number = status || !path[0] ? 0 : calls->look(path, &is_folder, &bytes, &version, calls->context);
     if (number)
-        return calls_failed(number, "look at", path, err);
+        return calls_failed(calls, number, "look at", path, err);
     char *folder = is_folder ? strdup(path) : strndup(path, slash ? (size_t)(slash - path) : 0);
     *file_name = strdup(is_folder ? "" : slash ? slash + 1 : path);
     if (!status && (!folder || !*file_name))

@@ -15,7 +15,7 @@
 
 typedef int (*store_calls_sink)(const char *name, size_t name_size, int is_folder, uint64_t bytes, void *sink_context);
 
-/* What is NULL from create on: the store is only read. The public struct has the same members. */
+/* What is NULL from create on: the store is only read. The public struct has the same members but for the last two. */
 struct store_calls {
     const char *name; /* for messages; kept */
     void *context;
@@ -30,6 +30,8 @@ struct store_calls {
     int (*sync)(void *object, void *context);
     int (*rename)(const char *from, const char *to, void *context);
     int (*remove)(const char *path, void *context);
+    reshard_status (*tell)(reshard_error *err, void *context); /* what went wrong in this thread's last call; NULL: the number says it */
+    void (*release)(void *context);                            /* called as the store is freed, not where it was not made; or NULL */
 };
 
 /* The folder of the store; "" is its root. calls is copied. */

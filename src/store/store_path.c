@@ -18,6 +18,22 @@ enum store_path_kind store_path_look(const char *path)
     return S_ISREG(info.st_mode) ? STORE_PATH_FILE : STORE_PATH_OTHER;
 }
 
+bool store_path_is_url(const char *path)
+{
+    size_t size = 0;
+    while ((path[size] >= 'a' && path[size] <= 'z') || (path[size] >= 'A' && path[size] <= 'Z') ||
+           (size && ((path[size] >= '0' && path[size] <= '9') || strchr("+.-", path[size]) != NULL) && path[size]))
+        size++;
+    return size && strncmp(path + size, "://", 3) == 0;
+}
+
+reshard_status store_error_url(const char *url, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL: nothing is written there", url);
+    error_hint(err, "write to a folder of this machine, and copy that");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 static char *folder_of_path(const char *path)
 {
     size_t size = strlen(path);

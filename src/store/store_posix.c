@@ -411,7 +411,10 @@ static reshard_status target_place_find(const char *path, struct target_place *o
     size_t size = strlen(path);
     while (size > 1 && path[size - 1] == '/')
         size--;
-    *out = (struct target_place){ .fd = -1, .copy = strndup(path, size) };
+    *out = (struct target_place){ .fd = -1 };
+    if (store_path_is_url(path))
+        return store_error_url(path, err);
+    out->copy = strndup(path, size);
     if (!out->copy)
         return error_set_memory(err);
     char *slash = strrchr(out->copy, '/'), *name = slash ? slash + 1 : out->copy;

@@ -2,6 +2,7 @@
 #include "store/store_target.h"
 
 #include "base/array.h"
+#include "store/store.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -44,7 +45,10 @@ static char *resolve_folder(const char *path)
 reshard_status store_target_look(const char *path, struct store_target *out, reshard_error *err)
 {
     struct stat info;
-    *out = (struct store_target){ .path = resolve_folder(path) };
+    *out = (struct store_target){ .path = NULL };
+    if (store_path_is_url(path))
+        return store_error_url(path, err);
+    out->path = resolve_folder(path);
     if (!out->path) {
         if (errno == ENOMEM)
             return error_set_memory(err);

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "remote/listing.h"
+
+#include "base/array.h"
+#include "encoding/json.h"
+#include "remote/remote_place.h"
+#include "store/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+void listing_release(struct listing *listing)
+{
+    arena_release(&listing->arena);
+    free(listing->entries);
+    *listing = (struct listing){ 0 };
+}
+
+/* Keeps the texts. */
+static reshard_status listing_keep(struct listing *listing, const struct listing_entry *entry, reshard_error *err)
+{
+    if (listing->count >= LISTING_ENTRIES_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "the server lists more than %d names", LISTING_ENTRIES_MAX);
+    struct listing_entry kept = *entry;
+    if (!ARRAY_ROOM(listing->entries, listing->count, listing->capacity) || !arena_str(&listing->arena, entry->name, &kept.name) ||
+        !arena_str(&listing->arena, entry->etag, &kept.etag))
+        return error_set_memory(err);
+    kept.number = listing->count;
+    listing->entries[listing->count++] = kept;
+    return RESHARD_OK;
+}
+
+static int entry_by_name(const void *a, const void *b)
+{
+    const struct listing_entry *x = a, *y = b;
+    int order = str_compare(x->name, y->name);
+    return order ? order : (x->number > y->number) - (x->number < y->number);
+}
+
+void listing_sort(struct listing *listing)
+{
+    size_t kept = 0;
+    if (listing->count > 1)
+        qsort(listing->entries, listing->count, sizeof(*listing->entries), entry_by_name);
+    for (size_t i = 0; i < listing->count; i++)
+        if (!kept || !str_equal(listing->entries[kept - 1].name, listing->entries[i].name))
+            listing->entries[kept++] = listing->entries[i];
+    listing->count = kept;
+}
+
+const struct listing_entry *listing_find(const struct listing *listing, struct str name)
+{
+    size_t low = 0, high = listing->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = str_compare(listing->entries[middle].name, name);
+        if (!order)
+            return &listing->entries[middle];
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+/* ---- XML of S3 ---- */
+
+/* What begins at or behind the first occurrence of text; *out is that text and all behind it. */
+static bool text_find(struct str in, const char *text, struct str *out)
+{
+    const char *at = in.size ? memmem(in.data, in.size, text, strlen(text)) : NULL;
+    if (at)
+        *out = (struct str){ at, in.size - (size_t)(at - in.data) };
+    return at != NULL;
+}
+
+/* The inside of the first element of that name; *rest is what lies behind it. S3's have no attributes where this is asked. */
+static bool element_take(struct str xml, const char *name, struct str *inside, struct str *rest)
+{
+    char begin[40], end[40];
+    struct str from, to;
+    snprintf(begin, sizeof(begin), "<%s>", name);
+    snprintf(end, sizeof(end), "</%s>", name);
+    if (!text_find(xml, begin, &from))
+        return false;
+    from = (struct str){ from.data + strlen(begin), from.size - strlen(begin) };
+    if (!text_find(from, end, &to))
+        return false;
+    *inside = (struct str){ from.data, from.size - to.size };
+    *rest = (struct str){ to.data + strlen(end), to.size - strlen(end) };
+    return true;
+}
+
+struct str element_text(struct str xml, const char *name)
+{
+    struct str inside = { NULL, 0 }, rest;
+    return element_take(xml, name, &inside, &rest) ? inside : (struct str){ NULL, 0 };
+}
+
+/* Entities of XML; what is none stays. */
+static void xml_decode(struct str text, struct buffer *out)
+{
+    static const struct {
+        const char *entity;
+        char character;
+    } entities[] = { { "&amp;", '&' }, { "&lt;", '<' }, { "&gt;", '>' }, { "&quot;", '"' }, { "&apos;", '\'' }, { "&#34;", '"' } };
+    while (text.size) {
+        size_t taken = 1, i = 0;
+        char character = text.data[0];
+        for (; character == '&' && i < sizeof(entities) / sizeof(*entities); i++)
+            if (str_starts_with(text, entities[i].entity)) {
+                character = entities[i].character;
+                taken = strlen(entities[i].entity);
+            }
+        buffer_append_byte(out, (uint8_t)character);
+        text = (struct str){ text.data + taken, text.size - taken };
+    }
+}
+
+static reshard_status bad_answer(const char *what, struct str found, reshard_error *err)
+{
+    struct str shown = { found.data, found.size < 80 ? found.size : 80 };
+    return error_set(err, RESHARD_ERR_FORMAT, "the server's list of a folder %s: '%.*s'", what, STR_ARG(shown));
+}
+
+/* Names are percent-encoded, as was asked for; not every server heeds that. */
+static bool s3_name(struct str key, bool is_encoded, struct buffer *out)
+{
+    buffer_clear(out);
+    if (is_encoded)
+        return url_decode(key, true, out);
+    xml_decode(key, out);
+    return true;
+}
+
+/* One <Contents> or <CommonPrefixes>. Scratch buffers are the caller's. */
+static reshard_status s3_entry(struct str inside, bool is_folder, bool is_encoded, struct buffer *name, struct buffer *etag,
+                               struct listing *listing, reshard_error *err)
+{
+    struct listing_entry entry = { .is_folder = is_folder, .has_bytes = true };
+    struct str key = element_text(inside, is_folder ? "Prefix" : "Key");
+    buffer_clear(etag);
+    if (!s3_name(key, is_encoded, name))
+        return bad_answer("has a name with a '%' that is no code of a character", key, err);
+    xml_decode(element_text(inside, "ETag"), etag);
+    entry.name = buffer_str(name);
+    if (is_folder && entry.name.size && entry.name.data[entry.name.size - 1] == '/')
+        entry.name.size--;
+    entry.etag = buffer_str(etag);
+    if (!is_folder && !str_to_u64(element_text(inside, "Size"), &entry.bytes))
+        return bad_answer("lacks the size of an object", inside, err);
+    if (name->failed || etag->failed)
+        return error_set_memory(err);
+    /* An empty object of a folder's name stands for the folder. */
+    if (!entry.name.size || entry.name.data[entry.name.size - 1] == '/')
+        return RESHARD_OK;
+    return listing_keep(listing, &entry, err);
+}
+
+reshard_status listing_take_s3(struct str answer, struct listing *listing, struct str *next, reshard_error *err)
+{
+    struct buffer name = { 0 }, etag = { 0 };
+    struct str root, inside, rest;
+    reshard_status status = RESHARD_OK;
+    *next = (struct str){ NULL, 0 };
+    if (!text_find(answer, "<ListBucketResult", &root))
+        return bad_answer("is none of S3", answer, err);
+    const bool is_encoded = str_is(element_text(root, "EncodingType"), "url");
+    for (rest = root; !status && element_take(rest, "Contents", &inside, &rest);)
+        status = s3_entry(inside, false, is_encoded, &name, &etag, listing, err);
+    for (rest = root; !status && element_take(rest, "CommonPrefixes", &inside, &rest);)
+        status = s3_entry(inside, true, is_encoded, &name, &etag, listing, err);
+    if (!status && str_is(element_text(root, "IsTruncated"), "true")) {
+        buffer_clear(&name);
+        xml_decode(element_text(root, "NextContinuationToken"), &name);
+        if (!name.size)
+            status = bad_answer("goes on, and does not say how", root, err);
+        else if (name.failed || !arena_str(&listing->arena, buffer_str(&name), next))
+            status = error_set_memory(err);
+    }
+    buffer_release(&name);
+    buffer_release(&etag);
+    return status;
+}
+
+/* ---- JSON of a hub ---- */
+
+/* An object of the list, whose '{' was taken. */
+static reshard_status hub_entry(struct json_parser *parser, struct listing *listing, reshard_error *err)
+{
+    struct listing_entry entry = { .has_bytes = false };
+    struct arena texts = { 0 };
+    enum json_event event;
+    struct str text, kind = { NULL, 0 };
+    reshard_status status = json_next(parser, &event, &text, err);
+    while (!status && event == JSON_KEY) {
+        const bool is_type = str_is(text, "type"), is_path = str_is(text, "path"), is_size = str_is(text, "size");
+        status = json_next(parser, &event, &text, err);
+        struct str *into = is_type ? &kind : is_path ? &entry.name : NULL;
+        if (!status && event == JSON_STRING && into)
+            status = arena_str(&texts, text, into) ? RESHARD_OK : error_set_memory(err);
+        else if (!status && event == JSON_NUMBER && is_size)
+            entry.has_bytes = json_number_is_u64(text, &entry.bytes);
+        else if (!status)
+            status = json_skip(parser, event, err);
+        if (!status)
+            status = json_next(parser, &event, &text, err);
+    }
+    entry.is_folder = str_is(kind, "directory");
+    if (!status && (!entry.name.size || (!entry.is_folder && !str_is(kind, "file"))))
+        status = bad_answer("has an entry that is no file and no directory", kind, err);
+    if (!status)
+        status = listing_keep(listing, &entry, err);
+    arena_release(&texts);
+    return status;
+}
+
+reshard_status listing_take_hub(struct str answer, struct listing *listing, reshard_error *err)
+{
+    struct json_parser *parser = json_new(answer.data, answer.size, 0, &limits_default);
+    enum json_event event = JSON_END;
+    struct str text;
+    reshard_status status = parser ? json_next(parser, &event, &text, err) : error_set_memory(err);
+    if (!status && event != JSON_ARRAY_BEGIN)
+        status = bad_answer("is none of a hub", answer, err);
+    while (!status && !(status = json_next(parser, &event, &text, err)) && event == JSON_OBJECT_BEGIN)
+        status = hub_entry(parser, listing, err);
+    if (!status && event != JSON_ARRAY_END)
+        status = bad_answer("is none of a hub", answer, err);
+    json_free(parser);
+    return status;
+}
+
+/* ---- links of a page ---- */
+
+/* A link to something in the folder itself: no other server, no folder above, no order to sort by. Names are decoded. */
+static reshard_status link_take(struct str link, struct buffer *name, struct listing *listing, reshard_error *err)
+{
+    struct listing_entry entry = { .is_folder = link.size && link.data[link.size - 1] == '/' };
+    size_t at;
+    if (str_starts_with(link, "./"))
+        link = (struct str){ link.data + 2, link.size - 2 };
+    if (entry.is_folder && link.size)
+        link.size--;
+    buffer_clear(name);
+    if (str_find_char(link, '?', &at) || str_find_char(link, '#', &at) || str_find_char(link, '/', &at) || str_find_char(link, ':', &at) ||
+        !url_decode(link, false, name))
+        return RESHARD_OK;
+    entry.name = buffer_str(name);
+    if (name->failed)
+        return error_set_memory(err);
+    if (str_find_char(entry.name, '/', &at) || store_name_check(entry.name, NULL))
+        return RESHARD_OK;
+    return listing_keep(listing, &entry, err);
+}
+
+reshard_status listing_take_page(struct str answer, struct listing *listing, reshard_error *err)
+{
+    struct buffer link = { 0 }, name = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i + 6 < answer.size && !status; i++) {
+        if (strncasecmp(answer.data + i, "href=", 5) != 0)
+            continue;
+        const char quote = answer.data[i + 5];
+        const char *begin = answer.data + i + 6, *end = quote == '"' || quote == '\'' ? memchr(begin, quote, answer.size - i - 6) : NULL;
+        if (!end)
+            continue;
+        buffer_clear(&link);
+        xml_decode((struct str){ begin, (size_t)(end - begin) }, &link);
+        status = link.failed ? error_set_memory(err) : link_take(buffer_str(&link), &name, listing, err);
+        i = (size_t)(end - answer.data);
+    }
+    buffer_release(&link);
+    buffer_release(&name);
+    return status;
+}

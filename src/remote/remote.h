@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints behind URLs, which are read in ranges and never downloaded whole:
+ *
+ *   https://HOST/PATH           a file; with '/' at its end a folder, if the server lists it as a page of links. http:// too
+ *   s3://BUCKET/KEY             an object, or a folder of objects, of Amazon S3 or what speaks its protocol
+ *   hf://ORG/REPO[@REV][/PATH]  a repository of a Hugging Face hub, or a part of it
+ *
+ * The environment says who asks, under the names that other programs use: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN
+ * (without them nothing is signed), AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; HF_TOKEN, HF_ENDPOINT;
+ * ~/.netrc and the proxies that libcurl knows.
+ *
+ * A server is believed as little as a file is. What has an ETag is asked for under it, so that bytes of two versions are never mixed.
+ */
+#ifndef REMOTE_REMOTE_H
+#define REMOTE_REMOTE_H
+
+#include "store/store.h"
+
+/* The path as it may be shown and kept: of a URL no user, password and query, which may be secrets. malloc'd; NULL without memory. */
+char *remote_shown(const char *path);
+
+/* As store_open_path, to which all goes that is no URL. UNSUPPORTED for URLs of other kinds. */
+reshard_status remote_open_path(const char *path, unsigned flags, struct store **out, char **file_name, reshard_error *err);
+
+#endif

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "remote/remote_place.h"
+
+#include "store/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#define HUB "https://huggingface.co"
+
+static const struct scheme {
+    const char *prefix;
+    enum remote_kind kind;
+} schemes[] = { { "https://", REMOTE_HTTP }, { "http://", REMOTE_HTTP }, { "s3://", REMOTE_S3 }, { "hf://", REMOTE_HUB } };
+
+static const struct scheme *scheme_of(const char *path)
+{
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes); i++)
+        if (strncasecmp(path, schemes[i].prefix, strlen(schemes[i].prefix)) == 0)
+            return &schemes[i];
+    return NULL;
+}
+
+const char *remote_env(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* ---- encoding ---- */
+
+static bool is_plain(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' || c == '~';
+}
+
+void url_encode(struct str text, bool keeps_slashes, struct buffer *out)
+{
+    for (size_t i = 0; i < text.size; i++) {
+        if (is_plain(text.data[i]) || (keeps_slashes && text.data[i] == '/'))
+            buffer_append_byte(out, (uint8_t)text.data[i]);
+        else
+            buffer_printf(out, "%%%02X", (unsigned)(uint8_t)text.data[i]);
+    }
+}
+
+static int url_hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+bool url_decode(struct str text, bool plus_is_space, struct buffer *out)
+{
+    for (size_t i = 0; i < text.size; i++) {
+        char c = text.data[i];
+        if (c == '%') {
+            const bool is_whole = text.size - i > 2;
+            const int high = is_whole ? url_hex_digit(text.data[i + 1]) : -1, low = is_whole ? url_hex_digit(text.data[i + 2]) : -1;
+            if (high < 0 || low < 0)
+                return false;
+            c = (char)(high * 16 + low);
+            i += 2;
+        } else if (c == '+' && plus_is_space) {
+            c = ' ';
+        }
+        buffer_append_byte(out, (uint8_t)c);
+    }
+    return true;
+}
+
+/* ---- parts of URLs ---- */
+
+static reshard_status bad_url(const char *url, const char *complaint, reshard_error *err)
+{
+    return error_set(err, RESHARD_ERR_USAGE, "'%s' %s", url, complaint);
+}
+
+/* The text of a buffer, which is empty then; NULL without memory. */
+static char *buffer_text(struct buffer *buffer)
+{
+    char *text = buffer_append_byte(buffer, '\0') ? (char *)buffer->data : NULL;
+    if (!text)
+        buffer_release(buffer);
+    *buffer = (struct buffer){ 0 };
+    return text;
+}
+
+static char *joined(const struct str *parts, size_t count)
+{
+    struct buffer text = { 0 };
+    for (size_t i = 0; i < count; i++)
+        buffer_append_str(&text, parts[i]);
+    return buffer_text(&text);
+}
+#define JOINED(...) joined((const struct str[]){ __VA_ARGS__ }, sizeof((const struct str[]){ __VA_ARGS__ }) / sizeof(struct str))
+
+/* Decodes a path, and takes '/' from its ends. */
+static reshard_status path_take(const char *url, struct str path, bool is_encoded, struct remote_place *out, reshard_error *err)
+{
+    struct buffer decoded = { 0 };
+    out->is_folder = !path.size || path.data[path.size - 1] == '/';
+    while (path.size && path.data[0] == '/')
+        path = (struct str){ path.data + 1, path.size - 1 };
+    while (path.size && path.data[path.size - 1] == '/')
+        path.size--;
+    bool is_good = is_encoded ? url_decode(path, false, &decoded) : buffer_append_str(&decoded, path);
+    reshard_status status = is_good || decoded.failed ? RESHARD_OK : bad_url(url, "has a '%' that is no code of a character", err);
+    if (!status && decoded.size)
+        status = store_name_check(buffer_str(&decoded), err);
+    if (status) {
+        buffer_release(&decoded);
+        return status == RESHARD_ERR_FORMAT ? RESHARD_ERR_USAGE : status;
+    }
+    out->path = buffer_text(&decoded);
+    return out->path ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status remote_place_check(const struct remote_place *place, reshard_error *err)
+{
+    return place->name && place->base && place->path && place->query ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Splits at the first of the characters; *rest begins with it, or is empty. */
+static struct str part_before(struct str text, const char *characters, struct str *rest)
+{
+    size_t at = 0;
+    while (at < text.size && !strchr(characters, text.data[at]))
+        at++;
+    *rest = (struct str){ text.data + at, text.size - at };
+    return (struct str){ text.data, at };
+}
+
+/* The server that a variable of the environment names, without '/' at its end; otherwise that one. */
+static reshard_status endpoint_of(const char *variable, const char *otherwise, struct str *out, reshard_error *err)
+{
+    const char *given = remote_env(variable);
+    struct str rest;
+    *out = str_of(given ? given : otherwise);
+    const size_t scheme = str_starts_with(*out, "https://") ? 8 : str_starts_with(*out, "http://") ? 7 : 0;
+    while (out->size && out->data[out->size - 1] == '/')
+        out->size--;
+    if (!out->size && !given)
+        return RESHARD_OK;
+    if (scheme && out->size > scheme && part_before((struct str){ out->data + scheme, out->size - scheme }, "/?#", &rest).size)
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_USAGE, "the environment's %s is '%s', which is no URL of a server", variable, given);
+}
+
+/* ---- kinds ---- */
+
+static reshard_status http_place(const char *url, struct remote_place *out, reshard_error *err)
+{
+    struct str all = str_of(url), rest, query, fragment;
+    size_t scheme = (size_t)(strstr(url, "://") - url) + 3;
+    struct str host = part_before((struct str){ url + scheme, all.size - scheme }, "/?#", &rest);
+    struct str path = part_before(rest, "?#", &query);
+    query = part_before(query, "#", &fragment);
+    if (!host.size)
+        return bad_url(url, "names no server", err);
+    size_t at = host.size;
+    while (at && host.data[at - 1] != '@')
+        at--;
+    out->name = JOINED({ url, scheme }, { host.data + at, host.size - at });
+    out->base = JOINED({ url, scheme }, host, STR("/"));
+    out->query = str_copy(query);
+    reshard_status status = path_take(url, path, true, out, err);
+    return status ? status : remote_place_check(out, err);
+}
+
+static bool is_bucket(struct str name)
+{
+    for (size_t i = 0; i < name.size; i++)
+        if (!is_plain(name.data[i]) || name.data[i] == '~')
+            return false;
+    return name.size >= 3 && name.size <= 255;
+}
+
+/* A bucket with dots has no certificate of its own, and what is no Amazon need not have names of buckets. */
+static reshard_status s3_place(const char *url, struct remote_place *out, reshard_error *err)
+{
+    struct str key, bucket = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &key);
+    size_t dot;
+    struct str server;
+    const char *region = remote_env("AWS_REGION");
+    reshard_status status = endpoint_of(remote_env("AWS_ENDPOINT_URL_S3") ? "AWS_ENDPOINT_URL_S3" : "AWS_ENDPOINT_URL", "", &server, err);
+    if (status)
+        return status;
+    region = region ? region : remote_env("AWS_DEFAULT_REGION");
+    region = region ? region : "us-east-1";
+    if (!is_bucket(bucket))
+        return bad_url(url, "names no bucket: s3://BUCKET/KEY", err);
+    out->name = JOINED(STR("s3://"), bucket);
+    if (server.size)
+        out->base = JOINED(server, STR("/"), bucket, STR("/"));
+    else if (str_find_char(bucket, '.', &dot))
+        out->base = JOINED(STR("https://s3."), str_of(region), STR(".amazonaws.com/"), bucket, STR("/"));
+    else
+        out->base = JOINED(STR("https://"), bucket, STR(".s3."), str_of(region), STR(".amazonaws.com/"));
+    out->listing = out->base ? strdup(out->base) : NULL;
+    out->query = strdup("");
+    status = path_take(url, key, false, out, err);
+    return status ? status : out->listing ? remote_place_check(out, err) : error_set_memory(err);
+}
+
+static reshard_status hub_place(const char *url, struct remote_place *out, reshard_error *err)
+{
+    struct str rest, path, org = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &rest);
+    struct str name = rest.size ? (struct str){ rest.data + 1, rest.size - 1 } : rest, revision = STR("main"), at;
+    name = part_before(name, "/", &path);
+    name = part_before(name, "@", &at);
+    if (at.size)
+        revision = (struct str){ at.data + 1, at.size - 1 };
+    if (!org.size || !name.size || !revision.size || store_name_check(org, NULL) || store_name_check(name, NULL) ||
+        store_name_check(revision, NULL))
+        return bad_url(url, "names no repository: hf://ORG/REPO, hf://ORG/REPO@REVISION/PATH", err);
+    struct str server;
+    reshard_status status = endpoint_of("HF_ENDPOINT", HUB, &server, err);
+    if (status)
+        return status;
+    struct buffer repository = { 0 }, encoded = { 0 };
+    url_encode(org, false, &repository);
+    buffer_append_byte(&repository, '/');
+    url_encode(name, false, &repository);
+    url_encode(revision, false, &encoded);
+    out->name = JOINED(STR("hf://"), org, STR("/"), name, STR("@"), revision);
+    if (!repository.failed && !encoded.failed) {
+        out->base = JOINED(server, STR("/"), buffer_str(&repository), STR("/resolve/"), buffer_str(&encoded), STR("/"));
+        out->listing = JOINED(server, STR("/api/models/"), buffer_str(&repository), STR("/tree/"), buffer_str(&encoded));
+    }
+    buffer_release(&repository);
+    buffer_release(&encoded);
+    out->query = strdup("");
+    status = path_take(url, path, false, out, err);
+    return status ? status : out->listing ? remote_place_check(out, err) : error_set_memory(err);
+}
+
+reshard_status remote_place_of(const char *url, struct remote_place *out, reshard_error *err)
+{
+    const struct scheme *scheme = scheme_of(url);
+    *out = (struct remote_place){ .kind = scheme ? scheme->kind : REMOTE_HTTP };
+    if (!scheme) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL of a kind that is not known", url);
+        error_hint(err, "https://…, s3://BUCKET/KEY and hf://ORG/REPO are");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return scheme->kind == REMOTE_S3    ? s3_place(url, out, err)
+           : scheme->kind == REMOTE_HUB ? hub_place(url, out, err)
+                                        : http_place(url, out, err);
+}
+
+void remote_place_release(struct remote_place *place)
+{
+    free(place->name);
+    free(place->base);
+    free(place->listing);
+    free(place->path);
+    free(place->query);
+    *place = (struct remote_place){ 0 };
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a URL means: which server is asked for what. */
+#ifndef REMOTE_REMOTE_PLACE_H
+#define REMOTE_REMOTE_PLACE_H
+
+#include "base/buffer.h"
+#include "base/error.h"
+
+enum remote_kind { REMOTE_HTTP, REMOTE_S3, REMOTE_HUB };
+
+/* Texts are malloc'd. Paths have no '/' at either end, and are not percent-encoded. */
+struct remote_place {
+    enum remote_kind kind;
+    char *name;     /* for messages: "s3://bucket", "https://host", "hf://org/repo@main" */
+    char *base;     /* the URL of an object is this and its encoded path */
+    char *listing;  /* S3, hub: the URL that lists; NULL: pages of folders do */
+    char *path;     /* what was asked for */
+    char *query;    /* of the file that was asked for, "" or "?…" */
+    bool is_folder; /* the URL ends with '/' */
+};
+
+/* The environment counts: remote.h. USAGE for what is no URL. */
+reshard_status remote_place_of(const char *url, struct remote_place *out, reshard_error *err);
+void remote_place_release(struct remote_place *place);
+
+/* Appends text percent-encoded: all but letters, digits, "-_.~" and, if keeps_slashes, '/'. */
+void url_encode(struct str text, bool keeps_slashes, struct buffer *out);
+
+/* Appends text decoded; false for a '%' that two hexadecimal digits do not follow. plus_is_space as in forms. */
+bool url_decode(struct str text, bool plus_is_space, struct buffer *out);
+
+/* A variable of the environment; NULL if it is empty. */
+const char *remote_env(const char *name);
+
+#endif

@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "remote/remote.h"
+
+#include "base/hash.h"
+#include "remote/block_cache.h"
+#include "remote/http.h"
+#include "remote/listing.h"
+#include "remote/remote_place.h"
+#include "store/store_calls.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* What lies in a folder, as it was first seen. */
+struct remote_folder {
+    struct remote_folder *next;
+    char *path;
+    bool is_absent;         /* a web server says so of its folder */
+    struct listing listing; /* of the hub, which is asked once, all of the repository under whole paths */
+};
+
+struct found {
+    bool is_there, is_folder;
+    uint64_t bytes;
+    char etag[HTTP_ETAG_MAX];
+};
+
+/* A file that was asked for by itself, as it was first seen. */
+struct remote_look {
+    struct remote_look *next;
+    char *path;
+    struct found found;
+};
+
+/* The version of an object whose bytes were seen first: no others are taken, whoever opens it. */
+struct remote_version {
+    struct remote_version *next;
+    char *path;
+    char etag[HTTP_ETAG_MAX]; /* "" as long as the server says none */
+};
+
+struct remote {
+    struct remote_place place;
+    struct http *http;
+    struct block_cache cache;
+    uint64_t seed;          /* of the numbers of objects */
+    pthread_mutex_t lock;   /* of folders and their sizes */
+    struct remote_folder *folders;
+    pthread_mutex_t look_lock; /* of looks and versions; within the other */
+    struct remote_look *looks;
+    struct remote_version *versions;
+};
+
+struct remote_object {
+    struct remote *remote;
+    char *url;
+    uint64_t number, bytes; /* number: in the cache */
+    struct remote_version *version;
+};
+
+/* Functions of a store return a number; what there is to say lies here until the store asks, on the same thread. */
+static _Thread_local reshard_error said;
+static _Thread_local reshard_status said_status;
+
+static int say(reshard_status status)
+{
+    said_status = status;
+    if (!status)
+        return 0;
+    return status == RESHARD_ERR_MEMORY ? ENOMEM : said.sys_errno > 0 ? said.sys_errno : EIO;
+}
+
+static int say_missing(void)
+{
+    said = (reshard_error)RESHARD_ERROR_INIT;
+    error_set(&said, RESHARD_ERR_IO, "nothing is there");
+    said.sys_errno = ENOENT;
+    return say(RESHARD_ERR_IO);
+}
+
+static reshard_error *said_new(void)
+{
+    said = (reshard_error)RESHARD_ERROR_INIT;
+    return &said;
+}
+
+static reshard_status remote_tell(reshard_error *err, void *context)
+{
+    (void)context;
+    if (err)
+        *err = said;
+    return said_status;
+}
+
+/* ---- URLs ---- */
+
+static char *object_url(const struct remote *remote, const char *path, bool is_folder)
+{
+    struct buffer url = { 0 };
+    buffer_append_text(&url, remote->place.base);
+    url_encode(str_of(path), true, &url);
+    if (is_folder && path[0])
+        buffer_append_byte(&url, '/');
+    if (!is_folder && strcmp(path, remote->place.path) == 0)
+        buffer_append_text(&url, remote->place.query);
+    if (buffer_append_byte(&url, '\0'))
+        return (char *)url.data;
+    buffer_release(&url);
+    return NULL;
+}
+
+/* ---- listings ---- */
+
+/* Parameters in the order in which they are signed. */
+static bool s3_listing_url(const struct remote *remote, const char *folder, struct str token, struct buffer *url)
+{
+    buffer_clear(url);
+    buffer_append_text(url, remote->place.listing);
+    buffer_append_byte(url, '?');
+    if (token.size) {
+        buffer_append_text(url, "continuation-token=");
+        url_encode(token, false, url);
+        buffer_append_byte(url, '&');
+    }
+    buffer_append_text(url, "delimiter=%2F&encoding-type=url&list-type=2&prefix=");
+    url_encode(str_of(folder), false, url);
+    if (folder[0])
+        buffer_append_text(url, "%2F");
+    return buffer_append_byte(url, '\0');
+}
+
+/* A list may go on for ever. */
+static reshard_status page_count(unsigned *page, reshard_error *err)
+{
+    if (++*page <= LISTING_PAGES_MAX)
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_LIMIT, "the server's list of a folder has more than %d pages", LISTING_PAGES_MAX);
+}
+
+static reshard_status s3_list(struct remote *remote, const char *folder, struct listing *listing, reshard_error *err)
+{
+    struct buffer url = { 0 }, answer = { 0 };
+    struct str token = { NULL, 0 };
+    struct http_answer facts;
+    reshard_status status;
+    unsigned page = 0;
+    do {
+        status = s3_listing_url(remote, folder, token, &url) ? page_count(&page, err) : error_set_memory(err);
+        if (!status)
+            status = http_get(remote->http, (const char *)url.data, LISTING_BYTES_MAX, &answer, &facts, err);
+        if (!status)
+            status = listing_take_s3(buffer_str(&answer), listing, &token, err);
+    } while (!status && token.size);
+    buffer_release(&url);
+    buffer_release(&answer);
+    return status;
+}
+
+/* Pages follow each other by links of the server itself. */
+static reshard_status hub_list(struct remote *remote, struct listing *listing, reshard_error *err)
+{
+    struct buffer url = { 0 }, answer = { 0 };
+    struct http_answer facts;
+    const char *host = strstr(remote->place.listing, "://") + 3; /* the place has looked */
+    const struct str origin = { remote->place.listing, (size_t)(host - remote->place.listing) + strcspn(host, "/") + 1 };
+    unsigned page = 0;
+    buffer_printf(&url, "%s?recursive=true", remote->place.listing);
+    reshard_status status = buffer_append_byte(&url, '\0') ? RESHARD_OK : error_set_memory(err);
+    while (!status && url.size) {
+        status = page_count(&page, err);
+        if (!status)
+            status = http_get(remote->http, (const char *)url.data, LISTING_BYTES_MAX, &answer, &facts, err);
+        if (!status)
+            status = listing_take_hub(buffer_str(&answer), listing, err);
+        buffer_clear(&url);
+        if (!status && facts.next[0] && !str_begins(str_of(facts.next), origin))
+            status = error_set(err, RESHARD_ERR_FORMAT, "the hub's list goes on at another server: '%s'", facts.next);
+        if (!status && facts.next[0] && !(buffer_append_text(&url, facts.next) && buffer_append_byte(&url, '\0')))
+            status = error_set_memory(err);
+    }
+    buffer_release(&url);
+    buffer_release(&answer);
+    return status;
+}
+
+/* Names become whole paths. */
+static reshard_status page_list(struct remote *remote, const char *folder, struct listing *listing, reshard_error *err)
+{
+    struct buffer answer = { 0 };
+    struct http_answer facts;
+    char *url = object_url(remote, folder, true);
+    reshard_status status = url ? http_get(remote->http, url, LISTING_BYTES_MAX, &answer, &facts, err) : error_set_memory(err);
+    if (!status)
+        status = listing_take_page(buffer_str(&answer), listing, err);
+    for (size_t i = 0; i < listing->count && folder[0] && !status; i++) {
+        const char *whole = arena_printf(&listing->arena, "%s/%.*s", folder, STR_ARG(listing->entries[i].name));
+        if (whole)
+            listing->entries[i].name = str_of(whole);
+        else
+            status = error_set_memory(err);
+    }
+    buffer_release(&answer);
+    free(url);
+    return status;
+}
+
+static reshard_status folder_read(struct remote *remote, struct remote_folder *folder, reshard_error *err)
+{
+    reshard_status status = remote->place.kind == REMOTE_S3    ? s3_list(remote, folder->path, &folder->listing, err)
+                            : remote->place.kind == REMOTE_HUB ? hub_list(remote, &folder->listing, err)
+                                                               : page_list(remote, folder->path, &folder->listing, err);
+    if (!status)
+        listing_sort(&folder->listing);
+    return status;
+}
+
+/* The folder's listing, of the hub that of all; call with the lock held. What is not there is remembered, too; what failed is not. */
+static reshard_status folder_need(struct remote *remote, const char *path, struct remote_folder **out, reshard_error *err)
+{
+    if (remote->place.kind == REMOTE_HUB)
+        path = "";
+    for (*out = remote->folders; *out; *out = (*out)->next)
+        if (strcmp((*out)->path, path) == 0)
+            return RESHARD_OK;
+    struct remote_folder *folder = calloc(1, sizeof(*folder));
+    if (folder)
+        folder->path = strdup(path);
+    reshard_status status = folder && folder->path ? folder_read(remote, folder, err) : error_set_memory(err);
+    if (status == RESHARD_ERR_IO && err->sys_errno == ENOENT && remote->place.kind == REMOTE_HTTP) {
+        folder->is_absent = true;
+        status = RESHARD_OK;
+    }
+    if (status) {
+        if (folder) {
+            listing_release(&folder->listing);
+            free(folder->path);
+        }
+        free(folder);
+        return status;
+    }
+    folder->next = remote->folders;
+    *out = remote->folders = folder;
+    return RESHARD_OK;
+}
+
+/* ---- what lies at a path ---- */
+
+static void found_take(const struct http_answer *answer, struct found *out)
+{
+    *out = (struct found){ .is_there = true, .is_folder = answer->is_folder, .bytes = answer->bytes };
+    memcpy(out->etag, answer->etag, sizeof(out->etag));
+}
+
+static bool look_find(struct remote *remote, const char *path, struct found *out)
+{
+    pthread_mutex_lock(&remote->look_lock);
+    const struct remote_look *look = remote->looks;
+    while (look && strcmp(look->path, path) != 0)
+        look = look->next;
+    if (look)
+        *out = look->found;
+    pthread_mutex_unlock(&remote->look_lock);
+    return look != NULL;
+}
+
+static reshard_status look_keep(struct remote *remote, const char *path, const struct found *found, reshard_error *err)
+{
+    struct remote_look *look = calloc(1, sizeof(*look));
+    char *own = strdup(path);
+    if (!look || !own) {
+        free(look);
+        free(own);
+        return error_set_memory(err);
+    }
+    *look = (struct remote_look){ .path = own, .found = *found };
+    pthread_mutex_lock(&remote->look_lock);
+    look->next = remote->looks;
+    remote->looks = look;
+    pthread_mutex_unlock(&remote->look_lock);
+    return RESHARD_OK;
+}
+
+/* A file by itself. */
+static reshard_status file_look(struct remote *remote, const char *path, struct found *out, reshard_error *err)
+{
+    struct http_answer answer;
+    if (look_find(remote, path, out))
+        return RESHARD_OK;
+    char *url = object_url(remote, path, false);
+    reshard_status status = url ? http_look(remote->http, url, &answer, err) : error_set_memory(err);
+    free(url);
+    *out = (struct found){ .is_there = false };
+    if (!status)
+        found_take(&answer, out);
+    if (status && (status == RESHARD_ERR_MEMORY || err->sys_errno != ENOENT))
+        return status;
+    return look_keep(remote, path, out, err);
+}
+
+/* By the listing of the folder that it lies in. */
+static reshard_status listed_look(struct remote *remote, const char *path, struct found *out, reshard_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *parent = strndup(path, slash ? (size_t)(slash - path) : 0);
+    struct remote_folder *folder = NULL;
+    struct listing_entry *entry = NULL;
+    *out = (struct found){ .is_there = false };
+    pthread_mutex_lock(&remote->lock);
+    reshard_status status = parent ? folder_need(remote, parent, &folder, err) : error_set_memory(err);
+    if (!status)
+        entry = (struct listing_entry *)(uintptr_t)listing_find(&folder->listing, str_of(path));
+    if (entry) {
+        *out = (struct found){ true, entry->is_folder, entry->bytes, "" };
+        if (entry->etag.size < sizeof(out->etag))
+            memcpy(out->etag, entry->etag.data ? entry->etag.data : "", entry->etag.size);
+    }
+    const bool is_measured = !entry || entry->is_folder || entry->has_bytes;
+    pthread_mutex_unlock(&remote->lock);
+    free(parent);
+    if (status == RESHARD_ERR_IO && err->sys_errno == EACCES && remote->place.kind == REMOTE_S3) {
+        *err = (reshard_error)RESHARD_ERROR_INIT;
+        return file_look(remote, path, out, err); /* who may not list may read, perhaps */
+    }
+    return is_measured || status ? status : file_look(remote, path, out, err);
+}
+
+static reshard_status remote_find(struct remote *remote, const char *path, struct found *out, reshard_error *err)
+{
+    if (remote->place.kind == REMOTE_HTTP && !remote->place.is_folder)
+        return file_look(remote, path, out, err);
+    if (!path[0] || (remote->place.kind == REMOTE_HTTP && strcmp(path, remote->place.path) == 0)) {
+        *out = (struct found){ .is_there = true, .is_folder = true };
+        return RESHARD_OK;
+    }
+    return listed_look(remote, path, out, err);
+}
+
+static int remote_look(const char *path, int *is_folder, uint64_t *bytes, uint64_t *version, void *context)
+{
+    struct remote *remote = context;
+    struct found found;
+    reshard_status status = remote_find(remote, path, &found, said_new());
+    if (status)
+        return say(status);
+    if (!found.is_there)
+        return say_missing();
+    *is_folder = found.is_folder;
+    *bytes = found.bytes;
+    *version = found.etag[0] ? hash64(found.etag, strlen(found.etag), 1) : 0;
+    return 0;
+}
+
+/* The name in the folder of what lies right in it; of the hub's list, which has all, of nothing else. */
+static bool name_in_folder(const struct listing_entry *entry, struct str folder, struct str *name)
+{
+    const size_t prefix = folder.size ? folder.size + 1 : 0;
+    size_t slash;
+    if (entry->name.size <= prefix || (prefix && (!str_begins(entry->name, folder) || entry->name.data[folder.size] != '/')))
+        return false;
+    *name = (struct str){ entry->name.data + prefix, entry->name.size - prefix };
+    return !str_find_char(*name, '/', &slash) && !store_name_check(*name, NULL);
+}
+
+/* Sizes of what a page only links to are asked for one by one. */
+static reshard_status entry_measure(struct remote *remote, struct listing_entry *entry, reshard_error *err)
+{
+    struct found found;
+    if (entry->is_folder || entry->has_bytes)
+        return RESHARD_OK;
+    char *path = str_copy(entry->name);
+    reshard_status status = path ? file_look(remote, path, &found, err) : error_set_memory(err);
+    free(path);
+    if (!status && found.is_there) {
+        entry->has_bytes = true;
+        entry->is_folder = found.is_folder;
+        entry->bytes = found.bytes;
+    }
+    return status;
+}
+
+static int remote_list(const char *path, store_calls_sink sink, void *sink_context, void *context)
+{
+    struct remote *remote = context;
+    struct remote_folder *folder;
+    struct str name;
+    int number = 0;
+    pthread_mutex_lock(&remote->lock);
+    reshard_status status = folder_need(remote, path, &folder, said_new());
+    for (size_t i = 0; !status && !number && i < folder->listing.count; i++) {
+        struct listing_entry *entry = &folder->listing.entries[i];
+        if (!name_in_folder(entry, str_of(path), &name))
+            continue;
+        status = entry_measure(remote, entry, &said);
+        if (!status && (entry->is_folder || entry->has_bytes))
+            number = sink(name.data, name.size, entry->is_folder, entry->bytes, sink_context);
+    }
+    const bool is_absent = !status && folder->is_absent;
+    pthread_mutex_unlock(&remote->lock);
+    return is_absent ? say_missing() : status ? say(status) : number;
+}
+
+/* ---- objects ---- */
+
+static int remote_close(void *context, void *store)
+{
+    struct remote_object *object = context;
+    (void)store;
+    free(object->url);
+    free(object);
+    return 0;
+}
+
+static struct remote_version *version_find(const struct remote *remote, const char *path)
+{
+    struct remote_version *version = remote->versions;
+    while (version && strcmp(version->path, path) != 0)
+        version = version->next;
+    return version;
+}
+
+static struct remote_version *version_add(struct remote *remote, const char *path)
+{
+    struct remote_version *version = calloc(1, sizeof(*version));
+    char *own = strdup(path);
+    if (!version || !own) {
+        free(version);
+        free(own);
+        return NULL;
+    }
+    *version = (struct remote_version){ .next = remote->versions, .path = own };
+    remote->versions = version;
+    return version;
+}
+
+/* That of a path, which begins as a listing has it. NULL without memory. */
+static struct remote_version *version_need(struct remote *remote, const char *path, const char *etag)
+{
+    pthread_mutex_lock(&remote->look_lock);
+    struct remote_version *version = version_find(remote, path);
+    if (!version)
+        version = version_add(remote, path);
+    if (version && !version->etag[0])
+        memcpy(version->etag, etag, HTTP_ETAG_MAX);
+    pthread_mutex_unlock(&remote->look_lock);
+    return version;
+}
+
+static int remote_open(const char *path, void **out, uint64_t *bytes, void *context)
+{
+    struct remote *remote = context;
+    struct found found;
+    reshard_status status = remote_find(remote, path, &found, said_new());
+    if (status)
+        return say(status);
+    if (!found.is_there || found.is_folder)
+        return say_missing();
+    struct remote_object *object = calloc(1, sizeof(*object));
+    if (!object || !(object->url = object_url(remote, path, false))) {
+        free(object);
+        return say(error_set_memory(&said));
+    }
+    object->remote = remote;
+    object->number = hash64(path, strlen(path), remote->seed) | 1;
+    object->bytes = found.bytes;
+    object->version = version_need(remote, path, found.etag);
+    if (!object->version) {
+        remote_close(object, NULL);
+        return say(error_set_memory(&said));
+    }
+    *out = object;
+    *bytes = found.bytes;
+    return 0;
+}
+
+/* Whether an answer is of the version that was seen first; the first that says one is. */
+static bool version_agrees(struct remote_object *object, const struct http_answer *answer)
+{
+    struct remote_version *version = object->version;
+    pthread_mutex_lock(&object->remote->look_lock);
+    if (!version->etag[0])
+        memcpy(version->etag, answer->etag, sizeof(version->etag));
+    const bool agrees = !answer->etag[0] || strcmp(version->etag, answer->etag) == 0;
+    pthread_mutex_unlock(&object->remote->look_lock);
+    return agrees && (!answer->has_bytes || answer->bytes == object->bytes);
+}
+
+static reshard_status object_get(struct remote_object *object, uint64_t offset, void *out, size_t size, reshard_error *err)
+{
+    struct http_answer answer = { .code = 0 };
+    char etag[HTTP_ETAG_MAX];
+    pthread_mutex_lock(&object->remote->look_lock);
+    memcpy(etag, object->version->etag, sizeof(etag));
+    pthread_mutex_unlock(&object->remote->look_lock);
+    reshard_status status = http_get_range(object->remote->http, object->url, etag, offset, out, size, &answer, err);
+    if (!status && !version_agrees(object, &answer)) {
+        status = error_set(err, RESHARD_ERR_IO, "it is another file than before");
+        error_hint(err, "it has been replaced since it was opened: open it again");
+    }
+    return status;
+}
+
+/* Little at a time comes out of blocks. */
+static reshard_status object_read_block(struct remote_object *object, uint64_t offset, void *out, size_t *size, reshard_error *err)
+{
+    const uint64_t number = offset / BLOCK_BYTES, begin = number * BLOCK_BYTES;
+    const size_t at = (size_t)(offset - begin);
+    const size_t whole = object->bytes - begin < BLOCK_BYTES ? (size_t)(object->bytes - begin) : BLOCK_BYTES;
+    if (*size > whole - at)
+        *size = whole - at;
+    if (block_cache_get(&object->remote->cache, object->number, number, at, out, *size))
+        return RESHARD_OK;
+    uint8_t *block = malloc(whole);
+    reshard_status status = block ? object_get(object, begin, block, whole, err) : error_set_memory(err);
+    if (!status) {
+        memcpy(out, block + at, *size);
+        block_cache_put(&object->remote->cache, object->number, number, block, whole);
+    }
+    free(block);
+    return status;
+}
+
+static int remote_read_at(void *context, uint64_t offset, void *out, size_t size, size_t *done, void *store)
+{
+    struct remote_object *object = context;
+    reshard_error *err = said_new();
+    (void)store;
+    *done = size;
+    if (offset >= object->bytes || size > object->bytes - offset)
+        return say(error_set(err, RESHARD_ERR_FORMAT, "%zu bytes at %" PRIu64 " of %" PRIu64, size, offset, object->bytes));
+    return say(size < BLOCK_BYTES ? object_read_block(object, offset, out, done, err) : object_get(object, offset, out, size, err));
+}
+
+/* ---- stores ---- */
+
+char *remote_shown(const char *path)
+{
+    const char *host = store_path_is_url(path) ? strstr(path, "://") + 3 : NULL;
+    struct buffer shown = { 0 };
+    if (!host)
+        return strdup(path);
+    const size_t whole = strcspn(host, "?#"), name = strcspn(host, "/?#");
+    const char *user = memrchr(host, '@', name);
+    buffer_append(&shown, path, (size_t)(host - path));
+    buffer_append(&shown, user ? user + 1 : host, whole - (user ? (size_t)(user + 1 - host) : 0));
+    if (buffer_append_byte(&shown, '\0'))
+        return (char *)shown.data;
+    buffer_release(&shown);
+    return NULL;
+}
+
+static void remote_release(void *context)
+{
+    struct remote *remote = context;
+    while (remote->versions) {
+        struct remote_version *next = remote->versions->next;
+        free(remote->versions->path);
+        free(remote->versions);
+        remote->versions = next;
+    }
+    while (remote->looks) {
+        struct remote_look *next = remote->looks->next;
+        free(remote->looks->path);
+        free(remote->looks);
+        remote->looks = next;
+    }
+    while (remote->folders) {
+        struct remote_folder *next = remote->folders->next;
+        listing_release(&remote->folders->listing);
+        free(remote->folders->path);
+        free(remote->folders);
+        remote->folders = next;
+    }
+    http_free(remote->http);
+    block_cache_release(&remote->cache);
+    pthread_mutex_destroy(&remote->lock);
+    pthread_mutex_destroy(&remote->look_lock);
+    remote_place_release(&remote->place);
+    free(remote);
+}
+
+static struct http_identity identity_of(enum remote_kind kind)
+{
+    const char *region = remote_env("AWS_REGION");
+    if (kind == REMOTE_HUB)
+        return (struct http_identity){ .bearer = remote_env("HF_TOKEN") };
+    if (kind != REMOTE_S3)
+        return (struct http_identity){ .bearer = NULL };
+    region = region ? region : remote_env("AWS_DEFAULT_REGION");
+    return (struct http_identity){ .key = remote_env("AWS_ACCESS_KEY_ID"),
+                                   .secret = remote_env("AWS_SECRET_ACCESS_KEY"),
+                                   .session = remote_env("AWS_SESSION_TOKEN"),
+                                   .region = region ? region : "us-east-1" };
+}
+
+static reshard_status remote_new(const char *url, struct remote **out, reshard_error *err)
+{
+    struct remote *remote = calloc(1, sizeof(*remote));
+    if (!remote)
+        return error_set_memory(err);
+    if (!block_cache_init(&remote->cache) || pthread_mutex_init(&remote->lock, NULL) || pthread_mutex_init(&remote->look_lock, NULL)) {
+        free(remote);
+        return error_set_memory(err);
+    }
+    remote->seed = hash_random_seed();
+    reshard_status status = remote_place_of(url, &remote->place, err);
+    if (!status) {
+        const struct http_identity identity = identity_of(remote->place.kind);
+        status = http_new(&identity, &remote->http, err);
+    }
+    if (status)
+        remote_release(remote);
+    else
+        *out = remote;
+    return status;
+}
+
+/* Of a folder whose '/' at the end was left out, web servers send on to its page. */
+static reshard_status folder_recognise(struct remote *remote, reshard_error *err)
+{
+    struct found found;
+    reshard_error own = RESHARD_ERROR_INIT;
+    if (remote->place.kind != REMOTE_HTTP || remote->place.is_folder)
+        return RESHARD_OK;
+    reshard_status status = file_look(remote, remote->place.path, &found, &own);
+    if (status) {
+        if (err)
+            *err = own;
+        error_prefix(err, "cannot look at '%s/%s'", remote->place.name, remote->place.path); /* a URL may hold secrets */
+        return status;
+    }
+    remote->place.is_folder = found.is_folder;
+    return RESHARD_OK;
+}
+
+reshard_status remote_open_path(const char *path, unsigned flags, struct store **out, char **file_name, reshard_error *err)
+{
+    struct remote *remote = NULL;
+    char *name = NULL;
+    if (!store_path_is_url(path))
+        return store_open_path(path, flags, out, file_name, err);
+    reshard_status status = remote_new(path, &remote, err);
+    if (status)
+        return status;
+    status = folder_recognise(remote, err);
+    if (status) {
+        remote_release(remote);
+        return status;
+    }
+    const struct store_calls calls = { .name = remote->place.name,
+                                       .context = remote,
+                                       .look = remote_look,
+                                       .list = remote_list,
+                                       .open = remote_open,
+                                       .read_at = remote_read_at,
+                                       .close = remote_close,
+                                       .tell = remote_tell,
+                                       .release = remote_release };
+    status = store_open_calls(&calls, remote->place.path, out, &name, err);
+    if (status)
+        remote_release(remote);
+    else if (file_name)
+        *file_name = name;
+    if (status || !file_name)
+        free(name);
+    return status;
+}

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server of a folder for tests: as a web server that lists folders as links, as S3 with signatures, as a hub of Hugging Face. It counts
+what is asked of it, and fails on request."""
+import collections
+import email.utils
+import hashlib
+import hmac
+import html
+import http.server
+import json
+import os
+import pathlib
+import re
+import threading
+import time
+import traceback
+import urllib.parse
+
+KEY, SECRET, SESSION, REGION = "AKIDEXAMPLE", "secret/with+signs", "session/token==", "eu-test-1"
+TOKEN = "hf_token"
+
+
+def signature(method, path, query, headers, authorization):
+    """What AWS's fourth signature is of a request, by its definition."""
+    found = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d+)/([^/]+)/s3/aws4_request, ?SignedHeaders=([^,]+), ?Signature=(\w+)",
+                         authorization)
+    assert found, authorization
+    key, day, region, names, given = found.groups()
+    assert (key, region) == (KEY, REGION), authorization
+    pairs = sorted(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    encode = lambda text: urllib.parse.quote(text, safe="-_.~")
+    canonical = "\n".join([method, urllib.parse.quote(urllib.parse.unquote(path), safe="/-_.~"),
+                           "&".join(f"{encode(name)}={encode(value)}" for name, value in pairs),
+                           "".join(f"{name}:{' '.join(headers[name].split())}\n" for name in names.split(";")), names,
+                           headers["x-amz-content-sha256"]])
+    text = "\n".join(["AWS4-HMAC-SHA256", headers["x-amz-date"], f"{day}/{region}/s3/aws4_request",
+                      hashlib.sha256(canonical.encode()).hexdigest()])
+    secret = ("AWS4" + SECRET).encode()
+    for part in (day, region, "s3", "aws4_request"):
+        secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
+    assert "host" in names.split(";") and "x-amz-security-token" in names.split(";") and headers["x-amz-security-token"] == SESSION
+    return given, hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+etags = {}
+
+
+def etag_of(place):
+    """Of the bytes, which are read once for each version of a file."""
+    facts = place.stat()
+    key = (str(place), facts.st_ino, facts.st_mtime_ns, facts.st_size)
+    if key not in etags:
+        with place.open("rb") as file:
+            etags[key] = f'"{hashlib.file_digest(file, "md5").hexdigest()}"'
+    return etags[key]
+
+
+def all_below(root):
+    """Every folder and file, those behind links too, in the order of their names."""
+    found = []
+    for folder, folders, files in os.walk(root, followlinks=True):
+        found += [pathlib.Path(folder) / name for name in folders + files]
+    return sorted(found)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """kind: "pages", "s3" or "hub"; page: entries of a list. failures: (status, headers, body) or a word for each of the next requests.
+
+    words        "cut": ends in the middle of the body; "whole": heeds no range; "other range"; "more": more bytes than it says it gives;
+                 "no size": of the whole is not said; "silence": nothing is said
+    always       the same for every request when failures are used up
+    special      {path: (status, headers, body)} instead of what is there
+    before       called with the number of each request, from 1, before it is answered
+    heeds_match  whether another version than that of If-Match is refused
+    files_at     the URL that a hub sends on to for files; its own
+    """
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 100
+
+    def __init__(self, root, kind="pages", page=1000, signed=True):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.root, self.kind, self.page, self.signed = pathlib.Path(root), kind, page, signed
+        self.failures, self.counts, self.bytes_sent = collections.deque(), collections.Counter(), 0
+        self.always, self.special, self.before, self.heeds_match, self.files_at = None, {}, None, True, ""
+        self.lock = threading.Lock()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.asked, self.problems = [], []
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.shutdown()
+        self.server_close()
+
+    def next_failure(self):
+        with self.lock:
+            return self.failures.popleft() if self.failures else self.always
+
+    def handle_error(self, request, client_address):
+        """A client may hang up; all else is a request that should not have been made."""
+        problem = traceback.format_exc()
+        if "ConnectionResetError" not in problem and "BrokenPipeError" not in problem:
+            self.problems.append(problem)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 16
+
+    def log_message(self, *words):
+        pass
+
+    def do_GET(self):
+        path, _, query = self.path.partition("?")
+        decoded = urllib.parse.unquote(path)
+        with self.server.lock:
+            self.server.counts["requests"] += 1
+            number = self.server.counts["requests"]
+            self.server.asked.append((self.command, self.path, dict(self.headers)))
+            if self.server.before:
+                self.server.before(number)
+        self.failure = failure = self.server.next_failure()
+        if isinstance(failure, tuple):
+            return self.answer(failure[0], failure[2] if len(failure) > 2 else b"", failure[1])
+        if failure == "silence":
+            self.close_connection = True
+            return None
+        if decoded in self.server.special:
+            status, headers, body = self.server.special[decoded]
+            return self.answer(status, body, headers)
+        return getattr(self, f"get_{self.server.kind}")(decoded, query)
+
+    def answer(self, status, body=b"", headers=()):
+        cut = self.failure == "cut" and body
+        self.send_response(status)
+        for name, value in dict(headers).items():
+            self.send_header(name, value)
+        if not any(name.lower() == "content-length" for name in dict(headers)):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with self.server.lock:
+            self.server.bytes_sent += len(body)
+        self.wfile.write(body[: len(body) // 2] if cut else body)
+        self.wfile.flush()
+        if cut:
+            self.close_connection = True
+
+    def file(self, path):
+        place = self.server.root / path
+        if not place.is_file():
+            return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        with place.open("rb") as file:
+            etag, size = etag_of(place), os.fstat(file.fileno()).st_size
+            if self.server.heeds_match and self.headers.get("If-Match", etag) != etag:
+                return self.answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+            return self.part(file, size, {"ETag": etag, "Last-Modified": email.utils.formatdate(place.stat().st_mtime)})
+
+    def part(self, file, size, headers):
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if not asked or self.failure == "whole":
+            return self.answer(200, file.read(), headers)
+        begin, end = int(asked[1]), min(int(asked[2]) + 1, size)
+        if begin >= size:
+            return self.answer(416, b"", {**headers, "Content-Range": f"bytes */{size}"})
+        with self.server.lock:
+            self.server.counts["ranges"] += 1
+        if self.failure == "other range":
+            begin, end = begin + 1, end + 1
+        file.seek(begin)
+        body = file.read(end - begin)
+        total = "*" if self.failure == "no size" else size
+        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{total}"
+        if self.failure == "more":
+            body += b"more"
+        return self.answer(206, body, headers)
+
+    # ---- a web server ----
+
+    def get_pages(self, path, query):
+        place = self.server.root / path.strip("/")
+        if not place.is_dir():
+            return self.file(path.strip("/"))
+        if not path.endswith("/"):
+            return self.answer(301, b"", {"Location": urllib.parse.quote(path) + "/"})
+        link = lambda name: html.escape(urllib.parse.quote(name + "/" * (place / name).is_dir()))
+        links = "".join(f'<li><a href="{link(name)}">{html.escape(name)}</a></li>\n' for name in sorted(os.listdir(place)))
+        page = f'<html><a href="../">..</a><a href="?C=N;O=D">Name</a><A HREF=\'http://elsewhere/x\'>x</A><ul>{links}</ul></html>'
+        with self.server.lock:
+            self.server.counts["lists"] += 1
+        return self.answer(200, page.encode(), {"Content-Type": "text/html"})
+
+    # ---- S3 ----
+
+    def get_s3(self, path, query):
+        authorization = self.headers.get("Authorization")
+        if self.server.signed:
+            if not authorization:
+                return self.answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+            given, right = signature(self.command, self.path.partition("?")[0], query, self.headers, authorization)
+            if given != right:
+                return self.answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        bucket, _, key = path.strip("/").partition("/")
+        if bucket != "bucket":
+            return self.answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        if not query:
+            return self.file(key)
+        asked = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        assert asked["list-type"] == "2" and asked["delimiter"] == "/" and asked["encoding-type"] == "url", asked
+        with self.server.lock:
+            self.server.counts["lists"] += 1
+        return self.answer(200, self.s3_list(asked["prefix"], int(asked.get("continuation-token", "t0")[1:])).encode())
+
+    def s3_list(self, prefix, begin):
+        """An empty folder is none."""
+        above, _, first = prefix.rpartition("/")
+        folder = self.server.root / above
+        names = [name for name in (os.listdir(folder) if folder.is_dir() else ()) if name.startswith(first)]
+        found = []
+        for name in names:
+            key = f"{above}/{name}" if above else name
+            if (folder / name).is_file():
+                found.append((key, False))
+            elif any(files for _, _, files in os.walk(folder / name, followlinks=True)):
+                found.append((key + "/", True))
+        found.sort()
+        text, last = "", min(begin + self.server.page, len(found))
+        encode = lambda key: urllib.parse.quote_plus(key, safe="/")
+        for key, is_folder in found[begin:last]:
+            if is_folder:
+                text += f"<CommonPrefixes><Prefix>{encode(key)}</Prefix></CommonPrefixes>"
+            else:
+                place = self.server.root / key
+                text += (f"<Contents><Key>{encode(key)}</Key><LastModified>x</LastModified><ETag>{html.escape(etag_of(place))}"
+                         f"</ETag><Size>{place.stat().st_size}</Size></Contents>")
+        more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t{last}</NextContinuationToken>" if last < len(found) else \
+            "<IsTruncated>false</IsTruncated>"
+        return ('<?xml version="1.0"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>bucket</Name>'
+                f"<Prefix>{encode(prefix)}</Prefix><EncodingType>url</EncodingType>{more}{text}</ListBucketResult>")
+
+    # ---- a hub ----
+
+    def get_hub(self, path, query):
+        if self.server.signed and self.headers.get("Authorization") != f"Bearer {TOKEN}" and not path.startswith("/cdn/"):
+            return self.answer(401)
+        found = re.fullmatch(r"/api/models/org/model/tree/([^/]+)", path)
+        if found:
+            return self.hub_tree(found[1], dict(urllib.parse.parse_qsl(query)))
+        found = re.fullmatch(r"/org/model/resolve/([^/]+)/(.*)", path, re.DOTALL)
+        if found and found[1] in ("main", "v1"):
+            return self.answer(302, b"", {"Location": f"{self.server.files_at}/cdn/{urllib.parse.quote(found[2])}"})
+        return self.file(path.removeprefix("/cdn/")) if path.startswith("/cdn/") else self.answer(404)
+
+    def hub_tree(self, revision, asked):
+        if revision not in ("main", "v1"):
+            return self.answer(404, b'{"error":"no such revision"}')
+        places = all_below(self.server.root)
+        begin = int(asked.get("cursor", 0))
+        last = min(begin + self.server.page, len(places))
+        entries = [{"type": "directory" if place.is_dir() else "file", "oid": "1234", "size": 0 if place.is_dir() else place.stat().st_size,
+                    "path": str(place.relative_to(self.server.root)), "lfs": {"size": 3}} for place in places[begin:last]]
+        headers = {"Link": f'<{self.server.url}/api/models/org/model/tree/{revision}?recursive=true&cursor={last}>; rel="next"'} \
+            if last < len(places) else {}
+        with self.server.lock:
+            self.server.counts["lists"] += 1
+        return self.answer(200, json.dumps(entries).encode(), headers)
+
+
+def wait_until(call, seconds=10):
+    end = time.monotonic() + seconds
+    while not call() and time.monotonic() < end:
+        time.sleep(0.02)

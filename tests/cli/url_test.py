@@ -1,0 +1,608 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints behind URLs: what the verbs say of fixtures on a web server, on S3 and on a hub is what they say of the folder; only what is
+wanted is fetched; servers that are in trouble, that do not keep to the protocol and that are hostile end in an error that says so, and with
+nothing at the target. Prints TAP.
+
+usage: url_test.py --bin PATH --fixtures DIR [--seed N]
+"""
+import argparse
+import concurrent.futures
+import filecmp
+import html
+import json
+import os
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import time
+import urllib.parse
+
+import object_server
+import small_models
+
+KINDS = ("pages", "s3", "hub")
+FAMILIES = {"torch-dcp": 6, "megatron": 6, "paddle": 5, "safetensors": 6, "atorch-fsdp": 5, "zarr": 5, "torch-file": 5, "verl": 1,
+            "accelerate": 1}
+HOSTILE = ["../secret.safetensors", "/etc/secret.safetensors", "..", "a/../../secret.safetensors", "a\\secret.safetensors",
+           "./secret.safetensors", "a//secret.safetensors", "nul\0secret.safetensors"]
+SEED = int(time.time())
+
+
+class Sites:
+    """A folder on one server of each kind, and who asks them."""
+
+    def __init__(self, shell, root, kinds=KINDS, **options):
+        self.shell = shell
+        self.servers = {kind: object_server.Server(root, kind, **options) for kind in kinds}
+        self.environment = {"AWS_ACCESS_KEY_ID": object_server.KEY, "AWS_SECRET_ACCESS_KEY": object_server.SECRET, "HOME": str(shell.work),
+                            "AWS_SESSION_TOKEN": object_server.SESSION, "AWS_REGION": object_server.REGION, "HF_TOKEN": object_server.TOKEN,
+                            "NO_PROXY": "127.0.0.1,localhost", "AWS_ENDPOINT_URL_S3": ""}
+        if "s3" in kinds:
+            self.environment["AWS_ENDPOINT_URL"] = self.servers["s3"].url
+        if "hub" in kinds:
+            self.environment["HF_ENDPOINT"] = self.servers["hub"].url + "/"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for server in self.servers.values():
+            server.__exit__()
+        problems = [problem for server in self.servers.values() for problem in server.problems]
+        assert not problems or error[0], problems[0]
+
+    def url(self, kind, path):
+        if kind == "pages":
+            return f"{self.servers[kind].url}/{urllib.parse.quote(path)}"
+        return f"s3://bucket/{path}" if kind == "s3" else f"hf://org/model/{path}"
+
+    def ask(self, *words, **environment):
+        """Whatever becomes of it."""
+        return subprocess.run([self.shell.binary, *map(str, words)], cwd=self.shell.work, capture_output=True, text=True, errors="replace",
+                              timeout=120, env={**os.environ, **self.environment, **environment})
+
+    def good(self, *words, exit_status=0):
+        done = self.ask(*words)
+        assert done.returncode == exit_status, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr[:800]}"
+        return done.stdout
+
+    def refused(self, words, *said, exit_status=3, **environment):
+        """Ends so, says all of it, and leaves nothing at `out`."""
+        done = self.ask(*words, **environment)
+        told = f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stdout[:200]} {done.stderr[:800]}"
+        assert done.returncode == exit_status, told
+        for text in said:
+            assert text in done.stderr, f"lacks {text!r}: {told}"
+        left = [name for name in os.listdir(self.shell.work) if name.startswith(("out", ".out"))]
+        assert not left, f"{left} is left: {told}"
+        return done.stderr
+
+
+def cases(fixtures, is_bad):
+    """{family: [(folder, name of the checkpoint in it)]}"""
+    found = {}
+    for manifest in sorted(fixtures.glob("*/*/manifest.json")):
+        if manifest.parent.name.startswith("bad-") == is_bad:
+            found.setdefault(manifest.parent.parent.name, []).append((manifest.parent, json.loads(manifest.read_text())["path"]))
+    return found
+
+
+def some(fixtures, is_bad, counts, salt):
+    chance = random.Random(SEED + salt)
+    return [case for family, all_cases in sorted(cases(fixtures, is_bad).items()) if family in counts
+            for case in chance.sample(all_cases, min(counts[family], len(all_cases)))]
+
+
+def at_once(function, items):
+    """A few at a time; the first failure is raised."""
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        return list(threads.map(function, items))
+
+
+# ---- the same by URL as by path ----
+
+def plain(text, url):
+    """Without the URL; the revision of a hub is always said."""
+    return text.replace(url, "PATH").replace(url.replace("hf://org/model/", "hf://org/model@main/"), "PATH")
+
+
+def says_the_same(shell, folder, name):
+    with Sites(shell, folder) as sites:
+        for words in (("hash", "--json"), ("ls", "--json"), ("inspect",)):
+            wanted = sites.ask(*words, folder / name)
+            for kind in KINDS:
+                url = sites.url(kind, name)
+                found = sites.ask(*words, url)
+                assert found.returncode == wanted.returncode, (words, folder.name, kind, wanted.returncode, found)
+                told, right = plain(found.stdout, url), wanted.stdout.replace(str(folder / name), "PATH")
+                assert told == right, f"{words} {folder.name} {kind}:\n{told[:1500]}\nof the folder:\n{right[:1500]}"
+
+
+def good_fixtures(shell, fixtures):
+    drawn = some(fixtures, False, FAMILIES, 0)
+    at_once(lambda case: says_the_same(shell, *case), drawn)
+    return f"{len(drawn)} fixtures, seed {SEED}"
+
+
+def bad_fixture(shell, folder, name):
+    with Sites(shell, folder) as sites:
+        wanted = sites.ask("hash", folder / name)
+        for kind in KINDS:
+            found = sites.ask("hash", sites.url(kind, name))
+            assert found.returncode == wanted.returncode, (folder.name, kind, wanted.returncode, found)
+
+
+def bad_fixtures(shell, fixtures):
+    drawn = some(fixtures, True, dict.fromkeys(FAMILIES, 3), 1)
+    at_once(lambda case: bad_fixture(shell, *case), drawn)
+    return f"{len(drawn)} fixtures, seed {SEED}"
+
+
+def files_below(root):
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()) if root.is_dir() else None
+
+
+def must_be_same_files(a, b):
+    names = files_below(a)
+    assert names == files_below(b), (names, files_below(b))
+    different = [name for name in names if not filecmp.cmp(a / name, b / name, False)] if names else filecmp.cmp(a, b, False) is False
+    assert not different, f"{a.name} and {b.name}: {different}"
+
+
+def convert_all(shell, fixtures):
+    drawn = [("torch-dcp", "dcp-async"), ("safetensors", None), ("megatron", None), ("zarr", None)]
+    chance, found = random.Random(SEED + 2), cases(fixtures, False)
+
+    def convert(case):
+        family, wanted = case
+        of_family = [c for c in found[family] if wanted in (None, c[0].name)]
+        folder, name = chance.choice(of_family)
+        with Sites(shell, folder) as sites:
+            there = shell.work / family / "path/out"
+            for kind in ("path", *KINDS):
+                (shell.work / family / kind).mkdir(parents=True)
+            if sites.ask("convert", folder / name, there, "--to", "torch-dcp", "--quiet").returncode:
+                return f"{folder.name}: not convertible"
+            for kind in KINDS:
+                here = shell.work / family / kind / "out"
+                sites.good("convert", sites.url(kind, name), here, "--to", "torch-dcp", "--verify", "--quiet")
+                sites.good("diff", there, here)
+                sites.good("diff", sites.url(kind, name), folder / name)
+                must_be_same_files(there, here)
+        return folder.name
+    return ", ".join(at_once(convert, drawn))
+
+
+def verbs(shell, fixtures):
+    folder = shell.work / "site"
+    (folder / "root").mkdir(parents=True)
+    shutil.copytree(fixtures / "torch-dcp/dcp-async/ckpt", folder / "dcp")
+    path = folder / "dcp"
+    for number in (5, 20):
+        shutil.copytree(path, folder / f"root/step_{number}")
+    with Sites(shell, folder) as sites:
+        for kind in KINDS:
+            url = sites.url(kind, "dcp")
+            for words in (["verify"], ["verify", "--deep"], ["stats"], ["ls", "--chunks"], ["ls", "--items"], ["plan", "out", "--to", "hf"],
+                          ["plan", "out", "--like", "TOO"], ["cat", "w", "--as", "raw"], ["cat", "w", "--slice", "2:4,1"],
+                          ["diff", path], ["verify", "--against", "TOO"], ["draw"]):
+                words = [words[0], "PATH", *words[1:]]
+                by_url = sites.ask(*[url if word in ("PATH", "TOO") else word for word in words])
+                by_path = sites.ask(*[path if word in ("PATH", "TOO") else word for word in words])
+                assert (by_url.returncode, plain(by_url.stdout, url)) == \
+                    (by_path.returncode, by_path.stdout.replace(str(path), "PATH")), (kind, words, by_url.stdout[:800], by_url.stderr[:500],
+                                                                                     by_path.stdout[:800], by_path.stderr[:300])
+            sites.good("convert", path, f"{kind}-like", "--like", url, "--quiet")
+            sites.good("diff", f"{kind}-like", url + "/")
+            for by in ("path", "url"):
+                (shell.work / kind / by).mkdir(parents=True)
+            done = sites.ask("salvage", path, f"{kind}/path/saved", "--quiet")
+            sites.good("salvage", url, f"{kind}/url/saved", "--quiet", exit_status=done.returncode)
+            must_be_same_files(shell.work / f"{kind}/path/saved", shell.work / f"{kind}/url/saved")
+            newest = sites.good("verify", "--latest-good", sites.url(kind, "root"))
+            assert newest.strip() == sites.good("verify", "--latest-good", folder / "root").strip().replace(
+                str(folder / "root"), sites.url(kind, "root")), newest
+            assert sites.good("hash", newest.strip()) == sites.good("hash", path)
+
+
+def odd_names(shell, fixtures):
+    del fixtures
+    names = ["a b+c%20d&e", "größe \u65e5\u672c", "q'uo\"te", "#hash?mark", "a;b=c,d@e:f", "%2e%2e", "[1] {2}<3>"]
+    for name in names:
+        (shell.work / "site" / name).mkdir(parents=True)
+        small_models.write(shell.work / "site" / name / f"model {name}.safetensors", {"w": [4, 3]})
+        (shell.work / "site" / name / "config.json").write_text("{}")
+    with Sites(shell, shell.work / "site") as sites:
+        for name in names:
+            path = shell.work / "site" / name
+            wanted = sites.good("hash", path / f"model {name}.safetensors")
+            for kind in KINDS:
+                for slash in ("", "/"):
+                    assert sites.good("ls", sites.url(kind, name) + slash, "--format", "hf") == sites.good("ls", path, "--format", "hf")
+                assert sites.good("hash", sites.url(kind, f"{name}/model {name}.safetensors")) == wanted, (kind, name)
+
+
+# ---- only what is wanted ----
+
+def little_is_fetched(shell, fixtures):
+    (shell.work / "site").mkdir()
+    size = 64 << 20
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size // 1024, 1024], "data_offsets": [0, size]}}).encode()
+    with open(shell.work / "site/big.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + size)
+    told = []
+    with Sites(shell, shell.work / "site") as sites:
+        for kind in KINDS:
+            sites.good("cat", sites.url(kind, "big.safetensors"), "w", "--slice", "30000:30004,5:9")
+            server = sites.servers[kind]
+            assert server.bytes_sent < 1 << 20, f"{kind}: {server.bytes_sent} bytes of a slice of 16"
+            assert server.counts["requests"] <= 12, [asked[1] for asked in server.asked]
+            told.append(f"{kind}: a slice {server.bytes_sent} bytes, {server.counts['requests']} requests")
+    with Sites(shell, fixtures / "torch-dcp/dcp-async") as sites:
+        for kind, most in zip(KINDS, (8, 4, 4)):
+            sites.good("ls", sites.url(kind, "ckpt"))
+            server = sites.servers[kind]
+            assert server.counts["requests"] <= most, [asked[1] for asked in server.asked]
+            told.append(f"{kind}: ls {server.counts['requests']} requests")
+    return "; ".join(told)
+
+
+def pages_of_lists(shell, fixtures):
+    folder = shell.work / "site/model"
+    folder.mkdir(parents=True)
+    small_models.write(folder / "whole.safetensors", {f"w{i}": [50] for i in range(11)})
+    shell("convert", folder / "whole.safetensors", folder / "hf", "--to", "hf", "--max-shard-size", "100", "--quiet")
+    assert len(os.listdir(folder / "hf")) > 10
+    wanted = shell("hash", folder / "hf").decode()
+    with Sites(shell, shell.work / "site", kinds=("s3", "hub"), page=3) as sites:
+        for kind in ("s3", "hub"):
+            assert sites.good("hash", sites.url(kind, "model/hf")) == wanted
+            assert sites.servers[kind].counts["lists"] >= 4, sites.servers[kind].counts
+
+
+# ---- trouble ----
+
+def write_bytes(path, sizes, data):
+    """Safetensors of a byte tensor of each size."""
+    ends = [sum(sizes[:i + 1]) for i in range(len(sizes))]
+    header = json.dumps({f"w{i}": {"dtype": "U8", "shape": [sizes[i]], "data_offsets": [end - sizes[i], end]}
+                         for i, end in enumerate(ends)})
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode() + data(ends[-1]))
+
+
+def small_site(shell):
+    """A file that takes several requests, in a folder."""
+    (shell.work / "site/model").mkdir(parents=True)
+    write_bytes(shell.work / "site/model/model.safetensors", [100000, 600000, 700000], random.Random(SEED).randbytes)
+    (shell.work / "site/model/config.json").write_text("{}")
+    return shell.work / "site"
+
+
+def tried_again(shell, fixtures):
+    site = small_site(shell)
+    wanted = shell("hash", site / "model").decode()
+    troubles = [(503, {"Retry-After": "0"}), (429, {"Retry-After": "0"}), (500, {}), "cut", "silence", (502, {}), (504, {})]
+
+    def try_kind(kind):
+        with Sites(shell, site, kinds=(kind,)) as sites:
+            server = sites.servers[kind]
+            for trouble in troubles:
+                # With each of the first requests once, and with two of them.
+                for good in range(4):
+                    met = iter([None] * good + [trouble, None, trouble])
+                    server.failures.clear()
+                    server.failures.extend(met)
+                    before = server.counts["requests"]
+                    assert sites.good("hash", sites.url(kind, "model/")) == wanted, (kind, trouble, good)
+                    assert server.counts["requests"] > before
+            server.always = (503, {"Retry-After": "0"}, b"<Error><Code>SlowDown</Code></Error>")
+            server.failures.clear()
+            server.counts.clear()
+            sites.refused(["convert", sites.url(kind, "model/"), f"{kind}-out", "--to", "torch-dcp"], "HTTP 503", "SlowDown")
+            assert 3 <= server.counts["requests"] <= 12, server.counts
+    at_once(try_kind, KINDS)
+
+
+def odd_servers(shell, fixtures):
+    """What is said of servers that do not keep to the protocol, and of what may not be read."""
+    site = small_site(shell)
+    with Sites(shell, site) as sites:
+        for word, said in (("whole", "the server gives whole files and no ranges of them"),
+                           ("other range", "the server gives another range than was asked for"),
+                           ("more", "the server gives more than was asked for")):
+            for kind in KINDS:
+                sites.servers[kind].always = word
+                words = ["convert", sites.url(kind, "model/model.safetensors"), "out", "--to", "torch-dcp"]
+                sites.refused(words, said, "model.safetensors")
+                sites.servers[kind].always = None
+        sites.servers["pages"].always = "no size"
+        sites.refused(["hash", sites.url("pages", "model/model.safetensors")], "does not say how many bytes", "model.safetensors")
+        sites.servers["pages"].always = None
+        sites.refused(["convert", sites.url("pages", "model/other.safetensors"), "out", "--to", "hf"], "other.safetensors")
+        for kind in KINDS:
+            for code, word in ((403, "AccessDenied"), (401, "InvalidToken"), (404, "NoSuchKey")):
+                sites.servers[kind].always = (code, {}, f"<Error><Code>{word}</Code></Error>".encode())
+                words = ["convert", sites.url(kind, "model/model.safetensors"), "out", "--to", "torch-dcp"]
+                done = sites.ask(*words)
+                assert done.returncode == 3 and "model" in done.stderr, (kind, code, done)
+                assert code == 404 or (f"HTTP {code}" in done.stderr and word in done.stderr), (kind, code, done.stderr)
+                sites.servers[kind].always = None
+                # After the list, when files are read.
+                sites.servers[kind].special[{"pages": "/model/model.safetensors", "s3": "/bucket/model/model.safetensors",
+                                             "hub": "/cdn/model/model.safetensors"}[kind]] = (code, {}, b"")
+                sites.refused(words, "model.safetensors", *([f"HTTP {code}"] if kind != "pages" or code != 404 else []))
+                sites.servers[kind].special.clear()
+        assert not os.path.exists(shell.work / "out")
+
+
+def not_there(shell, fixtures):
+    site = small_site(shell)
+    with Sites(shell, site) as sites:
+        for kind in KINDS:
+            for name in ("nothing", "nothing/", "nothing/nothing", "model/nothing.safetensors", "model/nothing/nothing/"):
+                sites.refused(["convert", sites.url(kind, name), "out", "--to", "hf"], "nothing")
+        for url in ("s3://other/a", "s3://other/", "s3://other/a/b/", "s3://other/a/b.safetensors"):
+            sites.refused(["hash", url], "HTTP 404", "NoSuchBucket")
+        for url in ("hf://org/other", "hf://org/other/a/b", "hf://org/model@other", "hf://org/model@other/a"):
+            sites.refused(["hash", url], "HTTP 404", "other")
+
+
+def redirects_and_regions(shell, fixtures):
+    site = small_site(shell)
+    with Sites(shell, site) as sites:
+        words = {kind: ["convert", sites.url(kind, "model/model.safetensors"), "out", "--to", "torch-dcp"] for kind in KINDS}
+        for kind in KINDS:
+            server = sites.servers[kind]
+            server.always = (302, {"Location": f"{server.url}/again"})
+            sites.refused(words[kind], "302" if kind == "s3" else "redirects")
+            assert server.counts["requests"] < 30
+            server.always = (302, {"Location": "file:///etc/passwd"})
+            sites.refused(words[kind])
+            server.always = None
+        sites.servers["s3"].always = (301, {"x-amz-bucket-region": "eu-central-1"}, b"<Error><Code>PermanentRedirect</Code></Error>")
+        sites.refused(words["s3"], "HTTP 301", "PermanentRedirect", "AWS_REGION", "eu-central-1")
+        sites.servers["s3"].always = (400, {"x-amz-bucket-region": "eu-central-1"},
+                                         b"<Error><Code>AuthorizationHeaderMalformed</Code></Error>")
+        sites.refused(words["s3"], "HTTP 400", "AuthorizationHeaderMalformed", "eu-central-1")
+
+
+def who_asks(shell, fixtures):
+    """Without, and with wrong keys; and whom they are told."""
+    site = small_site(shell)
+    elsewhere = object_server.Server(site, "hub")
+    elsewhere.url = elsewhere.url.replace("127.0.0.1", "localhost")
+    with Sites(shell, site) as sites, elsewhere:
+        s3, hub, pages = (sites.url(kind, "model/model.safetensors") for kind in ("s3", "hub", "pages"))
+        sites.refused(["hash", s3], "HTTP 403", "AccessDenied", "AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY_ID="")
+        sites.refused(["hash", s3], "HTTP 403", "SignatureDoesNotMatch", AWS_SECRET_ACCESS_KEY="other")
+        sites.refused(["hash", hub], "HTTP 401", "HF_TOKEN", HF_TOKEN="")
+        sites.refused(["hash", hub], "HTTP 401", HF_TOKEN="other")
+        wanted = sites.good("hash", site / "model/model.safetensors")
+        sites.servers["hub"].files_at = elsewhere.url
+        assert sites.good("hash", hub) == wanted
+        assert elsewhere.counts["ranges"] and all("Authorization" not in headers for _, _, headers in elsewhere.asked), elsewhere.asked
+        sites.servers["pages"].asked.clear()
+        secret = pages.replace("http://", "http://user:pass-word@")
+        assert sites.good("hash", secret) == wanted
+        assert any(headers.get("Authorization", "").startswith("Basic ") for _, _, headers in sites.servers["pages"].asked)
+        assert sites.good("hash", pages + "?X-Amz-Signature=abc") == wanted
+        assert sites.servers["pages"].asked[-1][1].endswith("model.safetensors?X-Amz-Signature=abc")
+
+
+def others_are_not_told(shell, fixtures):
+    site = small_site(shell)
+    elsewhere = object_server.Server(site, "hub")
+    with Sites(shell, site) as sites, elsewhere:
+        sites.servers["s3"].special["/bucket/model/model.safetensors"] = (
+            307, {"Location": f"{elsewhere.url.replace('127.0.0.1', 'localhost')}/cdn/model/model.safetensors"}, b"")
+        sites.servers["pages"].special["/model/model.safetensors"] = sites.servers["s3"].special["/bucket/model/model.safetensors"]
+        sites.ask("hash", sites.url("s3", "model/model.safetensors"))
+        secret = sites.url("pages", "model/model.safetensors").replace("http://", "http://user:pass-word@")
+        sites.good("hash", secret)
+        assert elsewhere.asked
+        told = {name for _, _, headers in elsewhere.asked for name in headers if name.lower() in ("authorization", "x-amz-security-token")}
+        assert not told, f"another server is told {told}"
+        for words in (["ls", secret.replace("model.safe", "nothing.safe")], ["inspect", secret],
+                      ["ls", secret + "?X-Amz-Signature=s3cret"]):
+            sites.servers["pages"].always = (403, {}) if "s3cret" in words[1] else None
+            done = sites.ask(*words)
+            said = done.stderr + done.stdout.replace(secret, "")
+            assert "pass-word" not in said and "s3cret" not in said, f"a secret of the URL is printed: {said}"
+
+
+def replaced(shell, fixtures):
+    """All of what is written is of one version, whenever the file is replaced by one of its size."""
+    (shell.work / "site/model").mkdir(parents=True)
+    place, new, versions, size = shell.work / "site/model/model.safetensors", shell.work / "new", [], 1000000
+    for number in (1, 2):
+        write_bytes(place, [size] * 4, lambda count, number=number: bytes([number]) * count)
+        versions.append(place.read_bytes())
+
+    def put(number):
+        new.write_bytes(versions[number])
+        os.replace(new, place)
+
+    told, mixed = [], []
+    with Sites(shell, shell.work / "site") as sites:
+        for kind, heeds in (("pages", True), ("s3", True), ("pages", False), ("s3", False), ("hub", True), ("hub", False)):
+            server = sites.servers[kind]
+            server.heeds_match, server.before = heeds, None
+            put(0)
+            before = server.counts["requests"]
+            words = ["convert", sites.url(kind, "model/model.safetensors"), "out", "--to", "safetensors", "--memory", "2MiB", "-j", "1"]
+            sites.good(*words)
+            (shell.work / "out").unlink()
+            requests = server.counts["requests"] - before
+            refused = 0
+            for at in range(2, requests + 1, max(1, requests // 6)):
+                put(0)
+                server.counts["requests"] = 0
+                server.before = lambda number, at=at: put(1) if number == at else None
+                done = sites.ask(*words)
+                server.before = None
+                if done.returncode:
+                    refused += 1
+                    assert done.returncode == 3 and "model.safetensors" in done.stderr and "replaced" in done.stderr, (at, done)
+                    assert not (shell.work / "out").exists()
+                    continue
+                values = set((shell.work / "out").read_bytes()[-4 * size:])
+                if len(values) != 1:
+                    mixed.append(f"{kind}{'' if heeds else ', no If-Match'}, before request {at} of {requests}: {values}")
+                (shell.work / "out").unlink()
+            told.append(f"{kind} {'' if heeds else 'without If-Match '}{refused} refused, {requests} requests")
+    assert not mixed, "bytes of two versions:\n" + "\n".join(mixed)
+    return ", ".join(told)
+
+
+# ---- lists ----
+
+def s3_answer(keys, token=None, prefixes=()):
+    encode = lambda key: urllib.parse.quote_plus(key, safe="/")
+    text = "".join(f"<Contents><Key>{encode(key)}</Key><Size>10</Size></Contents>" for key in keys)
+    text += "".join(f"<CommonPrefixes><Prefix>{encode(prefix)}</Prefix></CommonPrefixes>" for prefix in prefixes)
+    more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    return (200, {}, f"<ListBucketResult><EncodingType>url</EncodingType>{more}{text}</ListBucketResult>".encode())
+
+
+def lists_for_ever(shell, fixtures):
+    (shell.work / "site").mkdir()
+    told = []
+
+    def try_kind(kind):
+        with Sites(shell, shell.work / "site", kinds=(kind,)) as sites:
+            server = sites.servers[kind]
+            if kind == "s3":
+                server.special["/bucket/"] = s3_answer([], "again")
+            else:
+                path = "/api/models/org/model/tree/main"
+                server.special[path] = (200, {"Link": f'<{server.url}{path}?cursor=1>; rel="next"'}, b"[]")
+            begun = time.monotonic()
+            done = sites.ask("convert", sites.url(kind, "model"), f"out-{kind}", "--to", "hf")
+            assert done.returncode in (3, 4, 6) and "pages" in done.stderr, done
+            assert not os.path.exists(shell.work / f"out-{kind}") and server.counts["requests"] <= 10001
+            told.append(f"{kind}: {server.counts['requests']} requests, {time.monotonic() - begun:.1f} s")
+    at_once(try_kind, ("s3", "hub"))
+    return "; ".join(told)
+
+
+def hub_answer(names, folders=()):
+    return (200, {}, json.dumps([{"type": "file", "path": name, "size": 10} for name in names] +
+                                [{"type": "directory", "path": name, "size": 0} for name in folders]).encode())
+
+
+def hostile_lists(shell, fixtures):
+    site = small_site(shell)
+    config = "model/config.json"
+    names = ["model/" + name for name in HOSTILE] + HOSTILE
+    page = "".join(f'<a href="{html.escape(link)}">x</a>' for link in
+                   [name for name in HOSTILE if name[:2] != "./"] + [urllib.parse.quote(name, safe="") for name in HOSTILE] +
+                   ["..", "%2e%2e", "%2E%2E/", "a%2Fsecret.safetensors", "%2Fsecret.safetensors", "http://127.0.0.1/secret.safetensors",
+                    "//secret.safetensors", "javascript:secret.safetensors", "?secret.safetensors", "#secret.safetensors",
+                    "model.safetensors", "config.json"])
+    with Sites(shell, site) as sites:
+        size = (site / "model/model.safetensors").stat().st_size
+        good = [{"type": "file", "path": "model/model.safetensors", "size": size}, {"type": "file", "path": config, "size": 2}]
+        sites.servers["pages"].special["/model/"] = (200, {}, page.encode())
+        sites.servers["s3"].special["/bucket/"] = s3_answer(
+            names + [config], prefixes=["../", "model/../", "model/", "/", "//", "model//"])
+        status, headers, body = sites.servers["s3"].special["/bucket/"]
+        last = f"<Contents><Key>model/model.safetensors</Key><Size>{size}</Size></Contents></ListBucketResult>"
+        body = body.replace(b"</ListBucketResult>", last.encode())
+        sites.servers["s3"].special["/bucket/"] = (status, headers, body)
+        sites.servers["hub"].special["/api/models/org/model/tree/main"] = (
+            200, {}, json.dumps(json.loads(hub_answer(names, ["..", "model/..", "model", "/", "model//a"])[2]) + good).encode())
+        wanted = sites.good("hash", site / "model")
+        for kind in KINDS:
+            done = sites.ask("hash", sites.url(kind, "model/"))
+            asked = [path for _, path, _ in sites.servers[kind].asked]
+            assert not [path for path in asked if "secret" in path or ".." in path or "%2e" in path.lower()], (kind, asked)
+            assert done.returncode == 0 and done.stdout == wanted, (kind, done.stderr, asked)
+            assert "secret" not in sites.good("inspect", sites.url(kind, "model/"))
+
+
+def odd_lists(shell, fixtures):
+    """What is no list."""
+    site = small_site(shell)
+    with Sites(shell, site) as sites:
+        s3, hub = sites.servers["s3"], sites.servers["hub"]
+        tree = "/api/models/org/model/tree/main"
+        for body in (b"", b"<html>hello</html>", b"<ListBucketResult><Contents><Key>model/x</Key></Contents></ListBucketResult>",
+                     b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+                     b"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>model/%zz</Key><Size>1</Size></Contents>"
+                     b"</ListBucketResult>",
+                     b"<ListBucketResult><Contents><Key>model/x</Key><Size>-1</Size></Contents></ListBucketResult>"):
+            s3.special["/bucket/"] = (200, {}, body)
+            sites.refused(["convert", sites.url("s3", "model"), "out", "--to", "hf"], "list", exit_status=4)
+        for body in (b"", b"<html>hello</html>", b"{}", b"[1]", b"[{}]", b'[{"type":"file"}]', b'[{"type":"link","path":"x"}]', b"[",
+                     b'[{"type":'):
+            hub.special[tree] = (200, {}, body)
+            sites.refused(["convert", sites.url("hub", "model"), "out", "--to", "hf"], exit_status=4)
+        hub.special[tree] = (200, {"Link": '<http://elsewhere.invalid/api>; rel="next"'}, b"[]")
+        sites.refused(["convert", sites.url("hub", "model"), "out", "--to", "hf"], "another server", exit_status=4)
+
+
+# ---- what is refused here ----
+
+def targets(shell, fixtures):
+    small_models.write(shell.work / "m.safetensors", {"w": [4, 3]})
+    with Sites(shell, shell.work) as sites:
+        for url in ("s3://bucket/c", "https://host.invalid/c.safetensors", "hf://org/model", "gs://bucket/c"):
+            for words in (["convert", "m.safetensors", url, "--to", "hf"], ["convert", "m.safetensors", url, "--overwrite", "--to", "hf"],
+                          ["convert", "m.safetensors", url, "--to", "hf", "--part", "0/2"],
+                          ["convert", "m.safetensors", url, "--to", "hf", "--resume"],
+                          ["salvage", "m.safetensors", url], ["commit", url]):
+                sites.refused(words, "nothing is written there", url, exit_status=5)
+            assert "nothing is written there" in sites.good("plan", "m.safetensors", url, "--to", "hf")
+        assert sorted(os.listdir(shell.work)) == ["m.safetensors"], os.listdir(shell.work)
+        for url in ("gs://bucket/c", "ftp://host.invalid/c", "file:///etc/passwd", "az://a/b"):
+            sites.refused(["ls", url], url, "s3://BUCKET/KEY", exit_status=5)
+        assert all(not server.asked for server in sites.servers.values())
+
+
+def bad_urls(shell, fixtures):
+    with Sites(shell, shell.work) as sites:
+        for url in ("https://", "http:///x", "s3://", "s3://b", "s3:///key", "s3://bu$ket/x", "hf://", "hf://org", "hf://org/",
+                    "hf://org/model@",
+                    "hf:///model", "https://127.0.0.1/%zz", "https://127.0.0.1/a/../b", "https://127.0.0.1/a%00b",
+                    "https://127.0.0.1/a%5cb",
+                    "s3://bucket/a//b", "s3://bucket/../b", "hf://org/model/../b", "hf://../model", "hf://org/..", "hf://org/model@../b"):
+            sites.refused(["ls", url], exit_status=2)
+        assert all(not server.asked for server in sites.servers.values())
+
+
+def endpoints(shell, fixtures):
+    with Sites(shell, shell.work) as sites:
+        for endpoint in ("nonsense", "http://", "://", "/", "http://127.0.0.1:1", "http://127.0.0.1:99999/x", "ftp://127.0.0.1/"):
+            for url in ("hf://org/model", "s3://bucket/x"):
+                done = sites.ask("ls", url, HF_ENDPOINT=endpoint, AWS_ENDPOINT_URL=endpoint)
+                assert done.returncode in (2, 3, 5) and done.stderr, (endpoint, url, done)
+        assert all(not server.asked for server in sites.servers.values())
+
+
+def main():
+    global SEED
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--fixtures", required=True, type=lambda path: pathlib.Path(path).resolve())
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    SEED = args.seed
+    tests = {"fixtures are the same by URL": good_fixtures, "bad fixtures are refused alike": bad_fixtures, "convert": convert_all,
+             "other verbs": verbs, "odd names": odd_names, "little is fetched": little_is_fetched, "lists of several pages": pages_of_lists,
+             "trouble is tried again": tried_again, "servers that do not keep to the protocol": odd_servers,
+             "what is not there": not_there,
+             "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "secrets are for one server": others_are_not_told,
+             "files that are replaced": replaced,
+             "lists that go on for ever": lists_for_ever, "hostile names": hostile_lists, "what is no list": odd_lists,
+             "nothing is written to URLs": targets, "bad URLs": bad_urls, "endpoints": endpoints}
+    return small_models.run(args.bin, [(name, lambda shell, test=test: test(shell, args.fixtures)) for name, test in tests.items()
+                                       if args.only in name])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

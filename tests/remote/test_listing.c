@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What servers say of folders, what URLs mean, and blocks that are kept: without a server. */
+#include "check.h"
+
+#include "remote/block_cache.h"
+#include "remote/listing.h"
+#include "remote/remote_place.h"
+
+static reshard_error err;
+
+static void name_is(const struct listing_entry *entry, const char *name)
+{
+    assert_int_equal(entry->name.size, strlen(name));
+    assert_memory_equal(entry->name.data, name, entry->name.size);
+}
+
+static void text_is(struct str text, const char *wanted)
+{
+    assert_int_equal(text.size, strlen(wanted));
+    assert_memory_equal(text.data ? text.data : "", wanted, text.size);
+}
+
+/* ---- S3 ---- */
+
+#define S3_OBJECT(key, size) "<Contents><Key>" key "</Key><ETag>&quot;e1&quot;</ETag><Size>" size "</Size></Contents>"
+
+#define S3_ENCODED "<ListBucketResult><EncodingType>url</EncodingType>"
+
+TEST(objects_and_folders_of_s3)
+{
+    struct listing listing = { 0 };
+    struct str next;
+    const char *answer = "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"x\"><EncodingType>url</EncodingType>"
+                         "<Prefix>d%2F</Prefix><IsTruncated>false</IsTruncated>"
+                         "<Contents><Key>d/b+c%2Bd%C3%A9</Key><ETag>\"e2\"</ETag><Size>18446744073709551615</Size></Contents>"
+                         S3_OBJECT("d/a", "0")
+                         "<Contents><Key>d/</Key><Size>0</Size></Contents><CommonPrefixes><Prefix>d/f%26/</Prefix></CommonPrefixes>"
+                         "</ListBucketResult>";
+    CHECK_OK(listing_take_s3(str_of(answer), &listing, &next, &err));
+    assert_int_equal(next.size, 0);
+    listing_sort(&listing);
+    assert_int_equal(listing.count, 3);
+    name_is(&listing.entries[0], "d/a");
+    assert_true(listing.entries[0].has_bytes && !listing.entries[0].is_folder && listing.entries[0].bytes == 0);
+    text_is(listing.entries[0].etag, "\"e1\"");
+    name_is(&listing.entries[1], "d/b c+d\xC3\xA9");
+    assert_true(listing.entries[1].bytes == UINT64_MAX);
+    text_is(listing.entries[1].etag, "\"e2\"");
+    name_is(&listing.entries[2], "d/f&");
+    assert_true(listing.entries[2].is_folder);
+    assert_ptr_equal(listing_find(&listing, STR("d/f&")), &listing.entries[2]);
+    assert_null(listing_find(&listing, STR("d/f")));
+    listing_release(&listing);
+    assert_null(listing_find(&listing, STR("d/a")));
+    /* Who does not say that names are encoded has them as they are. */
+    CHECK_OK(listing_take_s3(STR("<ListBucketResult>" S3_OBJECT("a%41+&amp;", "1")), &listing, &next, &err));
+    name_is(&listing.entries[0], "a%41+&");
+    listing_release(&listing);
+}
+
+TEST(a_list_of_s3_goes_on)
+{
+    struct listing listing = { 0 };
+    struct str next;
+    const char *more = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>a&amp;b&lt;=</NextContinuationToken>"
+                       S3_OBJECT("a", "1") "</ListBucketResult>";
+    CHECK_OK(listing_take_s3(str_of(more), &listing, &next, &err));
+    text_is(next, "a&b<=");
+    CHECK_OK(listing_take_s3(STR("<ListBucketResult>" S3_OBJECT("a", "2") S3_OBJECT("0", "3")), &listing, &next, &err));
+    assert_int_equal(next.size, 0);
+    assert_int_equal(listing.count, 3);
+    listing_sort(&listing);
+    assert_int_equal(listing.count, 2);
+    name_is(&listing.entries[0], "0");
+    assert_true(listing.entries[1].bytes == 1); /* of two the first */
+    listing_release(&listing);
+}
+
+TEST(what_is_no_list_of_s3)
+{
+    static const char *const bad[] = {
+        "", "<html>", "<Error><Code>x</Code></Error>", "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+        "<ListBucketResult><Contents><Key>a</Key></Contents>", "<ListBucketResult>" S3_OBJECT("a", "-1"),
+        "<ListBucketResult>" S3_OBJECT("a", "1 "),
+        "<ListBucketResult>" S3_OBJECT("a", "18446744073709551616"), S3_ENCODED S3_OBJECT("%4", "1"), S3_ENCODED S3_OBJECT("%zz", "1"),
+        S3_ENCODED S3_OBJECT("a%", "1"),
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct listing listing = { 0 };
+        struct str next;
+        CHECK_FAILS(listing_take_s3(str_of(bad[i]), &listing, &next, &err), RESHARD_ERR_FORMAT);
+        assert_int_equal(listing.count, 0);
+        listing_release(&listing);
+    }
+}
+
+TEST(texts_of_elements)
+{
+    text_is(element_text(STR("<a>1</a><b>2</b><b>3</b>"), "b"), "2");
+    text_is(element_text(STR("<a>1"), "a"), "");
+    text_is(element_text(STR("1</a>"), "a"), "");
+    text_is(element_text(STR(""), "a"), "");
+    text_is(element_text((struct str){ NULL, 0 }, "a"), "");
+    text_is(element_text(STR("<ab>1</ab>"), "a"), "");
+}
+
+/* ---- a hub ---- */
+
+TEST(files_and_folders_of_a_hub)
+{
+    struct listing listing = { 0 };
+    const char *answer = "[{\"type\":\"directory\",\"oid\":\"1\",\"size\":0,\"path\":\"d\"},"
+                         "{\"path\":\"d/m\\u00e9\",\"lfs\":{\"size\":3,\"path\":\"no\",\"type\":\"x\"},\"size\":70,"
+                         "\"type\":\"file\",\"oid\":\"2\"},{\"type\":\"file\",\"path\":\"c\",\"size\":-1},"
+                         "{\"type\":\"file\",\"path\":\"b\",\"size\":\"7\",\"more\":[[{}]]}]";
+    CHECK_OK(listing_take_hub(str_of(answer), &listing, &err));
+    CHECK_OK(listing_take_hub(STR(" [ ] "), &listing, &err));
+    listing_sort(&listing);
+    assert_int_equal(listing.count, 4);
+    name_is(&listing.entries[0], "b");
+    assert_false(listing.entries[0].has_bytes || listing.entries[1].has_bytes);
+    assert_true(listing.entries[2].is_folder);
+    name_is(&listing.entries[3], "d/m\xC3\xA9");
+    assert_true(listing.entries[3].has_bytes && listing.entries[3].bytes == 70 && !listing.entries[3].is_folder);
+    assert_int_equal(listing.entries[3].etag.size, 0);
+    listing_release(&listing);
+}
+
+TEST(what_is_no_list_of_a_hub)
+{
+    static const char *const bad[] = { "", "{}", "[", "[1]", "[{}]", "[{\"type\":\"file\"}]", "[{\"type\":\"file\",\"path\":\"\"}]",
+                                       "[{\"path\":\"a\"}]", "[{\"type\":\"link\",\"path\":\"a\"}]", "[{\"type\":\"file\",\"path\":\"a\"}",
+                                       "[{\"type\":\"file\",\"path\":7}]", "<html>" };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct listing listing = { 0 };
+        CHECK_FAILS(listing_take_hub(str_of(bad[i]), &listing, &err), RESHARD_ERR_FORMAT);
+        listing_release(&listing);
+    }
+}
+
+/* ---- a page ---- */
+
+TEST(links_of_a_page)
+{
+    struct listing listing = { 0 };
+    const char *page = "<A HREF='d/'>x</A> href=\"a%20b&amp;c\" href=\"./e\" href=\"\" href=x href=\"../\" href=\"..\" "
+                       "href=\".\" href=\"/f\" href=\"g/h\" href=\"?C=N\" href=\"i#j\" href=\"k?l\" href=\"http://m\" href=\"%2e%2e\" "
+                       "href=\"n%2Fo\" href=\"p%5Cq\" href=\"%00\" href=\"%zz\" href=\"/\" href=\"//\" href=\"./\" "
+                       "href=\"a%20b&amp;c\" href=\"open";
+    CHECK_OK(listing_take_page(str_of(page), &listing, &err));
+    listing_sort(&listing);
+    assert_int_equal(listing.count, 3);
+    name_is(&listing.entries[0], "a b&c");
+    name_is(&listing.entries[1], "d");
+    name_is(&listing.entries[2], "e");
+    assert_true(listing.entries[1].is_folder && !listing.entries[0].is_folder && !listing.entries[2].is_folder);
+    assert_false(listing.entries[0].has_bytes);
+    CHECK_OK(listing_take_page(STR(""), &listing, &err));
+    CHECK_OK(listing_take_page(STR("href="), &listing, &err));
+    CHECK_OK(listing_take_page(STR("href=\""), &listing, &err));
+    assert_int_equal(listing.count, 3);
+    listing_release(&listing);
+}
+
+/* ---- encoding ---- */
+
+TEST(every_byte_is_encoded_and_back)
+{
+    char bytes[256];
+    for (int i = 0; i < 256; i++)
+        bytes[i] = (char)i;
+    const struct str all = { bytes, sizeof(bytes) };
+    for (int keeps = 0; keeps < 2; keeps++) {
+        struct buffer encoded = { 0 }, decoded = { 0 };
+        url_encode(all, keeps, &encoded);
+        assert_int_equal(encoded.size, 66 + 190 * 3 - (keeps ? 2 : 0));
+        assert_true(url_decode(buffer_str(&encoded), true, &decoded));
+        assert_int_equal(decoded.size, 256);
+        assert_memory_equal(decoded.data, bytes, 256);
+        buffer_release(&encoded);
+        buffer_release(&decoded);
+    }
+    struct buffer text = { 0 };
+    url_encode(STR("a/b c+\xC3\xA9~"), true, &text);
+    text_is(buffer_str(&text), "a/b%20c%2B%C3%A9~");
+    buffer_clear(&text);
+    url_encode(STR("a/b"), false, &text);
+    text_is(buffer_str(&text), "a%2Fb");
+    buffer_release(&text);
+}
+
+TEST(what_is_decoded)
+{
+    static const struct {
+        const char *text, *form, *path; /* NULL: is refused */
+    } rows[] = { { "a+b", "a b", "a+b" }, { "%41%6a%6A", "Ajj", "Ajj" }, { "%", NULL, NULL }, { "%4", NULL, NULL },
+                 { "a%4g", NULL, NULL }, { "%g4", NULL, NULL }, { "%25", "%", "%" },           { "%2541", "%41", "%41" }, { "", "", "" } };
+    for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(*rows); i++) {
+        struct buffer out = { 0 };
+        const char *wanted = i % 2 ? rows[i / 2].form : rows[i / 2].path;
+        assert_int_equal(url_decode(str_of(rows[i / 2].text), i % 2, &out), wanted != NULL);
+        if (wanted)
+            text_is(buffer_str(&out), wanted);
+        buffer_release(&out);
+    }
+}
+
+/* ---- places ---- */
+
+static void clear_environment(void)
+{
+    static const char *const names[] = { "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HF_ENDPOINT" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        unsetenv(names[i]);
+}
+
+static void place_is(const char *url, enum remote_kind kind, const char *name, const char *base, const char *path, const char *query,
+                     bool is_folder)
+{
+    struct remote_place place;
+    CHECK_OK(remote_place_of(url, &place, &err));
+    assert_int_equal(place.kind, kind);
+    assert_string_equal(place.name, name);
+    assert_string_equal(place.base, base);
+    assert_string_equal(place.path, path);
+    assert_string_equal(place.query, query);
+    assert_int_equal(place.is_folder, is_folder);
+    remote_place_release(&place);
+}
+
+TEST(places_of_web_servers)
+{
+    clear_environment();
+    place_is("https://h", REMOTE_HTTP, "https://h", "https://h/", "", "", true);
+    place_is("https://h:8/a%20b/c", REMOTE_HTTP, "https://h:8", "https://h:8/", "a b/c", "", false);
+    place_is("http://u:p@h/a/?q=1#f", REMOTE_HTTP, "http://h", "http://u:p@h/", "a", "?q=1", true);
+    place_is("HTTPS://h/a?b/c", REMOTE_HTTP, "HTTPS://h", "HTTPS://h/", "a", "?b/c", false);
+}
+
+TEST(places_of_s3)
+{
+    clear_environment();
+    place_is("s3://bucket/a b+%20/c", REMOTE_S3, "s3://bucket", "https://bucket.s3.us-east-1.amazonaws.com/", "a b+%20/c", "", false);
+    setenv("AWS_DEFAULT_REGION", "eu-1", 1);
+    place_is("s3://bucket/", REMOTE_S3, "s3://bucket", "https://bucket.s3.eu-1.amazonaws.com/", "", "", true);
+    setenv("AWS_REGION", "eu-2", 1);
+    place_is("s3://my.bucket/k/", REMOTE_S3, "s3://my.bucket", "https://s3.eu-2.amazonaws.com/my.bucket/", "k", "", true);
+    setenv("AWS_ENDPOINT_URL", "http://h:9//", 1);
+    place_is("s3://bucket/k", REMOTE_S3, "s3://bucket", "http://h:9/bucket/", "k", "", false);
+    setenv("AWS_ENDPOINT_URL_S3", "http://s", 1);
+    place_is("s3://bucket/k?q#f", REMOTE_S3, "s3://bucket", "http://s/bucket/", "k?q#f", "", false);
+    setenv("AWS_ENDPOINT_URL_S3", "", 1); /* empty: as if it were not set */
+    place_is("s3://bucket/k", REMOTE_S3, "s3://bucket", "http://h:9/bucket/", "k", "", false);
+    clear_environment();
+}
+
+TEST(places_of_hubs)
+{
+    struct remote_place place;
+    clear_environment();
+    place_is("hf://o/r", REMOTE_HUB, "hf://o/r@main", "https://huggingface.co/o/r/resolve/main/", "", "", true);
+    setenv("HF_ENDPOINT", "http://h/", 1);
+    place_is("hf://o/r@v 1/a/b%20", REMOTE_HUB, "hf://o/r@v 1", "http://h/o/r/resolve/v%201/", "a/b%20", "", false);
+    CHECK_OK(remote_place_of("hf://o/r@v1/x", &place, &err));
+    assert_string_equal(place.listing, "http://h/api/models/o/r/tree/v1");
+    remote_place_release(&place);
+    clear_environment();
+}
+
+TEST(what_is_no_place)
+{
+    static const char *const bad[] = { "https://", "https:///a", "https://h/%zz", "https://h/../a", "https://h/a%00", "https://h/a//b",
+                                       "https://h/a%5Cb", "s3://", "s3://b", "s3://b/", "s3://bu ket/k", "s3:///k", "s3://bucket/a/../b",
+                                       "s3://bucket/a//b", "hf://", "hf://o", "hf://o/", "hf:///r", "hf://o/r@", "hf://o/@v", "hf://../r",
+                                       "hf://o/r@../x", "hf://o/r/../x" };
+    static const char *const unknown[] = { "gs://b/k", "ftp://h/a", "file:///a", "az://c/b" };
+    struct remote_place place;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        CHECK_FAILS(remote_place_of(bad[i], &place, &err), RESHARD_ERR_USAGE);
+        remote_place_release(&place);
+    }
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(*unknown); i++) {
+        CHECK_FAILS(remote_place_of(unknown[i], &place, &err), RESHARD_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.message, unknown[i]));
+        remote_place_release(&place);
+    }
+}
+
+/* ---- blocks ---- */
+
+TEST(blocks_are_kept_and_the_oldest_goes)
+{
+    static struct block_cache cache;
+    static uint8_t bytes[BLOCK_BYTES], out[8];
+    assert_true(block_cache_init(&cache));
+    assert_false(block_cache_get(&cache, 1, 0, 0, out, 1));
+    for (uint64_t i = 0; i < BLOCK_COUNT; i++) {
+        bytes[0] = (uint8_t)i;
+        block_cache_put(&cache, 1, i, bytes, i == 5 ? 4 : BLOCK_BYTES);
+    }
+    assert_true(block_cache_get(&cache, 1, 0, 0, out, 8)); /* used now: block 1 is the oldest */
+    assert_int_equal(out[0], 0);
+    assert_true(block_cache_get(&cache, 1, 5, 0, out, 4));
+    assert_int_equal(out[0], 5);
+    assert_false(block_cache_get(&cache, 1, 5, 0, out, 5) || block_cache_get(&cache, 1, 5, 4, out, 1));
+    assert_false(block_cache_get(&cache, 1, 5, SIZE_MAX, out, 1));
+    assert_true(block_cache_get(&cache, 1, 5, 4, out, 0));
+    assert_true(block_cache_get(&cache, 1, 2, BLOCK_BYTES - 8, out, 8));
+    assert_false(block_cache_get(&cache, 2, 2, 0, out, 1));
+    bytes[0] = 99;
+    block_cache_put(&cache, 2, 2, bytes, BLOCK_BYTES);
+    assert_false(block_cache_get(&cache, 1, 1, 0, out, 1));
+    assert_true(block_cache_get(&cache, 1, 0, 0, out, 1) && block_cache_get(&cache, 2, 2, 0, out, 1));
+    assert_int_equal(out[0], 99);
+    bytes[0] = 98;
+    block_cache_put(&cache, 2, 2, bytes, 1); /* in its own place */
+    assert_true(block_cache_get(&cache, 2, 2, 0, out, 1) && !block_cache_get(&cache, 2, 2, 0, out, 2));
+    assert_int_equal(out[0], 98);
+    assert_true(block_cache_get(&cache, 1, 3, 0, out, 1));
+    block_cache_release(&cache);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(objects_and_folders_of_s3),
+        cmocka_unit_test(a_list_of_s3_goes_on),
+        cmocka_unit_test(what_is_no_list_of_s3),
+        cmocka_unit_test(texts_of_elements),
+        cmocka_unit_test(files_and_folders_of_a_hub),
+        cmocka_unit_test(what_is_no_list_of_a_hub),
+        cmocka_unit_test(links_of_a_page),
+        cmocka_unit_test(every_byte_is_encoded_and_back),
+        cmocka_unit_test(what_is_decoded),
+        cmocka_unit_test(places_of_web_servers),
+        cmocka_unit_test(places_of_s3),
+        cmocka_unit_test(places_of_hubs),
+        cmocka_unit_test(what_is_no_place),
+        cmocka_unit_test(blocks_are_kept_and_the_oldest_goes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
