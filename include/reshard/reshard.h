@@ -95,7 +95,7 @@ typedef struct reshard_open_options {
         sizeof(reshard_open_options), NULL, 0, 0, 0, 0, 0, NULL, sizeof(reshard_limit_change), 0, NULL, NULL, 0                            \
     }
 
-/* Opens a file or directory. options may be NULL. Reads metadata only; no payload. */
+/* Opens a file or directory, or what a URL names (https, s3, hf: docs/urls.md). options may be NULL. Reads metadata only; no payload. */
 reshard_status reshard_open(const char *path, const reshard_open_options *options, reshard_checkpoint **out, reshard_error *err);
 void reshard_close(reshard_checkpoint *checkpoint);
 

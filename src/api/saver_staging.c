@@ -56,7 +56,7 @@ static int pages_make(uint8_t *memory, uint64_t size)
 {
     const struct engine_options any_number = { 0 };
     const uint64_t parts = (size + PAGES_PART - 1) / PAGES_PART;
-    const unsigned wanted = engine_threads(&any_number);
+    const unsigned wanted = engine_threads(&any_number, false);
     struct pages_work work = { .memory = memory, .size = size };
     pthread_t threads[PAGES_THREADS_MAX];
     unsigned started = 0;

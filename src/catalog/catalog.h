@@ -177,6 +177,7 @@ struct catalog {
     const struct value *tree;    /* the original nested object (torch files), or NULL; value.tensor counts this catalog's tensors */
     const struct value_graph *tree_graph;
     uint32_t ranks;              /* number of ranks that wrote it, 0 unknown */
+    bool is_far;                 /* its bytes come over a network: whoever reads waits for answers, and not for a CPU */
     bool shows_overlaps;         /* before seal: chunks that overlap are a damage warning, for who only looks */
     bool has_overlaps;           /* after seal: some do; no plan reads it */
     bool has_writers;            /* after seal: its chunks tell the ranks that wrote them */

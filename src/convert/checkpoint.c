@@ -82,6 +82,8 @@ reshard_status checkpoint_open(const char *path, const struct checkpoint_options
     char *shown = remote_shown(path);
     reshard_status status = shown ? remote_open_path(path, options->store_flags, &store, &file_name, err) : error_set_memory(err);
     status = open_in_folder(status, store, file_name, shown, options, out, err);
+    if (!status)
+        (*out)->source->catalog->is_far = store_path_is_url(path);
     free(shown);
     return status;
 }

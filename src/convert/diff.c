@@ -463,7 +463,7 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
     if (!status)
         status = resolve_pairs(diff, err);
     diff->results = array_zeroed(diff->pair_count, sizeof(*diff->results));
-    diff->held = array_zeroed(lockstep_workers(engine, diff->pair_count), sizeof(*diff->held));
+    diff->held = array_zeroed(lockstep_workers(engine, true, diff->pair_count), sizeof(*diff->held)); /* no fewer than there will be */
     if (!status && (!diff->results || !diff->held))
         status = error_set_memory(err);
     for (uint32_t i = 0; i < diff->pair_count && !status; i++)

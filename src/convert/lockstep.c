@@ -240,9 +240,9 @@ static void share_out(struct lockstep *runs, unsigned workers, const struct lock
     }
 }
 
-unsigned lockstep_workers(const struct engine_options *options, uint32_t pair_count)
+unsigned lockstep_workers(const struct engine_options *options, bool is_far, uint32_t pair_count)
 {
-    unsigned workers = engine_threads(options) / 2;
+    unsigned workers = engine_threads(options, is_far) / 2;
     return workers > pair_count ? (pair_count ? pair_count : 1) : workers ? workers : 1;
 }
 
@@ -275,7 +275,7 @@ reshard_status lockstep_run(const struct engine_source *a, const struct engine_m
                             const struct lockstep_pair *pairs, uint32_t count, const struct engine_options *options,
                             lockstep_compare compare, void *context, reshard_error *err)
 {
-    const unsigned workers = lockstep_workers(options, count);
+    const unsigned workers = lockstep_workers(options, a->catalog->is_far || b->catalog->is_far, count);
     struct lockstep_job job = { .a = a, .b = b, .made = made, .pairs = pairs, .options = options, .compare = compare, .context = context,
                                 .worker_count = workers, .lock = PTHREAD_MUTEX_INITIALIZER };
     struct lockstep *runs = array_zeroed(workers, sizeof(*runs));

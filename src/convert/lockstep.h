@@ -16,7 +16,7 @@ struct lockstep_pair {
 };
 
 /* How many couples of threads there will be: compare is called by that many at once, each for pairs of its own. */
-unsigned lockstep_workers(const struct engine_options *options, uint32_t pair_count);
+unsigned lockstep_workers(const struct engine_options *options, bool is_far, uint32_t pair_count);
 
 /* a and b are the same size bytes at the same offset of pair's two tensors; is_last ends the pair (size may be 0 then). worker counts the
  * couples from 0. */

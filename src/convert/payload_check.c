@@ -334,7 +334,7 @@ static reshard_status make_order(struct payload_job *job, reshard_error *err)
 
 static unsigned worker_count(const struct payload_job *job)
 {
-    unsigned threads = engine_threads(job->options);
+    unsigned threads = engine_threads(job->options, job->catalog->is_far);
     threads = threads > THREADS_MAX ? THREADS_MAX : threads;
     return threads > job->count ? (job->count ? job->count : 1) : threads;
 }

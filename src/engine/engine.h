@@ -24,7 +24,7 @@ struct engine_progress {
 struct engine_options {
     uint64_t memory_bytes; /* budget for buffers; 0: 128 MiB, more where chunks are decoded as a whole */
     uint64_t chunk_memory; /* for one chunk that is decoded as a whole; 0: memory_bytes, 448 MiB if that is 0 */
-    unsigned threads;      /* 0: number of CPUs, at most 8 */
+    unsigned threads;      /* 0: number of CPUs, at most 8; of a source that is far, 16 */
     enum engine_io io;
     bool no_sync;
     /* Called from one thread at a time, at most some 20 times a second; false cancels. */
@@ -32,8 +32,9 @@ struct engine_options {
     void *context;
 };
 
-/* How many threads these options ask for: as many as they name, else one a CPU that the process may use, at most 8. */
-unsigned engine_threads(const struct engine_options *options);
+/* How many threads these options ask for: as many as they name, else one a CPU that the process may use, at most 8; 16 where what is read
+ * is far (catalog.h). */
+unsigned engine_threads(const struct engine_options *options, bool is_far);
 
 /* The flags with which a store opens what is read that way (store_open_object_as). */
 unsigned engine_access(enum engine_io io);

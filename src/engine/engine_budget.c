@@ -13,6 +13,7 @@
 #define CHUNK_DEFAULT_MAX (UINT64_C(448) << 20)   /* for one of them */
 #define WORKERS_MAX 256u
 #define WORKERS_DEFAULT_MAX 8u
+#define WORKERS_FAR 16u
 #define SHARE_MAX ((uint64_t)16 << 20) /* beyond this, larger reads and writes gain nothing */
 #define SHARE_MIN ((uint64_t)16 << 10)
 #define SHARE_BIG ((uint64_t)1 << 20)
@@ -32,16 +33,17 @@ static unsigned cpu_count(void)
     return online > 0 ? (unsigned)online : 1;
 }
 
-unsigned engine_threads(const struct engine_options *options)
+unsigned engine_threads(const struct engine_options *options, bool is_far)
 {
-    unsigned cpus = options->threads ? 0 : cpu_count();
-    unsigned wanted = options->threads ? options->threads : cpus < WORKERS_DEFAULT_MAX ? cpus : WORKERS_DEFAULT_MAX;
-    return wanted > WORKERS_MAX ? WORKERS_MAX : wanted;
+    if (options->threads)
+        return options->threads > WORKERS_MAX ? WORKERS_MAX : options->threads;
+    const unsigned cpus = is_far ? WORKERS_FAR : cpu_count();
+    return is_far || cpus < WORKERS_DEFAULT_MAX ? cpus : WORKERS_DEFAULT_MAX;
 }
 
-static unsigned workers_wanted(uint64_t target_bytes, const struct engine_options *options)
+static unsigned workers_wanted(uint64_t target_bytes, const struct engine_options *options, bool is_far)
 {
-    unsigned wanted = engine_threads(options);
+    unsigned wanted = engine_threads(options, is_far);
     uint64_t useful = 1 + target_bytes / WORKER_BYTES;
     /* Who names a number of threads gets them even for little data. */
     return !options->threads && useful < wanted ? (unsigned)useful : wanted;
@@ -131,7 +133,7 @@ static uint64_t share_useful(const struct plan *plan)
 
 struct engine_budget budget_of(const struct plan *plan, const struct engine_options *options)
 {
-    struct engine_budget budget = { .workers = workers_wanted(plan->write_bytes, options) };
+    struct engine_budget budget = { .workers = workers_wanted(plan->write_bytes, options, plan->source->is_far) };
     uint64_t memory = options->memory_bytes ? options->memory_bytes : MEMORY_DEFAULT;
     uint64_t usable = memory - memory / 4; /* the rest is for stacks, decoders and the code itself */
     struct chunk_need need = chunk_need_max(plan);
@@ -160,7 +162,7 @@ struct engine_budget budget_of(const struct plan *plan, const struct engine_opti
 unsigned packers_wanted(uint64_t object_bytes, const struct engine_options *options)
 {
     uint64_t memory = options->memory_bytes ? options->memory_bytes : MEMORY_DEFAULT;
-    unsigned wanted = workers_wanted(UINT64_MAX / 2, options);
+    unsigned wanted = workers_wanted(UINT64_MAX / 2, options, false);
     while (wanted > 1 && 2 * object_bytes > memory / wanted)
         wanted--;
     return wanted;

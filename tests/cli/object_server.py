@@ -83,6 +83,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.root, self.kind, self.page, self.signed = pathlib.Path(root), kind, page, signed
         self.failures, self.counts, self.bytes_sent = collections.deque(), collections.Counter(), 0
         self.always, self.special, self.before, self.heeds_match, self.files_at = None, {}, None, True, ""
+        self.delay, self.now, self.most = 0, 0, 0  # seconds before each answer; requests at a time: now, and the most there were
         self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.asked, self.problems = [], []
@@ -115,6 +116,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
+        with self.server.lock:
+            self.server.now += 1
+            self.server.most = max(self.server.most, self.server.now)
+        try:
+            time.sleep(self.server.delay)
+            self.serve()
+        finally:
+            with self.server.lock:
+                self.server.now -= 1
+
+    def serve(self):
         path, _, query = self.path.partition("?")
         decoded = urllib.parse.unquote(path)
         with self.server.lock:

@@ -242,6 +242,13 @@ def little_is_fetched(shell, fixtures):
             assert server.bytes_sent < 1 << 20, f"{kind}: {server.bytes_sent} bytes of a slice of 16"
             assert server.counts["requests"] <= 12, [asked[1] for asked in server.asked]
             told.append(f"{kind}: a slice {server.bytes_sent} bytes, {server.counts['requests']} requests")
+        server = sites.servers["s3"]
+        server.delay = 0.1  # who waits for answers asks for more of them, whatever the number of CPUs
+        for words, most in ((["hash"], 16), (["convert", "--to", "torch", "out.pt"], 16), (["hash", "--threads", "3"], 3)):
+            server.most = 0
+            sites.good(words[0], sites.url("s3", "big.safetensors"), *words[1:])
+            assert most - 1 <= server.most <= most + 1, (words, server.most)
+        server.delay = 0
     with Sites(shell, fixtures / "torch-dcp/dcp-async") as sites:
         for kind, most in zip(KINDS, (8, 4, 4)):
             sites.good("ls", sites.url(kind, "ckpt"))

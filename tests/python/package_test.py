@@ -31,6 +31,7 @@ import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 import built_package
+import object_server
 import small_models
 
 TESTS = []
@@ -319,6 +320,22 @@ def looking(work):
         assert memoryview(checkpoint.tensors["net.b"].read()).tolist() == [1.5, -2, 3]
     raises(reshard.UsageError, lambda: checkpoint.tensors["net.w"].read(), "closed")
     raises(reshard.UsageError, lambda: reshard.open(work / "saved").select(include=["nope*"]), "nope*")
+
+
+@test
+def behind_urls(work):
+    """Checkpoints behind URLs are opened, loaded and converted as others are"""
+    state = {"w": matrix(4, 6), "step": 3}
+    reshard.save(work / "site" / "c", state, to="torch-dcp")
+    with object_server.Server(work / "site") as server:
+        with reshard.open(server.url + "/c/") as checkpoint:
+            assert memoryview(checkpoint.tensors["w"][1:3, 2:4]).tolist() == [row[2:4] for row in state["w"].tolist()[1:3]]
+        into = matrix(4, 6, 100)
+        assert reshard.load(server.url + "/c", {"w": into}).items["step"] == 3 and into.tolist() == state["w"].tolist()
+        reshard.convert(server.url + "/c", work / "out", to="hf", drop_items=True)
+        assert reshard.diff(work / "out", server.url + "/c", items=False)
+        raises(reshard.StorageError, lambda: reshard.open(server.url + "/nothing"), "nothing")
+        raises(reshard.UnsupportedError, lambda: reshard.convert(work / "out", server.url + "/d", to="hf"), "nothing is written there")
 
 
 @test
