@@ -144,17 +144,18 @@ void print_shape(FILE *out, const int64_t *shape, int rank)
 static void print_safe(FILE *out, const char *data, size_t size, bool double_backslash)
 {
     const unsigned char *bytes = (const unsigned char *)data;
-    for (size_t i = 0; i < size;) {
-        size_t length = reshard_visible_char(data + i, size - i);
-        if (bytes[i] == '\\' && double_backslash) {
-            fputs("\\\\", out);
-            i++;
-        } else if (length) {
-            fwrite(bytes + i, 1, length, out);
-            i += length;
-        } else {
-            fprintf(out, "\\x%02x", bytes[i++]);
+    for (size_t i = 0, plain = 0; i <= size; i++) {
+        size_t length = i < size && (bytes[i] != '\\' || !double_backslash) ? reshard_visible_char(data + i, size - i) : 0;
+        if (length) {
+            i += length - 1;
+            continue;
         }
+        fwrite(bytes + plain, 1, i - plain, out);
+        plain = i + 1;
+        if (i < size && bytes[i] == '\\' && double_backslash)
+            fputs("\\\\", out);
+        else if (i < size)
+            fprintf(out, "\\x%02x", bytes[i]);
     }
 }
 
@@ -196,7 +197,10 @@ void output_is_relayed(void)
 
 bool is_terminal(void)
 {
-    return !is_relayed && isatty(STDOUT_FILENO);
+    static int answer = -1; /* it is asked for each line */
+    if (answer < 0)
+        answer = isatty(STDOUT_FILENO);
+    return !is_relayed && answer;
 }
 
 const char *colour(const struct options *options, const char *code)

@@ -66,6 +66,7 @@ class Comm:
         all_gather(bytes) -> list of bytes, of all ranks in order, of any sizes
         submit_send(to, memory), submit_recv(from, memory)   memoryviews that stay until run() returns
         run()   returns when all that was submitted is done
+        abort(reason)   may be there: wakes the other ranks out of their calls, which fail. From any thread
         """
         return cls(_reshard.comm_host(transport, transport.rank, transport.size, timeout))
 

@@ -471,6 +471,7 @@ static reshard_status request_run(struct request *request, reshard_error *err)
 {
     bool again = true;
     reshard_status status = RESHARD_OK;
+    *request->answer = (struct http_answer){ .code = 0 };
     for (unsigned attempt = 0; attempt < TRIES && again; attempt++) {
         if (attempt)
             pause_before(attempt, request->retry_after);
