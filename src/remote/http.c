@@ -130,7 +130,7 @@ void http_free(struct http *http)
 struct request {
     struct http *http;
     const char *url, *etag;
-    uint64_t offset;
+    uint64_t offset, whole;   /* whole: bytes of the object, 0: not known */
     uint8_t *out;             /* NULL: all goes to body */
     size_t size, got;
     struct buffer *body;
@@ -230,7 +230,8 @@ static bool range_is_right(struct request *request, long code)
 {
     if (code == 206 && request->first == request->offset)
         return true;
-    if (code == 200 && request->offset == 0 && request->answer->has_bytes && request->answer->bytes == request->size)
+    const uint64_t whole = request->answer->has_bytes ? request->answer->bytes : request->whole;
+    if (code == 200 && request->offset == 0 && request->size == whole)
         return true;
     request->complaint =
         code == 200 ? "the server gives whole files and no ranges of them" : "the server gives another range than was asked for";
@@ -482,10 +483,11 @@ static reshard_status request_run(struct request *request, reshard_error *err)
     return status;
 }
 
-reshard_status http_get_range(struct http *http, const char *url, const char *etag, uint64_t offset, void *out, size_t size,
+reshard_status http_get_range(struct http *http, const char *url, const char *etag, uint64_t offset, void *out, size_t size, uint64_t whole,
                               struct http_answer *answer, reshard_error *err)
 {
-    struct request request = { .http = http, .url = url, .etag = etag, .offset = offset, .out = out, .size = size, .answer = answer };
+    struct request request = { .http = http, .url = url, .etag = etag, .offset = offset, .out = out, .size = size, .whole = whole,
+                               .answer = answer };
     return request_run(&request, err);
 }
 
@@ -525,22 +527,22 @@ void http_free(struct http *http)
     (void)http;
 }
 
-reshard_status http_get_range(struct http *http, const char *url, const char *etag, uint64_t offset, void *out, size_t size,
+reshard_status http_get_range(struct http *http, const char *url, const char *etag, uint64_t offset, void *out, size_t size, uint64_t whole,
                               struct http_answer *answer, reshard_error *err)
 {
-    (void)http, (void)url, (void)etag, (void)offset, (void)out, (void)size, (void)answer;
+    (void)http, (void)url, (void)etag, (void)offset, (void)out, (void)size, (void)whole, (void)answer;
     return error_set(err, RESHARD_ERR_UNSUPPORTED, "this build knows no URLs");
 }
 
 reshard_status http_look(struct http *http, const char *url, struct http_answer *answer, reshard_error *err)
 {
-    return http_get_range(http, url, "", 0, NULL, 0, answer, err);
+    return http_get_range(http, url, "", 0, NULL, 0, 0, answer, err);
 }
 
 reshard_status http_get(struct http *http, const char *url, size_t bytes_max, struct buffer *out, struct http_answer *answer,
                         reshard_error *err)
 {
     (void)bytes_max, (void)out;
-    return http_get_range(http, url, "", 0, NULL, 0, answer, err);
+    return http_get_range(http, url, "", 0, NULL, 0, 0, answer, err);
 }
 #endif

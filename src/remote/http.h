@@ -32,11 +32,11 @@ struct http_answer {
 };
 
 /*
- * Gets [offset, offset + size) of an object into memory: all of it, or a failure. etag: of the version that is wanted, or "". Trouble on
- * the way and servers that are busy are tried again. err->sys_errno is ENOENT where nothing is there, EACCES where it may not be read.
- * Any thread.
+ * Gets [offset, offset + size) of an object of `whole` bytes into memory: all of it, or a failure. etag: of the version that is wanted,
+ * or "". Trouble on the way and servers that are busy are tried again. err->sys_errno is ENOENT where nothing is there, EACCES where it
+ * may not be read. Any thread.
  */
-reshard_status http_get_range(struct http *http, const char *url, const char *etag, uint64_t offset, void *out, size_t size,
+reshard_status http_get_range(struct http *http, const char *url, const char *etag, uint64_t offset, void *out, size_t size, uint64_t whole,
                               struct http_answer *answer, reshard_error *err);
 
 /* How many bytes an object has, and its version. */

@@ -492,7 +492,7 @@ static reshard_status object_get(struct remote_object *object, uint64_t offset, 
     pthread_mutex_lock(&object->remote->look_lock);
     memcpy(etag, object->version->etag, sizeof(etag));
     pthread_mutex_unlock(&object->remote->look_lock);
-    reshard_status status = http_get_range(object->remote->http, object->url, etag, offset, out, size, &answer, err);
+    reshard_status status = http_get_range(object->remote->http, object->url, etag, offset, out, size, object->bytes, &answer, err);
     if (!status && !version_agrees(object, &answer)) {
         status = error_set(err, RESHARD_ERR_IO, "it is another file than before");
         error_hint(err, "it has been replaced since it was opened: open it again");

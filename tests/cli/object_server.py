@@ -67,7 +67,7 @@ class Server(http.server.ThreadingHTTPServer):
     """kind: "pages", "s3" or "hub"; page: entries of a list. failures: (status, headers, body) or a word for each of the next requests.
 
     words        "cut": ends in the middle of the body; "whole": heeds no range; "other range"; "more": more bytes than it says it gives;
-                 "no size": of the whole is not said; "silence": nothing is said
+                 "no size": of the whole is not said; "silence": nothing is said; "stream": the whole file, and not how long that is
     always       the same for every request when failures are used up
     special      {path: (status, headers, body)} instead of what is there
     before       called with the number of each request, from 1, before it is answered
@@ -146,12 +146,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(status, body, headers)
         return getattr(self, f"get_{self.server.kind}")(decoded, query)
 
-    def answer(self, status, body=b"", headers=()):
+    def answer(self, status, body=b"", headers=(), says_size=True):
         cut = self.failure == "cut" and body
         self.send_response(status)
         for name, value in dict(headers).items():
             self.send_header(name, value)
-        if not any(name.lower() == "content-length" for name in dict(headers)):
+        if says_size and not any(name.lower() == "content-length" for name in dict(headers)):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         with self.server.lock:
@@ -173,6 +173,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def part(self, file, size, headers):
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if self.failure == "stream":
+            self.close_connection = True
+            return self.answer(200, file.read(), {**headers, "Connection": "close"}, says_size=False)
         if not asked or self.failure == "whole":
             return self.answer(200, file.read(), headers)
         begin, end = int(asked[1]), min(int(asked[2]) + 1, size)

@@ -289,6 +289,19 @@ def small_site(shell):
     return shell.work / "site"
 
 
+def small_files_whole(shell, fixtures):
+    """Of small files hubs give all, without its size, whatever range was asked for; of others that is refused."""
+    (shell.work / "site/model").mkdir(parents=True)
+    small_models.write(shell.work / "site/model/model.safetensors", {"w": [4, 3]})
+    (shell.work / "site/model/config.json").write_text("{}")
+    write_bytes(shell.work / "site/large.safetensors", [600000], random.Random(SEED).randbytes)
+    with Sites(shell, shell.work / "site") as sites:
+        for kind in ("s3", "hub"):
+            sites.servers[kind].always = "stream"
+            assert sites.good("hash", sites.url(kind, "model")) == sites.good("hash", shell.work / "site/model")
+            sites.refused(["convert", sites.url(kind, "large.safetensors"), "out", "--to", "hf"], "whole files")
+
+
 def tried_again(shell, fixtures):
     site = small_site(shell)
     wanted = shell("hash", site / "model").decode()
@@ -601,7 +614,8 @@ def main():
     SEED = args.seed
     tests = {"fixtures are the same by URL": good_fixtures, "bad fixtures are refused alike": bad_fixtures, "convert": convert_all,
              "other verbs": verbs, "odd names": odd_names, "little is fetched": little_is_fetched, "lists of several pages": pages_of_lists,
-             "trouble is tried again": tried_again, "servers that do not keep to the protocol": odd_servers,
+             "small files that come whole": small_files_whole, "trouble is tried again": tried_again,
+             "servers that do not keep to the protocol": odd_servers,
              "what is not there": not_there,
              "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "secrets are for one server": others_are_not_told,
              "files that are replaced": replaced,
