@@ -43,7 +43,7 @@ class Comm:
     @classmethod
     def sockets(cls, rank, size, gather, *, host, timeout=0):
         """This process's end of a group of processes of any machines, connected by TCP, without encryption: for networks that are trusted.
-        Two ranks are connected when they first have something for each other.
+        A rank that ends ends the calls of the others.
 
         gather   gather(bytes) -> list of bytes of all ranks: called once, here, with addresses; by what the job has already (mpi4py's
                  allgather, a store). What comes of it is trusted

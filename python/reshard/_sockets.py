@@ -55,8 +55,9 @@ class _Flow:
 
 
 class SocketTransport:
-    """What Comm.host needs. Two ranks connect when they first have something for each other: the lower one to the higher one, which it
-    tells who it is. What they send has no frames: both know what comes."""
+    """What Comm.host needs. Of two ranks the lower one connects to the higher one, which it tells who it is: those that all_gather has
+    speak with each other at once, so that one that leaves is noticed, others when they first have something for each other. What they send
+    has no frames: both know what comes."""
 
     def __init__(self, rank, size, gather, host, timeout):
         """host: a name or address, or a function that gives it. What goes wrong on one rank is told on all."""
@@ -72,6 +73,8 @@ class SocketTransport:
                                           "which address others reach it")
             self._token = told[0][1 : 1 + _TOKEN_BYTES]
             self._addresses = [(one[_ADDRESS.size :].decode(), _ADDRESS.unpack_from(one)[2]) for one in told]
+            neighbours = {(rank + way) % size for step in range(size.bit_length()) if 1 << step < size for way in (1 << step, -(1 << step))}
+            self._exchange({other: [b"\0"] for other in neighbours}, {other: [bytearray(1)] for other in neighbours})
         except BaseException:
             self.close()
             raise

@@ -326,6 +326,7 @@ def looking(work):
 def behind_urls(work):
     """Checkpoints behind URLs are opened, loaded and converted as others are"""
     state = {"w": matrix(4, 6), "step": 3}
+    (work / "site").mkdir()
     reshard.save(work / "site" / "c", state, to="torch-dcp")
     with object_server.Server(work / "site") as server:
         with reshard.open(server.url + "/c/") as checkpoint:
@@ -969,20 +970,24 @@ def ranks_of_a_host(work):
 
 class Board:
     """What ranks of threads tell each other once: gather of Comm.sockets."""
-    def __init__(self, size):
-        self.told, self.barrier = [None] * size, threading.Barrier(size)
+    def __init__(self, size, between=None):
+        self.told, self.barrier, self.between = [None] * size, threading.Barrier(size), between
 
     def __call__(self, rank):
         def gather(data):
             self.told[rank] = data
             self.barrier.wait(60)
+            if self.between and rank == 0:
+                self.between(self.told)
+            self.barrier.wait(60)
             return list(self.told)
         return gather
 
 
-def ranks_over_sockets(size, function, host="127.0.0.1", **options):
-    """function(comm) of each rank; what the ranks return or raise."""
-    board = Board(size)
+def ranks_over_sockets(size, function, host="127.0.0.1", between=None, **options):
+    """function(comm) of each rank; what the ranks return or raise. between(told) when all have said where they are and none has
+    connected."""
+    board = Board(size, between)
 
     def as_one(rank):
         try:
@@ -1028,28 +1033,21 @@ def sockets_that_fail(work):
     assert said[2] == "late" and all("rank" in text for text in said[:2]), said
     assert any("has waited 0.5 seconds for rank" in text for text in said[:2]), said
 
-    def with_strangers(comm):
-        transport = comm._transport
-        if comm.rank == 0:  # which connects to others
-            for host, port in transport._addresses[1:]:
-                for first in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(16) + (0).to_bytes(4, "little"),
-                              transport._token + (2).to_bytes(4, "little"), transport._token + (9).to_bytes(4, "little")):
-                    stranger = socket.create_connection((host, port))
-                    stranger.sendall(first)
-                    strangers.append(stranger)
-        transport_barrier.wait(60)
-        assert comm.all_gather(bytes([comm.rank])) == [b"\0", b"\1", b"\2"]
-        return as_rank(comm, work / "strangers")
-    strangers, transport_barrier = [], threading.Barrier(3)
-    assert ranks_over_sockets(3, with_strangers) == [0, 1, 2]
+    def strangers_come(told):
+        addresses = [reshard._sockets._ADDRESS.unpack_from(one) for one in told]
+        for _, _, port in addresses:
+            for first in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(16) + (0).to_bytes(4, "little"),
+                          addresses[0][1] + (2).to_bytes(4, "little"), addresses[0][1] + (9).to_bytes(4, "little")):
+                strangers.append(socket.create_connection(("127.0.0.1", port)))
+                strangers[-1].sendall(first)
+    strangers = []
+    assert ranks_over_sockets(3, lambda comm: as_rank(comm, work / "strangers"), between=strangers_come) == [0, 1, 2]
 
-    def among_silent_ones(comm):
-        if comm.rank == 0:
-            for _ in range(3):
-                strangers.extend(socket.create_connection(comm._transport._addresses[1]) for _ in range(30))
-                time.sleep(0.3)  # they are let in, and say nothing
-        return comm.all_gather(bytes([comm.rank]))
-    assert ranks_over_sockets(2, among_silent_ones, timeout=20) == [[b"\0", b"\1"]] * 2
+    def many_say_nothing(told):
+        port = reshard._sockets._ADDRESS.unpack_from(told[1])[2]
+        strangers.extend(socket.create_connection(("127.0.0.1", port)) for _ in range(64))
+    found = ranks_over_sockets(2, lambda comm: comm.all_gather(bytes([comm.rank])), between=many_say_nothing, timeout=20)
+    assert found == [[b"\0", b"\1"]] * 2, found
     for stranger in strangers:
         stranger.close()
 
@@ -1066,6 +1064,14 @@ def sockets_that_break(work):
         raises(reshard.StorageError, comm.barrier)
         return time.monotonic() - begun < 10
     assert ranks_over_sockets(4, aborts, timeout=60) == [True] * 4
+
+    def aborts_first(comm):
+        if comm.rank == 0:
+            comm.abort("cannot begin")
+        begun = time.monotonic()
+        raises(reshard.StorageError, comm.barrier)
+        return time.monotonic() - begun < 10
+    assert ranks_over_sockets(5, aborts_first, timeout=60) == [True] * 5
 
     def leaves(comm):
         comm.barrier()
