@@ -49,16 +49,16 @@ def _copy_pinned(target, source):
 
 
 class _RowMajor:
-    """A tensor's values behind each other: of one with strides a copy, which is made once and is there until its end was read."""
+    """A tensor's values behind each other: of one with strides what make() copies, once, and until its end was read."""
 
-    def __init__(self, tensor):
-        self._tensor, self._copy, self._lock = tensor, None, threading.Lock()
+    def __init__(self, tensor, make):
+        self._tensor, self._make, self._copy, self._lock = tensor, make, None, threading.Lock()
 
     def take(self, is_last):
         if self._tensor.is_contiguous():
             return self._tensor
         with self._lock:
-            rows = self._tensor.contiguous() if self._copy is None else self._copy
+            rows = self._make() if self._copy is None else self._copy
             self._copy = None if is_last else rows
             return rows
 
@@ -71,7 +71,7 @@ class DeviceTensor:
         import torch
 
         self._tensor = tensor.detach()
-        self._rows = _RowMajor(self._tensor)
+        self._rows = _RowMajor(self._tensor, self._tensor.contiguous)
         self._whole = None  # of a tensor with strides: what has been written of it so far
         self._module = getattr(torch, tensor.device.type, None)
         if self._module is None:
@@ -113,7 +113,7 @@ class DeviceTensor:
 
 
 class PaddleDeviceTensor:
-    """The same for a tensor of Paddle."""
+    """The same for a tensor of Paddle, whose contiguous() takes views off what they are views of: clone() does not."""
 
     def __init__(self, tensor):
         import paddle
@@ -123,7 +123,7 @@ class PaddleDeviceTensor:
                              "tensor.cpu() copies it to where the library can read it")
         self._tensor = tensor.detach()
         self._nbytes = self._tensor.size * self._tensor.element_size()
-        self._rows = _RowMajor(self._tensor)
+        self._rows = _RowMajor(self._tensor, self._tensor.clone)
         self._whole = None  # of a tensor with strides: what has been written of it so far
 
     def read(self, offset, memory):
@@ -136,7 +136,7 @@ class PaddleDeviceTensor:
         import paddle
 
         if self._whole is None:
-            self._whole = self._tensor if self._tensor.is_contiguous() else self._tensor.contiguous()
+            self._whole = self._tensor if self._tensor.is_contiguous() else self._tensor.clone()
         part = paddle.to_tensor(numpy.frombuffer(memory, "u1"), place=paddle.CPUPlace())
         self._bytes(self._whole)[offset : offset + memory.nbytes].copy_(part, True)
         if offset + memory.nbytes == self._nbytes:
