@@ -140,12 +140,18 @@ void print_shape(FILE *out, const int64_t *shape, int rank)
     json_ints(out, shape, rank);
 }
 
+/* Bytes of the character there, if a terminal may see it. Most are of ASCII. */
+static size_t visible_length(const unsigned char *at, size_t size)
+{
+    return at[0] >= 0x20 && at[0] < 0x7f ? 1 : reshard_visible_char((const char *)at, size);
+}
+
 /* Prints what a terminal may see; the rest, and on demand the backslash, as escapes. */
 static void print_safe(FILE *out, const char *data, size_t size, bool double_backslash)
 {
     const unsigned char *bytes = (const unsigned char *)data;
     for (size_t i = 0, plain = 0; i <= size; i++) {
-        size_t length = i < size && (bytes[i] != '\\' || !double_backslash) ? reshard_visible_char(data + i, size - i) : 0;
+        size_t length = i < size && (bytes[i] != '\\' || !double_backslash) ? visible_length(bytes + i, size - i) : 0;
         if (length) {
             i += length - 1;
             continue;
