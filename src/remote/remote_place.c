@@ -28,6 +28,14 @@ const char *remote_env(const char *name)
     return value && *value ? value : NULL;
 }
 
+const char *remote_region(void)
+{
+    const char *region = remote_env("AWS_REGION");
+    if (!region)
+        region = remote_env("AWS_DEFAULT_REGION");
+    return region ? region : "us-east-1";
+}
+
 /* ---- encoding ---- */
 
 static bool is_plain(char c)
@@ -182,21 +190,19 @@ static reshard_status s3_place(const char *url, struct remote_place *out, reshar
     struct str key, bucket = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &key);
     size_t dot;
     struct str server;
-    const char *region = remote_env("AWS_REGION");
+    const struct str region = str_of(remote_region());
     reshard_status status = endpoint_of(remote_env("AWS_ENDPOINT_URL_S3") ? "AWS_ENDPOINT_URL_S3" : "AWS_ENDPOINT_URL", "", &server, err);
     if (status)
         return status;
-    region = region ? region : remote_env("AWS_DEFAULT_REGION");
-    region = region ? region : "us-east-1";
     if (!is_bucket(bucket))
         return bad_url(url, "names no bucket: s3://BUCKET/KEY", err);
     out->name = JOINED(STR("s3://"), bucket);
     if (server.size)
         out->base = JOINED(server, STR("/"), bucket, STR("/"));
     else if (str_find_char(bucket, '.', &dot))
-        out->base = JOINED(STR("https://s3."), str_of(region), STR(".amazonaws.com/"), bucket, STR("/"));
+        out->base = JOINED(STR("https://s3."), region, STR(".amazonaws.com/"), bucket, STR("/"));
     else
-        out->base = JOINED(STR("https://"), bucket, STR(".s3."), str_of(region), STR(".amazonaws.com/"));
+        out->base = JOINED(STR("https://"), bucket, STR(".s3."), region, STR(".amazonaws.com/"));
     out->listing = out->base ? strdup(out->base) : NULL;
     out->query = strdup("");
     status = path_take(url, key, false, out, err);

@@ -32,4 +32,7 @@ bool url_decode(struct str text, bool plus_is_space, struct buffer *out);
 /* A variable of the environment; NULL if it is empty. */
 const char *remote_env(const char *name);
 
+/* Of Amazon's, as the environment has it. */
+const char *remote_region(void);
+
 #endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote/remote.h"
 
+#include "base/array.h"
 #include "base/hash.h"
+#include "base/name_map.h"
 #include "remote/block_cache.h"
 #include "remote/http.h"
 #include "remote/listing.h"
@@ -26,18 +28,11 @@ struct found {
     char etag[HTTP_ETAG_MAX];
 };
 
-/* A file that was asked for by itself, as it was first seen. */
-struct remote_look {
-    struct remote_look *next;
-    char *path;
-    struct found found;
-};
-
-/* The version of an object whose bytes were seen first: no others are taken, whoever opens it. */
-struct remote_version {
-    struct remote_version *next;
-    char *path;
-    char etag[HTTP_ETAG_MAX]; /* "" as long as the server says none */
+/* What is known of a path. */
+struct remote_file {
+    bool is_looked;           /* it was asked for by itself */
+    struct found found;       /* as it was first seen then */
+    char etag[HTTP_ETAG_MAX]; /* of the bytes that were seen first: no others are taken, whoever opens it; "" as long as nobody says one */
 };
 
 struct remote {
@@ -47,16 +42,17 @@ struct remote {
     uint64_t seed;          /* of the numbers of objects */
     pthread_mutex_t lock;   /* of folders and their sizes */
     struct remote_folder *folders;
-    pthread_mutex_t look_lock; /* of looks and versions; within the other */
-    struct remote_look *looks;
-    struct remote_version *versions;
+    pthread_mutex_t file_lock;   /* of files; within the other */
+    struct name_map paths;
+    struct remote_file **files;  /* by the numbers of their paths */
+    size_t files_capacity;
 };
 
 struct remote_object {
     struct remote *remote;
     char *url;
     uint64_t number, bytes; /* number: in the cache */
-    struct remote_version *version;
+    struct remote_file *file;
 };
 
 /* Functions of a store return a number; what there is to say lies here until the store asks, on the same thread. */
@@ -252,33 +248,42 @@ static void found_take(const struct http_answer *answer, struct found *out)
     memcpy(out->etag, answer->etag, sizeof(out->etag));
 }
 
+/* That of a path, new if need be; call with the lock of files held. NULL without memory. */
+static struct remote_file *file_need(struct remote *remote, const char *path)
+{
+    uint32_t number = name_map_find(&remote->paths, str_of(path));
+    if (number != NAME_NONE)
+        return remote->files[number];
+    struct remote_file *file = ARRAY_ROOM(remote->files, remote->paths.count, remote->files_capacity) ? calloc(1, sizeof(*file)) : NULL;
+    number = file ? name_map_intern(&remote->paths, str_of(path), NULL) : NAME_NONE;
+    if (number == NAME_NONE) {
+        free(file);
+        return NULL;
+    }
+    return remote->files[number] = file;
+}
+
 static bool look_find(struct remote *remote, const char *path, struct found *out)
 {
-    pthread_mutex_lock(&remote->look_lock);
-    const struct remote_look *look = remote->looks;
-    while (look && strcmp(look->path, path) != 0)
-        look = look->next;
-    if (look)
-        *out = look->found;
-    pthread_mutex_unlock(&remote->look_lock);
-    return look != NULL;
+    pthread_mutex_lock(&remote->file_lock);
+    const uint32_t number = name_map_find(&remote->paths, str_of(path));
+    const bool is_looked = number != NAME_NONE && remote->files[number]->is_looked;
+    if (is_looked)
+        *out = remote->files[number]->found;
+    pthread_mutex_unlock(&remote->file_lock);
+    return is_looked;
 }
 
 static reshard_status look_keep(struct remote *remote, const char *path, const struct found *found, reshard_error *err)
 {
-    struct remote_look *look = calloc(1, sizeof(*look));
-    char *own = strdup(path);
-    if (!look || !own) {
-        free(look);
-        free(own);
-        return error_set_memory(err);
+    pthread_mutex_lock(&remote->file_lock);
+    struct remote_file *file = file_need(remote, path);
+    if (file) {
+        file->is_looked = true;
+        file->found = *found;
     }
-    *look = (struct remote_look){ .path = own, .found = *found };
-    pthread_mutex_lock(&remote->look_lock);
-    look->next = remote->looks;
-    remote->looks = look;
-    pthread_mutex_unlock(&remote->look_lock);
-    return RESHARD_OK;
+    pthread_mutex_unlock(&remote->file_lock);
+    return file ? RESHARD_OK : error_set_memory(err);
 }
 
 /* A file by itself. */
@@ -411,39 +416,15 @@ static int remote_close(void *context, void *store)
     return 0;
 }
 
-static struct remote_version *version_find(const struct remote *remote, const char *path)
+/* The file of a path whose version begins as a listing has it. NULL without memory. */
+static struct remote_file *file_begin(struct remote *remote, const char *path, const char *etag)
 {
-    struct remote_version *version = remote->versions;
-    while (version && strcmp(version->path, path) != 0)
-        version = version->next;
-    return version;
-}
-
-static struct remote_version *version_add(struct remote *remote, const char *path)
-{
-    struct remote_version *version = calloc(1, sizeof(*version));
-    char *own = strdup(path);
-    if (!version || !own) {
-        free(version);
-        free(own);
-        return NULL;
-    }
-    *version = (struct remote_version){ .next = remote->versions, .path = own };
-    remote->versions = version;
-    return version;
-}
-
-/* That of a path, which begins as a listing has it. NULL without memory. */
-static struct remote_version *version_need(struct remote *remote, const char *path, const char *etag)
-{
-    pthread_mutex_lock(&remote->look_lock);
-    struct remote_version *version = version_find(remote, path);
-    if (!version)
-        version = version_add(remote, path);
-    if (version && !version->etag[0])
-        memcpy(version->etag, etag, HTTP_ETAG_MAX);
-    pthread_mutex_unlock(&remote->look_lock);
-    return version;
+    pthread_mutex_lock(&remote->file_lock);
+    struct remote_file *file = file_need(remote, path);
+    if (file && !file->etag[0])
+        memcpy(file->etag, etag, HTTP_ETAG_MAX);
+    pthread_mutex_unlock(&remote->file_lock);
+    return file;
 }
 
 static int remote_open(const char *path, void **out, uint64_t *bytes, void *context)
@@ -463,8 +444,8 @@ static int remote_open(const char *path, void **out, uint64_t *bytes, void *cont
     object->remote = remote;
     object->number = hash64(path, strlen(path), remote->seed) | 1;
     object->bytes = found.bytes;
-    object->version = version_need(remote, path, found.etag);
-    if (!object->version) {
+    object->file = file_begin(remote, path, found.etag);
+    if (!object->file) {
         remote_close(object, NULL);
         return say(error_set_memory(&said));
     }
@@ -476,12 +457,12 @@ static int remote_open(const char *path, void **out, uint64_t *bytes, void *cont
 /* Whether an answer is of the version that was seen first; the first that says one is. */
 static bool version_agrees(struct remote_object *object, const struct http_answer *answer)
 {
-    struct remote_version *version = object->version;
-    pthread_mutex_lock(&object->remote->look_lock);
-    if (!version->etag[0])
-        memcpy(version->etag, answer->etag, sizeof(version->etag));
-    const bool agrees = !answer->etag[0] || strcmp(version->etag, answer->etag) == 0;
-    pthread_mutex_unlock(&object->remote->look_lock);
+    struct remote_file *file = object->file;
+    pthread_mutex_lock(&object->remote->file_lock);
+    if (!file->etag[0])
+        memcpy(file->etag, answer->etag, sizeof(file->etag));
+    const bool agrees = !answer->etag[0] || strcmp(file->etag, answer->etag) == 0;
+    pthread_mutex_unlock(&object->remote->file_lock);
     return agrees && (!answer->has_bytes || answer->bytes == object->bytes);
 }
 
@@ -489,9 +470,9 @@ static reshard_status object_get(struct remote_object *object, uint64_t offset, 
 {
     struct http_answer answer = { .code = 0 };
     char etag[HTTP_ETAG_MAX];
-    pthread_mutex_lock(&object->remote->look_lock);
-    memcpy(etag, object->version->etag, sizeof(etag));
-    pthread_mutex_unlock(&object->remote->look_lock);
+    pthread_mutex_lock(&object->remote->file_lock);
+    memcpy(etag, object->file->etag, sizeof(etag));
+    pthread_mutex_unlock(&object->remote->file_lock);
     reshard_status status = http_get_range(object->remote->http, object->url, etag, offset, out, size, object->bytes, &answer, err);
     if (!status && !version_agrees(object, &answer)) {
         status = error_set(err, RESHARD_ERR_IO, "it is another file than before");
@@ -552,18 +533,10 @@ char *remote_shown(const char *path)
 static void remote_release(void *context)
 {
     struct remote *remote = context;
-    while (remote->versions) {
-        struct remote_version *next = remote->versions->next;
-        free(remote->versions->path);
-        free(remote->versions);
-        remote->versions = next;
-    }
-    while (remote->looks) {
-        struct remote_look *next = remote->looks->next;
-        free(remote->looks->path);
-        free(remote->looks);
-        remote->looks = next;
-    }
+    for (uint32_t i = 0; i < remote->paths.count; i++)
+        free(remote->files[i]);
+    free(remote->files);
+    name_map_release(&remote->paths);
     while (remote->folders) {
         struct remote_folder *next = remote->folders->next;
         listing_release(&remote->folders->listing);
@@ -574,23 +547,21 @@ static void remote_release(void *context)
     http_free(remote->http);
     block_cache_release(&remote->cache);
     pthread_mutex_destroy(&remote->lock);
-    pthread_mutex_destroy(&remote->look_lock);
+    pthread_mutex_destroy(&remote->file_lock);
     remote_place_release(&remote->place);
     free(remote);
 }
 
 static struct http_identity identity_of(enum remote_kind kind)
 {
-    const char *region = remote_env("AWS_REGION");
     if (kind == REMOTE_HUB)
         return (struct http_identity){ .bearer = remote_env("HF_TOKEN") };
     if (kind != REMOTE_S3)
         return (struct http_identity){ .bearer = NULL };
-    region = region ? region : remote_env("AWS_DEFAULT_REGION");
     return (struct http_identity){ .key = remote_env("AWS_ACCESS_KEY_ID"),
                                    .secret = remote_env("AWS_SECRET_ACCESS_KEY"),
                                    .session = remote_env("AWS_SESSION_TOKEN"),
-                                   .region = region ? region : "us-east-1" };
+                                   .region = remote_region() };
 }
 
 static reshard_status remote_new(const char *url, struct remote **out, reshard_error *err)
@@ -598,7 +569,7 @@ static reshard_status remote_new(const char *url, struct remote **out, reshard_e
     struct remote *remote = calloc(1, sizeof(*remote));
     if (!remote)
         return error_set_memory(err);
-    if (!block_cache_init(&remote->cache) || pthread_mutex_init(&remote->lock, NULL) || pthread_mutex_init(&remote->look_lock, NULL)) {
+    if (!block_cache_init(&remote->cache) || pthread_mutex_init(&remote->lock, NULL) || pthread_mutex_init(&remote->file_lock, NULL)) {
         free(remote);
         return error_set_memory(err);
     }
