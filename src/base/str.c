@@ -91,6 +91,26 @@ bool str_to_u64(struct str s, uint64_t *out)
     return true;
 }
 
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+bool str_hex_at(struct str s, size_t at, size_t count, uint64_t *out)
+{
+    uint64_t value = 0;
+    if (at > s.size || count > s.size - at || count > 16)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const int digit = hex_digit(s.data[at + i]);
+        if (digit < 0)
+            return false;
+        value = value << 4 | (uint64_t)digit;
+    }
+    *out = value;
+    return true;
+}
+
 /* The second byte's range excludes overlong forms, surrogates and what lies above U+10FFFF. */
 size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates)
 {

@@ -58,6 +58,9 @@ char *str_copy(struct str s);
 /* Whole string as a decimal number without sign or leading zeros ("0" is fine); false on anything else or overflow. */
 bool str_to_u64(struct str s, uint64_t *out);
 
+/* The value of count hexadecimal digits of either case, 16 at most, at s.data[at]; false, *out as it was, if there are fewer. */
+bool str_hex_at(struct str s, size_t at, size_t count, uint64_t *out);
+
 /* Valid UTF-8; with allow_surrogates also the WTF-8 form of lone surrogates. On failure *bad_index is the first bad byte. */
 bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index);
 

@@ -132,24 +132,6 @@ static size_t skip_plain(const struct json_parser *parser, size_t pos)
     return pos;
 }
 
-static bool read_hex4(const struct json_parser *parser, size_t pos, uint32_t *out)
-{
-    uint32_t value = 0;
-    if (parser->size - pos < 4)
-        return false;
-    for (size_t i = 0; i < 4; i++) {
-        uint8_t c = parser->bytes[pos + i], lower = c | 0x20;
-        if (c >= '0' && c <= '9')
-            value = value << 4 | (uint32_t)(c - '0');
-        else if (lower >= 'a' && lower <= 'f')
-            value = value << 4 | (uint32_t)(lower - 'a' + 10);
-        else
-            return false;
-    }
-    *out = value;
-    return true;
-}
-
 static void append_utf8(struct buffer *out, uint32_t code)
 {
     uint8_t bytes[4];
@@ -164,20 +146,21 @@ static void append_utf8(struct buffer *out, uint32_t code)
 /* \uXXXX, or two of them that make one character; pos is behind the 'u'. */
 static reshard_status read_unicode_escape(struct json_parser *parser, size_t *pos, reshard_error *err)
 {
-    uint32_t code, low;
+    const struct str text = { (const char *)parser->bytes, parser->size };
+    uint64_t code, low;
     size_t start = *pos - 2;
-    if (!read_hex4(parser, *pos, &code))
+    if (!str_hex_at(text, *pos, 4, &code))
         return json_read_fail_at(parser, start, "\\u is not followed by four hexadecimal digits", err);
     *pos += 4;
     if (code >= 0xD800 && code <= 0xDFFF) {
         bool is_pair = code <= 0xDBFF && parser->size - *pos >= 6 && memcmp(parser->bytes + *pos, "\\u", 2) == 0 &&
-                       read_hex4(parser, *pos + 2, &low) && low >= 0xDC00 && low <= 0xDFFF;
+                       str_hex_at(text, *pos + 2, 4, &low) && low >= 0xDC00 && low <= 0xDFFF;
         if (!is_pair)
             return json_read_fail_at(parser, start, "a lone surrogate is escaped: it is no character", err);
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
         *pos += 6;
     }
-    append_utf8(&parser->text, code);
+    append_utf8(&parser->text, (uint32_t)code);
     return RESHARD_OK;
 }
 

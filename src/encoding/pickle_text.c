@@ -46,48 +46,21 @@ reshard_status pickle_push_text(struct pickle_machine *m, struct str text)
     return push_string_node(m, VALUE_STR, text, 0);
 }
 
-static int digit_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
-/* count hexadecimal digits at text[at]. */
-static bool hex_number(struct str text, size_t at, int count, uint32_t *out)
-{
-    uint32_t number = 0;
-    if (text.size - at < (size_t)count)
-        return false;
-    for (int i = 0; i < count; i++) {
-        int digit = digit_value(text.data[at + (size_t)i]);
-        if (digit < 0)
-            return false;
-        number = number << 4 | (uint32_t)digit;
-    }
-    *out = number;
-    return true;
-}
-
 /* One byte of a quoted Python 2 string after a backslash at text[*at]; *at moves behind it. */
 static bool unescape_byte(struct str text, size_t *at, char *out, size_t *used)
 {
     static const char plain[] = "\\\\''\"\"a\ab\bt\tn\nv\vf\fr\r";
     char c = text.data[(*at)++];
-    uint32_t number;
     if (c == 'x') {
-        if (!hex_number(text, *at, 2, &number))
+        uint64_t number;
+        if (!str_hex_at(text, *at, 2, &number))
             return false;
         *at += 2;
         out[(*used)++] = (char)number;
         return true;
     }
     if (c >= '0' && c <= '7') {
-        number = (uint32_t)(c - '0');
+        uint32_t number = (uint32_t)(c - '0');
         for (int i = 0; i < 2 && *at < text.size && text.data[*at] >= '0' && text.data[*at] <= '7'; i++)
             number = number << 3 | (uint32_t)(text.data[(*at)++] - '0');
         out[(*used)++] = (char)number;
@@ -173,11 +146,12 @@ reshard_status pickle_op_unicode(struct pickle_machine *m)
         uint32_t c = (uint8_t)line.data[i++];
         char next = c == '\\' && i < line.size ? line.data[i] : 0;
         if (next == 'u' || next == 'U') {
-            int digits = next == 'u' ? 4 : 8;
-            if (!hex_number(line, i + 1, digits, &c) || c > 0x10FFFF)
+            const size_t digits = next == 'u' ? 4 : 8;
+            uint64_t code;
+            if (!str_hex_at(line, i + 1, digits, &code) || code > 0x10FFFF)
                 return pickle_fail(m, RESHARD_ERR_FORMAT, "a string with a broken escape at its index %zu", i - 1);
-            i += 1 + (size_t)digits;
-            used += put_utf8(c, out + used);
+            i += 1 + digits;
+            used += put_utf8((uint32_t)code, out + used);
             continue;
         }
         used += put_utf8(c, out + used);

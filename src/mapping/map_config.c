@@ -61,25 +61,11 @@ int config_truth(struct str word)
 
 /* ---- strings ---- */
 
-static int hex_digit(char c)
+/* Value of hexadecimal digits at an offset, 8 at most; -1 if there are fewer. */
+static int64_t hex_value(struct str file, size_t at, size_t count)
 {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Value of `count` hexadecimal digits at an offset; -1 if there are fewer. */
-static int64_t hex_value(struct str file, size_t at, int count)
-{
-    int64_t value = 0;
-    for (int i = 0; i < count; i++) {
-        int digit = at + (size_t)i < file.size ? hex_digit(file.data[at + (size_t)i]) : -1;
-        if (digit < 0)
-            return -1;
-        value = value * 16 + digit;
-    }
-    return value;
+    uint64_t value;
+    return str_hex_at(file, at, count, &value) ? (int64_t)value : -1;
 }
 
 static void emit_code_point(struct config_reader *reader, uint32_t point, size_t origin)
@@ -105,7 +91,7 @@ static void emit_code_point(struct config_reader *reader, uint32_t point, size_t
 static bool emit_unicode(struct config_reader *reader, int digits, bool emits)
 {
     size_t start = reader->at;
-    int64_t point = hex_value(reader->file, start + 2, digits);
+    int64_t point = hex_value(reader->file, start + 2, (size_t)digits);
     reader->at += 2 + (size_t)digits;
     if (point >= 0xD800 && point < 0xDC00 && hex_value(reader->file, reader->at + 2, 4) >= 0xDC00 &&
         reader->file.data[reader->at] == '\\') {

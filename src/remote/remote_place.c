@@ -53,21 +53,15 @@ void url_encode(struct str text, bool keeps_slashes, struct buffer *out)
     }
 }
 
-static int url_hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 bool url_decode(struct str text, bool plus_is_space, struct buffer *out)
 {
     for (size_t i = 0; i < text.size; i++) {
         char c = text.data[i];
         if (c == '%') {
-            const bool is_whole = text.size - i > 2;
-            const int high = is_whole ? url_hex_digit(text.data[i + 1]) : -1, low = is_whole ? url_hex_digit(text.data[i + 2]) : -1;
-            if (high < 0 || low < 0)
+            uint64_t byte;
+            if (!str_hex_at(text, i + 1, 2, &byte))
                 return false;
-            c = (char)(high * 16 + low);
+            c = (char)byte;
             i += 2;
         } else if (c == '+' && plus_is_space) {
             c = ' ';

@@ -234,6 +234,27 @@ TEST(parts_and_words_are_taken_off_the_front)
     assert_true(str_is(str_take_word(&rest), ""));
 }
 
+static void hexadecimal_digits_are_whole_and_in_the_text(void **state)
+{
+    uint64_t value = 7;
+    (void)state;
+    assert_true(str_hex_at(STR("x09aAfF"), 1, 6, &value));
+    assert_int_equal(value, 0x09AAFF);
+    assert_true(str_hex_at(STR("ffffffffffffffff"), 0, 16, &value));
+    assert_true(value == UINT64_MAX);
+    value = 7;
+    assert_false(str_hex_at(STR("00000000000000000"), 0, 17, &value));
+    assert_false(str_hex_at(STR("123"), 0, 4, &value));
+    assert_false(str_hex_at(STR("123"), 2, 2, &value));
+    assert_false(str_hex_at(STR("123"), 4, 0, &value));
+    const char beside[] = "/:@G`g";
+    for (size_t i = 0; i < sizeof(beside); i++) {
+        const char text[2] = { '1', beside[i] };
+        assert_false(str_hex_at((struct str){ text, 2 }, 0, 2, &value));
+    }
+    assert_int_equal(value, 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +262,7 @@ int main(void)
         cmocka_unit_test(order_is_bytewise_and_shorter_first),
         cmocka_unit_test(prefixes_suffixes_and_characters),
         cmocka_unit_test(numbers_are_whole_strings_without_sign_or_leading_zero),
+        cmocka_unit_test(hexadecimal_digits_are_whole_and_in_the_text),
         cmocka_unit_test(utf8_characters_are_those_of_the_slow_decoder),
         cmocka_unit_test(utf8_texts_report_the_first_bad_byte),
         cmocka_unit_test(printable_characters_are_no_controls),

@@ -218,16 +218,9 @@ static bool fill_float_text(struct str text, enum dtype dtype, int format, uint8
         return fill_real((double)INFINITY, dtype, out);
     if (str_is(text, "-Infinity"))
         return fill_real(-(double)INFINITY, dtype, out);
-    if (format != 3 || !str_starts_with(text, "0x") || text.size != 2 + 2 * (size_t)width)
+    uint64_t bits;
+    if (format != 3 || !str_starts_with(text, "0x") || text.size != 2 + 2 * (size_t)width || !str_hex_at(text, 2, text.size - 2, &bits))
         return false;
-    uint64_t bits = 0;
-    for (size_t i = 2; i < text.size; i++) {
-        char c = text.data[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-        if (digit < 0)
-            return false;
-        bits = bits << 4 | (uint64_t)digit;
-    }
     store_le(bits, width, out);
     return true;
 }
