@@ -7,20 +7,13 @@ Needs torch and megatron-core. Each rank has its rows of every matrix, and a cop
 FullyParallelSaveStrategyWrapper, as training uses it; its time begins with an empty folder, which it asks for. Its fully parallel loads
 need GPUs: here each rank reads what it wants.
 """
-import argparse
 import multiprocessing
 import os
-import pathlib
-import shutil
-import statistics
-import sys
-import tempfile
-import time
 import warnings
 
 import torch
 import torch.distributed as dist
-from beside import print_medians
+from beside import medians_of, options_of, parser, print_medians, remove, said_by_ranks
 
 WIDTH = 1024
 
@@ -61,19 +54,15 @@ def run(rank, args, work, port, said):
     torch.cuda.current_device = torch.cuda.synchronize = lambda *a: "cpu"  # no GPU: megatron-core asks for one in passing
     dist.init_process_group("gloo", rank=rank, world_size=args.ranks)
     tried = jobs(work, state(args.megabytes * 2**20 // (4 * WIDTH * WIDTH), rank, args.ranks))
-    seconds = {name: [] for name in tried}
-    for _ in range(args.rounds + 1):
-        for name, (call, _, written) in tried.items():
-            if rank == 0 and written:
-                shutil.rmtree(written, ignore_errors=True)
-                written.mkdir()
-            dist.barrier()
-            begun = time.perf_counter()
-            call()
-            dist.barrier()
-            seconds[name].append(time.perf_counter() - begun)
+
+    def prepare(name):
+        written = tried[name][2]
+        if rank == 0 and written:
+            remove(written)
+            written.mkdir()
+
+    medians = medians_of({name: call for name, (call, _, _) in tried.items()}, args.rounds, prepare, dist.barrier)
     if rank == 0:
-        medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round is for warmth
         said.put((medians, {name: peer for name, (_, peer, _) in tried.items()}))
     said.close()
     said.join_thread()
@@ -84,30 +73,13 @@ def run(rank, args, work, port, said):
 
 def main():
     global reshard
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--package", required=True)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--megabytes", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", default="/dev/shm")
-    args = parser.parse_args()
-    sys.path.insert(0, args.package)
+    options = parser(megabytes=512, rounds=5)
+    options.add_argument("--ranks", type=int, default=2)
+    args = options_of(options)
     import reshard
     import reshard.megatron
     warnings.simplefilter("ignore")
-    multiprocessing.set_start_method("fork")
-    said = multiprocessing.Queue()
-    work = pathlib.Path(tempfile.mkdtemp(dir=args.folder))
-    try:
-        ranks = [multiprocessing.Process(target=run, args=(rank, args, work, 20000 + os.getpid() % 20000, said))
-                 for rank in range(args.ranks)]
-        for rank in ranks:
-            rank.start()
-        medians, peers = said.get(timeout=1200)
-        for rank in ranks:
-            rank.join()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    medians, peers = said_by_ranks(run, args, 20000 + os.getpid() % 20000)
     print(f"{args.ranks} ranks, {args.megabytes} MiB, {args.rounds} rounds, {args.folder}")
     print_medians(medians, peers, args.megabytes)
 

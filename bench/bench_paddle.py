@@ -6,20 +6,12 @@ load one sharded state, as it was saved and under another layout.
 usage: bench_paddle.py --package build/python [--ranks 2] [--megabytes 512] [--rounds 5] [--folder /dev/shm]
 Needs Paddle. Each rank has its rows of every matrix, and a copy of the norms; or its columns.
 """
-import argparse
 import logging
-import multiprocessing
 import os
-import pathlib
-import shutil
 import socket
-import statistics
-import sys
-import tempfile
-import time
 import warnings
 
-from beside import print_medians
+from beside import medians_of, options_of, parser, print_medians, remove, said_by_ranks
 
 WIDTH = 1024
 
@@ -60,18 +52,9 @@ def run(rank, args, work, ends, said):
     dist.init_parallel_env()
     layers = args.megabytes * 2**20 // (4 * WIDTH * WIDTH)
     tried = jobs(work, *(state(layers, rank, args.ranks, axis) for axis in (0, 1)))
-    seconds = {name: [] for name in tried}
-    for _ in range(args.rounds + 1):
-        for name, (call, _, written) in tried.items():
-            if rank == 0 and written:
-                shutil.rmtree(written, ignore_errors=True)
-            dist.barrier()
-            begun = time.perf_counter()
-            call()
-            dist.barrier()
-            seconds[name].append(time.perf_counter() - begun)
+    medians = medians_of({name: call for name, (call, _, _) in tried.items()}, args.rounds,
+                         lambda name: remove(tried[name][2]) if rank == 0 and tried[name][2] else None, dist.barrier)
     if rank == 0:
-        medians = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round is for warmth
         said.put((medians, {name: peer for name, (_, peer, _) in tried.items()}))
     said.close()
     said.join_thread()
@@ -80,34 +63,18 @@ def run(rank, args, work, ends, said):
 
 def main():
     global reshard
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--package", required=True)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--megabytes", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", default="/dev/shm")
-    args = parser.parse_args()
-    sys.path.insert(0, args.package)
+    options = parser(megabytes=512, rounds=5)
+    options.add_argument("--ranks", type=int, default=2)
+    args = options_of(options)
     import reshard
     import reshard.paddle
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    multiprocessing.set_start_method("fork")
-    said = multiprocessing.Queue()
-    work = pathlib.Path(tempfile.mkdtemp(dir=args.folder))
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(args.ranks + 1)]
     ends = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
     for one in sockets:
         one.close()
-    try:
-        ranks = [multiprocessing.Process(target=run, args=(rank, args, work, ends, said)) for rank in range(args.ranks)]
-        for rank in ranks:
-            rank.start()
-        medians, peers = said.get(timeout=1200)
-        for rank in ranks:
-            rank.join()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    medians, peers = said_by_ranks(run, args, ends)
     print(f"{args.ranks} ranks, {args.megabytes} MiB, {args.rounds} rounds, {args.folder}")
     print_medians(medians, peers, args.megabytes)
 

@@ -5,18 +5,13 @@
 usage: bench_python.py --package build/python [--megabytes 1024] [--rounds 7] [--folder /dev/shm] [--device cuda]
 Needs torch and safetensors. Fresh memory is touched, a page at a time: safetensors maps files, and reads them when they are looked at.
 """
-import argparse
 import pathlib
-import shutil
-import statistics
-import sys
 import tempfile
-import time
 import warnings
 
 import torch
 import torch.distributed.checkpoint as dcp
-from beside import print_medians
+from beside import medians_of, options_of, parser, print_medians, remove
 from safetensors.torch import load_file, save_file
 
 
@@ -59,14 +54,9 @@ def jobs(work, state, into, device):
 
 def main():
     global reshard
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--package", required=True)
-    parser.add_argument("--megabytes", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--folder", default="/dev/shm")
-    parser.add_argument("--device", default="cpu")
-    args = parser.parse_args()
-    sys.path.insert(0, args.package)
+    options = parser(megabytes=1024, rounds=7)
+    options.add_argument("--device", default="cpu")
+    args = options_of(options)
     import reshard
     import reshard.torch
     warnings.simplefilter("ignore")
@@ -75,21 +65,13 @@ def main():
     work = pathlib.Path(tempfile.mkdtemp(dir=args.folder))
     try:
         tried = jobs(work, state, into, args.device)
-        seconds = {name: [] for name in tried}
-        for _ in range(args.rounds + 1):
-            for name, (call, _) in tried.items():
-                for made in ("theirs", "ours"):
-                    shutil.rmtree(work / made, ignore_errors=True)
-                began = time.monotonic()
-                call()
-                if args.device != "cpu":
-                    torch.cuda.synchronize()
-                seconds[name].append(time.monotonic() - began)
+        medians = medians_of({name: call for name, (call, _) in tried.items()}, args.rounds,
+                             lambda name: [remove(work / made) for made in ("theirs", "ours")],
+                             torch.cuda.synchronize if args.device != "cpu" else lambda: None)
     finally:
-        shutil.rmtree(work)
-    median = {name: statistics.median(times[1:]) for name, times in seconds.items()}  # the first round is for warmth
+        remove(work)
     print(f"{args.megabytes} MiB in {len(state)} tensors, {args.folder}, {args.device}, medians of {args.rounds} rounds")
-    print_medians(median, {name: peer for name, (_, peer) in tried.items()}, args.megabytes)
+    print_medians(medians, {name: peer for name, (_, peer) in tried.items()}, args.megabytes)
 
 
 if __name__ == "__main__":
