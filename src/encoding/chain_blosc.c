@@ -10,11 +10,10 @@
 #include <inttypes.h>
 
 #include "base/cursor.h"
+#include "base/library.h"
 
 #if RESHARD_WITH_BLOSC
 #include <blosc.h>
-#include <dlfcn.h>
-#include <errno.h>
 #include <pthread.h>
 
 #define CODEC_SHIFT 5
@@ -24,42 +23,27 @@
 #define VERSION_MAX 2
 #define BLOCK_BYTES_MAX ((uint32_t)64 << 20) /* the library decodes with up to three of them; writers choose 4 MiB at most */
 
-#define LIBRARY "libblosc.so.1"
-
 /* The library brings the runtime of C++ with it, which would take a third of the start of every program: it is loaded when an array asks
  * for it, and stays. */
-static struct blosc_library {
-    void *handle;
+static struct blosc_functions {
     __typeof__(&blosc_cbuffer_validate) validate;
     __typeof__(&blosc_decompress_ctx) decompress;
     __typeof__(&blosc_compress_ctx) compress;
-} library;
-static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
+} blosc;
+static const struct library_symbol blosc_symbols[] = { { "blosc_cbuffer_validate", &blosc.validate },
+                                                       { "blosc_decompress_ctx", &blosc.decompress },
+                                                       { "blosc_compress_ctx", &blosc.compress } };
+static pthread_mutex_t blosc_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool blosc_is_loaded;
 
-static reshard_status library_load(reshard_error *err)
+static reshard_status blosc_need(reshard_error *err)
 {
-    errno = 0;
-    void *handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!handle && errno == ENOMEM)
-        return error_set_memory(err);
-    struct blosc_library found = { .handle = handle };
-    *(void **)&found.validate = handle ? dlsym(handle, "blosc_cbuffer_validate") : NULL;
-    *(void **)&found.decompress = handle ? dlsym(handle, "blosc_decompress_ctx") : NULL;
-    *(void **)&found.compress = handle ? dlsym(handle, "blosc_compress_ctx") : NULL;
-    if (!found.validate || !found.decompress || !found.compress) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc needs " LIBRARY ", which cannot be loaded: %s", dlerror());
-        error_hint(err, "install libblosc 1.x (Debian: libblosc1)");
-        return RESHARD_ERR_UNSUPPORTED;
-    }
-    library = found;
-    return RESHARD_OK;
-}
-
-static reshard_status library_need(reshard_error *err)
-{
-    pthread_mutex_lock(&library_lock);
-    reshard_status status = library.handle ? RESHARD_OK : library_load(err);
-    pthread_mutex_unlock(&library_lock);
+    static const struct library library = { "libblosc.so.1", "blosc needs", "install libblosc 1.x (Debian: libblosc1)", blosc_symbols,
+                                            sizeof(blosc_symbols) / sizeof(*blosc_symbols) };
+    pthread_mutex_lock(&blosc_lock);
+    reshard_status status = blosc_is_loaded ? RESHARD_OK : library_load(&library, err);
+    blosc_is_loaded = !status;
+    pthread_mutex_unlock(&blosc_lock);
     return status;
 }
 
@@ -105,14 +89,14 @@ reshard_status chain_unblosc(struct chain_call *call, reshard_error *err)
         return error_set(err, RESHARD_ERR_FORMAT, "blosc data of %zu bytes, shorter than its header", call->in_size);
     reshard_status status = header_check(&header, call, err);
     if (!status)
-        status = library_need(err);
+        status = blosc_need(err);
     if (status)
         return status;
-    if (library.validate(call->in, call->in_size, &bytes) < 0)
+    if (blosc.validate(call->in, call->in_size, &bytes) < 0)
         return error_set(err, RESHARD_ERR_FORMAT, "invalid blosc header");
     if (bytes == 0)
         return RESHARD_OK;
-    int made = library.decompress(call->in, call->out, call->room, 1);
+    int made = blosc.decompress(call->in, call->out, call->room, 1);
     if ((size_t)made != bytes)
         return error_set(err, RESHARD_ERR_FORMAT, "invalid blosc data, %zu decoded bytes expected", bytes);
     call->made = bytes;
@@ -123,7 +107,7 @@ reshard_status chain_blosc_pack(const struct chain_packing *packing, const void 
 {
     if (size > BLOSC_MAX_BUFFERSIZE)
         return error_set(err, RESHARD_ERR_LIMIT, "%zu bytes are too many for one blosc buffer", size);
-    reshard_status status = library_need(err);
+    reshard_status status = blosc_need(err);
     if (status)
         return status;
     size_t before = out->size, bound = size + BLOSC_MAX_OVERHEAD;
@@ -131,7 +115,7 @@ reshard_status chain_blosc_pack(const struct chain_packing *packing, const void 
     if (!room)
         return error_set_memory(err);
     size_t item_bytes = packing->element_bytes ? packing->element_bytes : 1;
-    int made = library.compress(packing->level, packing->shuffle, item_bytes, size, bytes, room, bound, packing->inner, 0, 1);
+    int made = blosc.compress(packing->level, packing->shuffle, item_bytes, size, bytes, room, bound, packing->inner, 0, 1);
     out->size = before;
     if (made <= 0)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc cannot compress %zu bytes with '%s' (result %d)", size, packing->inner, made);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote/http.h"
 
+#include "base/library.h"
 #include "remote/listing.h"
 
 #if RESHARD_WITH_CURL
 #define CURL_DISABLE_TYPECHECK
 #include <curl/curl.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -15,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIBRARY "libcurl.so.4"
 #define IDLE_MAX 64
 #define TRIES 5
 #define FIRST_PAUSE_MS 100 /* three times as long each time */
@@ -24,8 +23,7 @@
 #define REDIRECTS 8L
 #define SAID_MAX 2000      /* bytes that are kept of what a server says of an error */
 
-static struct curl_library {
-    void *handle;
+static struct curl_functions {
     __typeof__(&curl_global_init) global_init;
     __typeof__(&curl_easy_init) easy_init;
     __typeof__(&curl_easy_reset) easy_reset;
@@ -37,40 +35,30 @@ static struct curl_library {
     __typeof__(&curl_slist_append) slist_append;
     __typeof__(&curl_slist_free_all) slist_free_all;
 } curl;
-static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
+static const struct library_symbol curl_symbols[] = { { "curl_global_init", &curl.global_init },
+                                                      { "curl_easy_init", &curl.easy_init },
+                                                      { "curl_easy_reset", &curl.easy_reset },
+                                                      { "curl_easy_cleanup", &curl.easy_cleanup },
+                                                      { "curl_easy_setopt", &curl.easy_setopt },
+                                                      { "curl_easy_getinfo", &curl.easy_getinfo },
+                                                      { "curl_easy_perform", &curl.easy_perform },
+                                                      { "curl_easy_strerror", &curl.easy_strerror },
+                                                      { "curl_slist_append", &curl.slist_append },
+                                                      { "curl_slist_free_all", &curl.slist_free_all } };
+static pthread_mutex_t curl_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool curl_is_loaded;
 
-static bool symbol_find(void *handle, const char *name, void *out)
+static reshard_status curl_need(reshard_error *err)
 {
-    void *found = handle ? dlsym(handle, name) : NULL;
-    memcpy(out, &found, sizeof(found));
-    return found != NULL;
-}
-
-static bool symbols_find(struct curl_library *found)
-{
-    void *handle = found->handle;
-    return symbol_find(handle, "curl_global_init", &found->global_init) && symbol_find(handle, "curl_easy_init", &found->easy_init) &&
-           symbol_find(handle, "curl_easy_reset", &found->easy_reset) && symbol_find(handle, "curl_easy_cleanup", &found->easy_cleanup) &&
-           symbol_find(handle, "curl_easy_setopt", &found->easy_setopt) && symbol_find(handle, "curl_easy_getinfo", &found->easy_getinfo) &&
-           symbol_find(handle, "curl_easy_perform", &found->easy_perform) &&
-           symbol_find(handle, "curl_easy_strerror", &found->easy_strerror) &&
-           symbol_find(handle, "curl_slist_append", &found->slist_append) &&
-           symbol_find(handle, "curl_slist_free_all", &found->slist_free_all);
-}
-
-static reshard_status library_open(reshard_error *err)
-{
-    errno = 0;
-    struct curl_library found = { .handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL) };
-    if (!found.handle && errno == ENOMEM)
-        return error_set_memory(err);
-    if (!symbols_find(&found) || found.global_init(CURL_GLOBAL_DEFAULT)) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "URLs need " LIBRARY ", which cannot be loaded");
-        error_hint(err, "install libcurl (Debian: libcurl4)");
-        return RESHARD_ERR_UNSUPPORTED;
-    }
-    curl = found;
-    return RESHARD_OK;
+    static const struct library library = { "libcurl.so.4", "URLs need", "install libcurl (Debian: libcurl4)", curl_symbols,
+                                            sizeof(curl_symbols) / sizeof(*curl_symbols) };
+    pthread_mutex_lock(&curl_lock);
+    reshard_status status = curl_is_loaded ? RESHARD_OK : library_load(&library, err);
+    if (!status && !curl_is_loaded && curl.global_init(CURL_GLOBAL_DEFAULT))
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "URLs need %s, which does not begin its work", library.file);
+    curl_is_loaded = !status;
+    pthread_mutex_unlock(&curl_lock);
+    return status;
 }
 
 struct http {
@@ -89,9 +77,7 @@ static char *copy_or_null(const char *text, bool *is_good)
 
 reshard_status http_new(const struct http_identity *identity, struct http **out, reshard_error *err)
 {
-    pthread_mutex_lock(&library_lock);
-    reshard_status status = curl.handle ? RESHARD_OK : library_open(err);
-    pthread_mutex_unlock(&library_lock);
+    reshard_status status = curl_need(err);
     if (status)
         return status;
     struct http *http = calloc(1, sizeof(*http));

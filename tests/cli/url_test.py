@@ -603,6 +603,14 @@ def endpoints(shell, fixtures):
         assert all(not server.asked for server in sites.servers.values())
 
 
+def without_libcurl(shell, fixtures):
+    (shell.work / "libcurl.so.4").write_bytes(b"no library")
+    with Sites(shell, shell.work) as sites:
+        done = sites.ask("ls", sites.url("pages", "m.safetensors"), LD_LIBRARY_PATH=str(shell.work))
+        assert done.returncode == 5 and "URLs need libcurl.so.4, which cannot be loaded: " in done.stderr, done
+        assert "install libcurl" in done.stderr and not sites.servers["pages"].asked, done
+
+
 def main():
     global SEED
     parser = argparse.ArgumentParser()
@@ -620,7 +628,7 @@ def main():
              "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "secrets are for one server": others_are_not_told,
              "files that are replaced": replaced,
              "lists that go on for ever": lists_for_ever, "hostile names": hostile_lists, "what is no list": odd_lists,
-             "nothing is written to URLs": targets, "bad URLs": bad_urls, "endpoints": endpoints}
+             "nothing is written to URLs": targets, "bad URLs": bad_urls, "endpoints": endpoints, "without libcurl": without_libcurl}
     return small_models.run(args.bin, [(name, lambda shell, test=test: test(shell, args.fixtures)) for name, test in tests.items()
                                        if args.only in name])
 
