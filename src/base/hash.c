@@ -4,9 +4,12 @@
 #include <xxhash.h>
 
 #include <stdlib.h>
+#include <sys/auxv.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
+
+#define RANDOM_BYTES 16 /* behind AT_RANDOM */
 
 uint64_t hash64(const void *bytes, size_t size, uint64_t seed)
 {
@@ -23,6 +26,13 @@ uint64_t hash_random_seed(void)
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t sources[] = { (uint64_t)now.tv_sec, (uint64_t)now.tv_nsec, (uint64_t)getpid(), (uint64_t)(uintptr_t)&seed };
     return hash64(sources, sizeof(sources), 0);
+}
+
+/* The kernel gives each program random bytes as it starts. They are hashed: the C library makes its own secrets of them as they are. */
+uint64_t hash_table_seed(void)
+{
+    const void *random = (const void *)(uintptr_t)getauxval(AT_RANDOM);
+    return random ? hash64(random, RANDOM_BYTES, 0) : hash_random_seed();
 }
 
 struct hash64_stream {

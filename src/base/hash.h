@@ -8,8 +8,12 @@
 
 uint64_t hash64(const void *bytes, size_t size, uint64_t seed);
 
-/* A seed that differs from process to process, against crafted collisions. */
+/* A random number. */
 uint64_t hash_random_seed(void);
+
+/* A secret seed for the hash of a table, against crafted collisions: the same for all tables of a program, another when it is started
+ * again. No call of the system: a checkpoint of many blobs makes very many tables. */
+uint64_t hash_table_seed(void);
 
 /* Streaming; hash64_stream_digest of the same bytes equals hash64 with seed 0. */
 struct hash64_stream;

@@ -48,7 +48,7 @@ static bool slots_grow(struct name_map *map)
     if (!slots)
         return false;
     if (!map->slots)
-        map->seed = hash_random_seed();
+        map->seed = hash_table_seed();
     for (uint32_t i = 0; i < map->slots_capacity; i++) {
         if (!map->slots[i].number)
             continue;

@@ -217,7 +217,7 @@ static bool compare_parts(struct comparison *c, const struct value *a, const str
 
 reshard_status value_compare(const struct value *a, const struct value *b, struct work *work, bool *equal, reshard_error *err)
 {
-    struct comparison c = { .seed = hash_random_seed(), .work = work };
+    struct comparison c = { .seed = hash_table_seed(), .work = work };
     bool same = require(&c, a, b);
     while (same && c.pending_count) {
         struct pair pair = c.pending[--c.pending_count];

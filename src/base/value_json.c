@@ -367,7 +367,7 @@ reshard_status value_to_json(const struct value *value, struct buffer *out, stru
     size_t bytes_max = most.value < SIZE_MAX ? (size_t)most.value : SIZE_MAX;
     uint64_t affordable = work_left(most.budget, bytes_max);
     bool is_budget = affordable < bytes_max;
-    struct printer printer = { .out = out, .seed = hash_random_seed(), .work = most.budget };
+    struct printer printer = { .out = out, .seed = hash_table_seed(), .work = most.budget };
     size_t start = out->size, limit = out->limit;
     bool had_failed = out->failed, was_over = out->over_limit;
     bytes_max = (size_t)affordable;

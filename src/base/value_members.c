@@ -26,7 +26,7 @@ static bool has_unique_keys(struct value *const *pairs, size_t count, struct wor
 {
     struct value_index index = { 0 };
     bool is_unique =
-        work_take_steps(work, count) && value_index_build(&index, pairs, count, 2, hash_random_seed()) && index.leaf_count == count / 2;
+        work_take_steps(work, count) && value_index_build(&index, pairs, count, 2, hash_table_seed()) && index.leaf_count == count / 2;
     value_index_release(&index);
     return is_unique;
 }

@@ -24,6 +24,15 @@ static bool put_byte(struct buffer *out, uint8_t c, char quote)
     return buffer_append(out, (char[]){ '\\', 'x', hex_digits[c >> 4], hex_digits[c & 15] }, 4);
 }
 
+/* How many characters from there on stand for themselves. */
+static size_t plain_length(struct str text, size_t from, char quote)
+{
+    size_t at = from;
+    while (at < text.size && text.data[at] >= ' ' && text.data[at] < 0x7F && text.data[at] != quote && text.data[at] != '\\')
+        at++;
+    return at - from;
+}
+
 /* A lone surrogate, three bytes of WTF-8, as \udxxx. */
 static bool put_surrogate(struct buffer *out, const char *bytes)
 {
@@ -38,6 +47,12 @@ static bool put_quoted(struct buffer *out, struct str text, bool is_text)
     char quote = str_find_char(text, '\'', &at) && !str_find_char(text, '"', &at) ? '"' : '\'';
     bool ok = buffer_append_byte(out, (uint8_t)quote);
     for (size_t i = 0; ok && i < text.size;) {
+        size_t plain = plain_length(text, i, quote);
+        if (plain) {
+            ok = buffer_append(out, text.data + i, plain);
+            i += plain;
+            continue;
+        }
         size_t size = is_text ? str_utf8_char(text, i, true) : 1;
         if (size > 1 && str_printable_char(text, i))
             ok = buffer_append(out, text.data + i, size);
@@ -209,7 +224,7 @@ static bool value_repr_put_element(struct printer *p)
 
 bool value_to_repr(const struct value *value, struct buffer *out, struct work *work)
 {
-    struct printer printer = { .out = out, .seed = hash_random_seed(), .work = work };
+    struct printer printer = { .out = out, .seed = hash_table_seed(), .work = work };
     size_t start = out->size;
     bool ok = value_repr_put_value(&printer, value);
     while (ok && printer.frame_count)

@@ -7,6 +7,7 @@
 #include "base/array.h"
 
 #define STEPS_AT_ONCE 256
+#define FEW_MAX 16
 #define BITMAP_NODES_PER_UNIT 64 /* clearing memory is cheap */
 
 struct frame {
@@ -36,6 +37,14 @@ static struct value *frame_next(struct frame *frame)
     return child;
 }
 
+/* Nodes that were seen. The few of a small value are in a list: a graph of a hundred thousand of them is walked one by one. */
+struct seen {
+    uint32_t few[FEW_MAX];
+    size_t count;     /* of the list */
+    uint64_t *bitmap; /* NULL: they are in the list */
+    uint32_t graph_count;
+};
+
 static bool mark(uint64_t *bitmap, uint32_t id)
 {
     uint64_t bit = UINT64_C(1) << (id % 64);
@@ -44,16 +53,43 @@ static bool mark(uint64_t *bitmap, uint32_t id)
     return !was_set;
 }
 
+/* Whether the node is seen for the first time, in *is_new. false without memory, or when the work is spent. */
+static bool seen_add(struct seen *seen, uint32_t id, struct work *work, bool *is_new)
+{
+    *is_new = true;
+    for (size_t i = 0; !seen->bitmap && i < seen->count; i++)
+        *is_new = *is_new && seen->few[i] != id;
+    if (!seen->bitmap && *is_new && seen->count < FEW_MAX) {
+        seen->few[seen->count++] = id;
+        return true;
+    }
+    if (!seen->bitmap && *is_new) {
+        if (!work_take(work, seen->graph_count / BITMAP_NODES_PER_UNIT) ||
+            !(seen->bitmap = array_zeroed((size_t)seen->graph_count / 64 + 1, sizeof(*seen->bitmap))))
+            return false;
+        for (size_t i = 0; i < seen->count; i++)
+            mark(seen->bitmap, seen->few[i]);
+    }
+    if (seen->bitmap)
+        *is_new = mark(seen->bitmap, id);
+    return true;
+}
+
 /* A node whose id is not below graph_count belongs to another graph and ends the walk: the bitmap cannot hold it. */
-static bool walk(struct frames *frames, uint64_t *bitmap, const struct value *root, uint32_t graph_count, struct work *work,
+static bool walk(struct frames *frames, struct seen *seen, const struct value *root, struct work *work,
                  bool (*visit)(const struct value *value, void *context), void *context, bool *no_memory)
 {
     const struct value *node = root;
     uint64_t visited = 0;
     while (node || frames->count) {
-        if (node && node->id >= graph_count)
+        bool is_new = false;
+        if (node && node->id >= seen->graph_count)
             return false;
-        if (node && mark(bitmap, node->id)) {
+        if (node && !seen_add(seen, node->id, work, &is_new)) {
+            *no_memory = true;
+            return false;
+        }
+        if (is_new) {
             if (!visit(node, context))
                 return false;
             if ((++visited % STEPS_AT_ONCE == 0 && !work_take_steps(work, STEPS_AT_ONCE)) ||
@@ -73,26 +109,25 @@ bool value_walk(const struct value *root, uint32_t graph_count, struct work *wor
                 void *context, bool *no_memory)
 {
     struct frames frames = { 0 };
-    bool out_of_memory = false;
-    if (root && value_is_leaf(root) && root->id < graph_count) { /* a graph of a hundred thousand numbers is walked one by one */
-        out_of_memory = !work_take_steps(work, 1);
-        if (no_memory)
-            *no_memory = out_of_memory;
-        return !out_of_memory && visit(root, context);
-    }
-    bool is_affordable = work_take(work, graph_count / BITMAP_NODES_PER_UNIT);
-    uint64_t *bitmap = is_affordable ? array_zeroed((size_t)graph_count / 64 + 1, sizeof(*bitmap)) : NULL;
-    bool done = bitmap && walk(&frames, bitmap, root, graph_count, work, visit, context, &out_of_memory);
+    struct seen seen = { .graph_count = graph_count };
+    bool out_of_memory = !work_take_steps(work, 1);
+    bool done = !out_of_memory && walk(&frames, &seen, root, work, visit, context, &out_of_memory);
     if (no_memory)
-        *no_memory = !bitmap || out_of_memory;
+        *no_memory = out_of_memory;
     free(frames.items);
-    free(bitmap);
+    free(seen.bitmap);
     return done;
 }
 
+/* Copies of nodes. The few of a small value are in a list, as of those that are seen. */
 struct copier {
     struct value_graph *into;
-    struct value **copies; /* by the source's id; NULL: not copied yet */
+    struct {
+        uint32_t id; /* of the source */
+        struct value *copy;
+    } few[FEW_MAX];
+    size_t count;          /* of the list */
+    struct value **copies; /* by the source's id, NULL: not copied; NULL: they are in the list */
     uint32_t source_count;
 };
 
@@ -112,9 +147,32 @@ static bool value_walk_copy_leaf(struct value_graph *into, const struct value *s
     return true;
 }
 
+/* NULL: of none, or not copied. */
 static struct value *copy_of(const struct copier *copier, const struct value *source)
 {
-    return source ? copier->copies[source->id] : NULL;
+    if (!source || copier->copies)
+        return source ? copier->copies[source->id] : NULL;
+    for (size_t i = 0; i < copier->count; i++)
+        if (copier->few[i].id == source->id)
+            return copier->few[i].copy;
+    return NULL;
+}
+
+static bool keep_copy(struct copier *copier, uint32_t id, struct value *copy)
+{
+    if (!copier->copies && copier->count < FEW_MAX) {
+        copier->few[copier->count].id = id;
+        copier->few[copier->count++].copy = copy;
+        return true;
+    }
+    if (!copier->copies) {
+        copier->copies = array_zeroed(copier->source_count, sizeof(struct value *));
+        for (size_t i = 0; copier->copies && i < copier->count; i++)
+            copier->copies[copier->few[i].id] = copier->few[i].copy;
+    }
+    if (copier->copies)
+        copier->copies[id] = copy;
+    return copier->copies;
 }
 
 /* Runs when all the children have copies, so that arrays are filled at once; false without memory. */
@@ -172,26 +230,22 @@ static struct value *copy_node(struct value_graph *into, const struct value *sou
 static bool copy_visit(const struct value *source, void *context)
 {
     struct copier *copier = context;
-    return (copier->copies[source->id] = copy_node(copier->into, source)) != NULL;
+    struct value *copy = copy_node(copier->into, source);
+    return copy && keep_copy(copier, source->id, copy);
 }
 
 static bool parts_visit(const struct value *source, void *context)
 {
     struct copier *copier = context;
-    return value_is_leaf(source) || copy_parts(copier, source, copier->copies[source->id]);
+    return value_is_leaf(source) || copy_parts(copier, source, copy_of(copier, source));
 }
 
 struct value *value_copy(struct value_graph *into, const struct value *value, uint32_t source_count)
 {
     struct copier copier = { .into = into, .source_count = source_count };
-    if (value && value_is_leaf(value) && value->id < source_count)
-        return work_take_steps(into->arena.work, 1) ? copy_node(into, value) : NULL;
-    copier.copies = array_zeroed(source_count, sizeof(struct value *));
-    if (!copier.copies)
-        return NULL;
     bool done = value_walk(value, source_count, into->arena.work, copy_visit, &copier, NULL) &&
                 value_walk(value, source_count, into->arena.work, parts_visit, &copier, NULL);
-    struct value *copy = done && value ? copier.copies[value->id] : NULL;
+    struct value *copy = done ? copy_of(&copier, value) : NULL;
     free(copier.copies);
     return copy;
 }

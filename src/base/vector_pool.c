@@ -13,7 +13,7 @@
 
 reshard_status vector_pool_init(struct vector_pool *pool, reshard_error *err)
 {
-    *pool = (struct vector_pool){ .slot_count = FIRST_SLOTS, .seed = hash_random_seed() };
+    *pool = (struct vector_pool){ .slot_count = FIRST_SLOTS, .seed = hash_table_seed() };
     memset(pool->last, 0xFF, sizeof(pool->last));
     pool->slots = array_zeroed(pool->slot_count, sizeof(*pool->slots));
     return pool->slots ? RESHARD_OK : error_set_memory(err);

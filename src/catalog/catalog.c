@@ -19,7 +19,7 @@ struct catalog *catalog_new(const char *format)
         return NULL;
     catalog->format = format;
     catalog->limits = limits_default;
-    catalog->vector_seed = hash_random_seed();
+    catalog->vector_seed = hash_table_seed();
     return catalog;
 }
 

@@ -271,7 +271,7 @@ static reshard_status tensor_check(struct cover *cover, struct catalog_tensor *t
 
 reshard_status catalog_check_cover(struct catalog *catalog, bool allow_holes, reshard_error *err)
 {
-    struct cover cover = { .catalog = catalog, .allow_holes = allow_holes, .seed = hash_random_seed() };
+    struct cover cover = { .catalog = catalog, .allow_holes = allow_holes, .seed = hash_table_seed() };
     reshard_status status = RESHARD_OK;
     cover.joiner.misses_max = catalog->limits.box_checks;
     for (uint32_t t = 0; t < catalog->tensor_count && !status; t++)

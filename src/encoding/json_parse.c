@@ -196,7 +196,7 @@ static reshard_status json_parse_check_keys(struct value **pairs, size_t count, 
     if (!slots)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
-    uint64_t seed = hash_random_seed();
+    uint64_t seed = hash_table_seed();
     for (size_t i = 0; i < keys && !status; i++) {
         struct value *key = pairs[2 * i];
         size_t at = (size_t)hash64(key->text.data, key->text.size, seed) & (slot_count - 1);

@@ -112,7 +112,7 @@ static reshard_status fill_table(struct zip_archive *archive, reshard_error *err
     if (!archive->slots)
         return error_set_memory(err);
     archive->slot_count = slot_count;
-    archive->seed = hash_random_seed();
+    archive->seed = hash_table_seed();
     for (uint32_t i = 0; i < archive->member_count; i++) {
         uint32_t *slot = probe(archive, archive->members[i].name);
         if (*slot)

@@ -573,7 +573,7 @@ static reshard_status remote_new(const char *url, struct remote **out, reshard_e
         free(remote);
         return error_set_memory(err);
     }
-    remote->seed = hash_random_seed();
+    remote->seed = hash_table_seed();
     reshard_status status = remote_place_of(url, &remote->place, err);
     if (!status) {
         const struct http_identity identity = identity_of(remote->place.kind);

@@ -5,8 +5,9 @@ input.
 
 Each input is opened, shown, hashed, verified, compared, printed, drawn, planned, salvaged and converted to every format, each by a process
 with RLIMIT_CPU and RLIMIT_AS, so that a regression fails and does not hang; peak memory is what the system says that the process had. The
-exit status and the named limit of `hash` are pinned, and for files of shared or repeated parts those of every verb; else verbs end with one
-of the documented statuses. Sanitizers get no limit on addresses, and --seconds more time.
+seconds are those of an idle core: a run that takes more is tried again, with as many times more as a loop of Python takes longer just then.
+The slowest run of an input is told. The exit status and the named limit of `hash` are pinned, and for files of shared or repeated parts
+those of every verb; else verbs end with one of the documented statuses. Sanitizers get no limit on addresses, and --seconds more time.
 
 usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--seed N] [--seconds N]
 --runs 2 does two of an input's runs, which the seed chooses, where there is no --only.
@@ -14,11 +15,13 @@ usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--seed N] [--seconds 
 import argparse
 import fnmatch
 import json
+import math
 import os
 import pathlib
 import random
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +34,14 @@ FORMATS = "safetensors hf torch torch-dcp torch_dist torch_dcp fsdp_dtensor mega
 SECONDS, BYTES = 5, 1 << 30
 STATUSES = {0, 1, 2, 4, 5, 6}
 MIB = 1 << 20
+PACE_STEPS, PACE_SECONDS, PACE_MAX = 4_000_000, 0.28, 3  # a loop, what it takes of an idle core, and what times that is believed
+
+
+def pace():
+    """How many times slower than an idle core of the machine that the seconds are meant for this one is now: 1 and up."""
+    began = time.process_time()
+    sum(i & 3 for i in range(PACE_STEPS))
+    return min(max((time.process_time() - began) / PACE_SECONDS, 1), PACE_MAX)
 
 
 class Runner:
@@ -38,9 +49,10 @@ class Runner:
         self.binary, self.work, self.seconds, self.choose = binary, work, seconds, choose
         libraries = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
         self.is_sanitized = "libasan" in libraries or "libtsan" in libraries
+        self.slowest = 0, ()
 
-    def lower_resources(self):
-        resource.setrlimit(resource.RLIMIT_CPU, (self.seconds, self.seconds + 1))
+    def lower_resources(self, seconds):
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 30, 4 << 30))
         if not self.is_sanitized:
@@ -48,13 +60,18 @@ class Runner:
 
     def run(self, *words):
         """(exit status, peak bytes, first line of the complaint)"""
+        ended = self.run_within(self.seconds, words)
+        return ended if ended[0] != -signal.SIGXCPU else self.run_within(math.ceil(self.seconds * pace()), words)
+
+    def run_within(self, seconds, words):
         shutil.rmtree(self.work / "out", ignore_errors=True)
         for left in ("out", "out.html"):
             (self.work / left).unlink(missing_ok=True)
         with tempfile.TemporaryFile() as complaint:
             child = subprocess.Popen([self.binary, *map(str, words)], stdout=subprocess.DEVNULL, stderr=complaint, cwd=self.work,
-                                     preexec_fn=self.lower_resources)
+                                     preexec_fn=lambda: self.lower_resources(seconds))
             _, status, usage = os.wait4(child.pid, 0)
+            self.slowest = max(self.slowest, (usage.ru_utime + usage.ru_stime, tuple(map(str, words))))
             child.returncode = os.waitstatus_to_exitcode(status)
             complaint.seek(0)
             return child.returncode, usage.ru_maxrss * 1024, complaint.read().decode(errors="replace").strip()
@@ -260,7 +277,7 @@ SHARED = {
     "shared_flat_list": Shared(small_bombs.shared_flat_list, key="a",
                                others=dict.fromkeys(("torch-dcp", "torch_dist", "torch_dcp", "fsdp_dtensor", "megatron", "fsdp-ranks",
                                                      "diff"), 6)),
-    "small_items": Shared(small_bombs.small_items, others={"torch-dcp": 6, "torch_dist": 6, "fsdp-ranks": 6, **FOREIGN}, key="many.0"),
+    "small_items": Shared(small_bombs.small_items, others={"torch-dcp": 6, "torch_dist": 6, **FOREIGN}, key="many.0"),
     "long_text": Shared(small_bombs.long_text, others={"diff": 6, "cat": 6, **FOREIGN}, key="a"),
     "long_call": Shared(small_bombs.long_call, others={"cat": 6, **FOREIGN}, key="a"), "long_bytes and long_call": Pair(),
     "same_items": Shared(small_bombs.same_items, key="k0"), "replicas": Shared(small_bombs.replicas, others=FOREIGN),
@@ -289,7 +306,7 @@ def main():
                             lambda runs: draw.sample(runs, few) if few and few < len(runs) else runs)
             found = case.problems(runner)
         failed += bool(found)
-        print(f"{'not ok' if found else 'ok'} {number} - {name}")
+        print(f"{'not ok' if found else 'ok'} {number} - {name}\n# slowest: {' '.join(runner.slowest[1])}, {runner.slowest[0]:.1f} s")
         print("".join(f"# {line}\n" for problem in found for line in problem.splitlines()), end="", flush=True)
     return failed > 0
 

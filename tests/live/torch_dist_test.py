@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads torch_dist checkpoints that reshard wrote through the real megatron-core.
 
-Every good torch_dist case of the shared fixtures is written anew in several ways (plain, with small chunks over several files, with the
+Every good torch_dist case of the fixtures is written anew in several ways (plain, with small chunks over several files, with the
 common state as an object, like a reference with integrity.json); dist_checkpointing.load then asks for everything in it, strictly
 (raise_all), on one process and, cut along the first axis that divides, on two. Values must be those of the manifest, the common state and
 the objects those of the original. The object form is for releases from 0.19 on and is only loaded by those.
@@ -154,7 +154,7 @@ def complaints(name, results, original, manifest):
 
 def good_cases(root, glob):
     """(manifest, folder) of those that are stored as torch_dist."""
-    for path in sorted(root.glob("*/manifest.json")):
+    for path in sorted((root / "megatron").glob("*/manifest.json")):
         manifest = json.loads(path.read_text())
         source = path.parent / manifest["path"]
         if not manifest["expect"]["error"] and fnmatch.fnmatch(manifest["case"], glob) and list(source.rglob(".metadata")):
@@ -164,7 +164,7 @@ def good_cases(root, glob):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(HERE.parents[1] / "build/reshard"))
-    parser.add_argument("--root", default=str(HERE.parents[1] / "../shared/fixtures/megatron"))
+    parser.add_argument("--root", default=str(HERE.parents[1] / "build/tests/fixtures"))
     parser.add_argument("--case", default="*")
     parser.add_argument("--temporary")
     draw.add_options(parser, 0.3)
@@ -189,9 +189,13 @@ def main():
         for world in (1, 2):
             results = load_with(world, folders, temporary)
             for name in manifests:
-                bad = complaints(name, results, results[0][originals[name]], manifests[name])
-                failed += bool(bad)
+                original = results[0][originals[name]]
                 count += 1
+                if isinstance(original, str) and str(results[0][name]).startswith("Weights only load failed"):
+                    print(f"ok {count} - {name}, world {world} # SKIP this Megatron lacks classes of it, and of the original")
+                    continue
+                bad = complaints(name, results, original, manifests[name])
+                failed += bool(bad)
                 print(f"{'not ok' if bad else 'ok'} {count} - {name}, world {world}" + (": " + "; ".join(bad[:4]) if bad else ""))
         print(f"1..{count}")
     return bool(failed) or not count

@@ -81,7 +81,7 @@ static reshard_status index_storage(struct reading *reading, reshard_error *err)
         return error_set_memory(err);
     memset(reading->object_of_text, 0xFF, (size_t)metadata->texts.count * sizeof(*reading->object_of_text));
     reading->slot_mask = (uint32_t)capacity - 1;
-    reading->seed = hash_random_seed();
+    reading->seed = hash_table_seed();
     for (uint32_t i = 0; i < metadata->storage_count; i++) {
         const struct dcp_index *index = &metadata->indexes[i];
         uint32_t other = dcp_catalog_find_storage(reading, index->name, index->offset);

@@ -545,7 +545,7 @@ static reshard_status cataloguing_init(struct cataloguing *c, reshard_error *err
     const struct flex_metadata *metadata = c->metadata;
     uint32_t shards = slots_for(metadata->shard_count), places = slots_for(metadata->index_count);
     size_t names = (size_t)metadata->names.count + 1, texts = (size_t)metadata->texts.count + 1;
-    c->seed = hash_random_seed();
+    c->seed = hash_table_seed();
     c->shard_mask = shards - 1;
     c->place_mask = places - 1;
     c->first_chunk = c->source->catalog->chunk_count;

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/shared/torch_whole.h"
+
+#include "tensor/box.h"
+
+/* A tuple of numbers; NULL without memory. */
+static struct value *new_ints(struct value_graph *graph, const int64_t *numbers, int count)
+{
+    struct value **items = arena_array(&graph->arena, count, sizeof(*items));
+    bool good = items != NULL;
+    for (int i = 0; good && i < count; i++)
+        good = (items[i] = value_new_int(graph, numbers[i])) != NULL;
+    return good ? value_new_list(graph, VALUE_TUPLE, items, (size_t)count) : NULL;
+}
+
+static bool all_made(struct value *const *values, size_t count)
+{
+    bool good = true;
+    for (size_t i = 0; i < count; i++)
+        good = good && values[i];
+    return good;
+}
+
+/* The persistent id of a storage that is the hidden tensor's bytes. */
+static struct value *new_storage(struct value_graph *graph, const struct dtype_info *info, uint32_t tensor, int64_t elements)
+{
+    bool is_typed = info->torch_storage[0] != '\0';
+    struct value **id = arena_array(&graph->arena, 5, sizeof(*id)), *persid = value_new(graph, VALUE_PERSID);
+    if (!id || !persid)
+        return NULL;
+    id[0] = value_new_str(graph, STR("storage"));
+    id[1] = value_new_global(graph, is_typed ? "torch" : "torch.storage", is_typed ? info->torch_storage : "UntypedStorage");
+    id[2] = value_new_str(graph, STR("0"));
+    id[3] = value_new_str(graph, STR("cpu"));
+    id[4] = value_new_int(graph, is_typed ? elements : elements * info->bits / 8);
+    persid->inner = all_made(id, 5) ? value_new_list(graph, VALUE_TUPLE, id, 5) : NULL;
+    persid->storage = tensor + 1;
+    return persid->inner ? persid : NULL;
+}
+
+bool torch_whole_name(struct value_graph *graph, const struct catalog *catalog, uint32_t whole, struct value *node)
+{
+    const struct catalog_tensor *tensor = &catalog->tensors[whole];
+    const struct dtype_info *info = dtype_info(tensor->dtype);
+    const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
+    bool is_typed = info->torch_storage[0] != '\0';
+    size_t count = is_typed ? 6 : 7;
+    int64_t strides[RANK_MAX];
+    strides_row_major(tensor->rank, shape, strides);
+    struct value **args = arena_array(&graph->arena, 7, sizeof(*args));
+    struct value *ordered = value_new_global(graph, "collections", "OrderedDict");
+    struct value *function = value_new_global(graph, "torch._utils", is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    if (!args || !ordered || !function)
+        return false;
+    args[0] = new_storage(graph, info, whole, box_volume(tensor->rank, shape));
+    args[1] = value_new_int(graph, 0);
+    args[2] = new_ints(graph, shape, tensor->rank);
+    args[3] = new_ints(graph, strides, tensor->rank);
+    args[4] = value_new(graph, VALUE_BOOL);
+    args[5] = value_new_call(graph, ordered, NULL, 0);
+    args[6] = value_new_global(graph, "torch", info->torch_name);
+    struct value *call = all_made(args, 7) ? value_new_call(graph, function, args, count) : NULL;
+    if (!call)
+        return false;
+    node->kind = call->kind;
+    node->object = call->object;
+    node->tensor = 0;
+    return true;
+}
