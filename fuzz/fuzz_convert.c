@@ -52,12 +52,17 @@ static void note_asked(const struct conversion_options *made, bool casts, bool s
 
 /* ---- options ---- */
 
-static const struct format_driver *pick_format(unsigned number)
+static unsigned writer_count(void)
 {
     unsigned count = 0;
     for (int i = 0; format_driver_at(i); i++)
         count += (format_driver_at(i)->abilities & FORMAT_WRITES) != 0;
-    number %= count;
+    return count;
+}
+
+static const struct format_driver *pick_format(unsigned number)
+{
+    number %= writer_count();
     for (int i = 0;; i++) {
         if (format_driver_at(i)->abilities & FORMAT_WRITES && number-- == 0)
             return format_driver_at(i);
@@ -401,7 +406,7 @@ static void convert_all(struct checkpoint *checkpoint, const uint8_t *bytes, siz
     uint64_t seed = size;
     for (size_t i = 0; i < size; i++)
         seed = seed * 31 + bytes[i];
-    for (uint8_t number = 0; format_driver_at(number); number++) {
+    for (uint8_t number = 0; number < writer_count(); number++) {
         uint8_t chosen[PACKED_OPTIONS] = { 0, number };
         convert(checkpoint, chosen);
         for (int i = 0; i < PACKED_OPTIONS; i++) {

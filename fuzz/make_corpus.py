@@ -49,6 +49,7 @@ PACKED = {  # target: families whose cases it opens
     "atorch": ["atorch-fsdp"],
     "convert": ["safetensors", "torch-file", "torch-dcp", "zarr", "megatron", "verl", "deepspeed", "lightning", "accelerate",
                 "atorch-fsdp", "numpy"],
+    "deepspeed": ["deepspeed"],
     "hf": ["safetensors", "torch-dcp", "hf-real", "accelerate", "peft"],
     "megatron": ["megatron", "torch-file"],
     "optimizer": ["megatron"],

@@ -30,7 +30,7 @@ import live as live_judges
 
 REFUSALS = (4, 5, 6)
 PINS = pathlib.Path(__file__).with_name("refusals.json")
-FAMILIES = {"atorch-fsdp", "torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle", "verl", "accelerate"}
+FAMILIES = {"atorch-fsdp", "deepspeed", "torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle", "verl", "accelerate"}
 
 # Types without a safetensors name: the manifests of the families spell them differently, and torch counts packed F4 in pairs.
 TORCH_SPELLINGS = {"COMPLEX32": "complex32", "F4_E2M1FN_X2": "float4_e2m1fn_x2"}  # some manifests spell torch's own types in capitals
@@ -114,6 +114,10 @@ def wanted_digests(case):
     # One name for a tensor of each expert rank of atorch.
     for key, experts in (also.get("expert_tensors") or {}).items():
         wanted |= {f"ckpt_meta.expert_{t['expert_rank']}.{key}": (t["dtype"], list(t["shape"]), t["sha256"]) for t in experts}
+    # What zero_to_fp32.py leaves out: frozen parameters and buffers as the model file has them, a tied weight as what it is tied to.
+    for key in also.get("only_in_module") or ():
+        shared, own = also["shared_params"].get(key), also["module_tensors"][key]
+        wanted[key] = wanted[shared] if shared else (own["dtype"], list(own["shape"]), own["sha256"])
     return wanted
 
 
@@ -132,6 +136,16 @@ def differences(found, wanted):
 
 def without_extra(found, case):
     return {key: value for key, value in found.items() if key in case["tensors"] or key not in extra_keys(case)}
+
+
+def of_optimizer(found, case):
+    """What the tensors of the item `optimizer` of DeepSpeed became where a target holds it, taken out of found: state by name is known."""
+    if case["family"] != "deepspeed":
+        return []
+    states = {key: found.pop(key) for key in list(found) if key.startswith("optimizer.")}
+    wanted = {f"optimizer.state.{name}.{state}": (t["dtype"], list(t["shape"]), t["sha256"])
+              for name, members in (case["also"].get("optimizer_tensors") or {}).items() for state, t in members.items()}
+    return [f"{key!r}: {states.get(key)} instead of {wanted[key]}" for key in wanted if states and states.get(key) != wanted[key]]
 
 
 def is_good(case):
@@ -241,7 +255,7 @@ def convert_and_compare(run, case, source, target, *arguments):
     if done.returncode:
         return done.returncode, [f"convert {' '.join(map(str, arguments))}: exit {done.returncode}: {done.stderr.strip()[:300]}"]
     found, complaint = run.digests(target)
-    return 0, [complaint] if complaint else differences(without_extra(found, case), wanted_digests(case))
+    return 0, [complaint] if complaint else of_optimizer(found, case) + differences(without_extra(found, case), wanted_digests(case))
 
 
 def remove(path):

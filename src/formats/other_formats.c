@@ -10,14 +10,11 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { DEEPSPEED, UNIVERSAL, BYTECHECKPOINT, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
+enum other { UNIVERSAL, BYTECHECKPOINT, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
-    [DEEPSPEED] = { "DeepSpeed",
-                    "zero_to_fp32.py, which DeepSpeed puts beside its checkpoints, writes the weights as files that are read" },
     [UNIVERSAL] = { "DeepSpeed (universal)",
-                    "zero_to_fp32.py, beside the checkpoint that ds_to_universal.py made it of, writes the weights as files that are "
-                    "read" },
+                    "the checkpoint that ds_to_universal.py made it of is read" },
     [BYTECHECKPOINT] = { "ByteCheckpoint as a whole", "its model and its optimizer are read, each as a checkpoint of its own" },
     [ORBAX] = { "Orbax (OCDBT)", "saved with use_ocdbt=False it is a zarr group, which is read" },
     [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
@@ -38,11 +35,8 @@ static const struct {
     const char *beside; /* counts only beside a file of such a name */
 } names[] = {
     { "latest_universal", UNIVERSAL, NULL },
-    { "zero", UNIVERSAL, "mp_rank_*_model_states.pt" },
+    { "zero", UNIVERSAL, "*mp_rank_*_model_states.pt" },
     { "extra_state", BYTECHECKPOINT, "model" },
-    { "*mp_rank_*_model_states.pt", DEEPSPEED, NULL },
-    { "*zero_pp_rank_*_optim_states.pt", DEEPSPEED, NULL },
-    { "layer_*-model_*states.pt", DEEPSPEED, NULL },
     { "manifest.ocdbt", ORBAX, NULL },
     { "ocdbt.process_*", ORBAX, NULL },
     { "_CHECKPOINT_METADATA", ORBAX, NULL },

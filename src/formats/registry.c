@@ -4,6 +4,7 @@
 
 #include "formats/atorch/atorch.h"
 #include "formats/dcp/dcp.h"
+#include "formats/deepspeed/deepspeed.h"
 #include "formats/hf/hf.h"
 #include "formats/mcore/mcore.h"
 #include "formats/megatron/megatron.h"
@@ -21,6 +22,7 @@ static const struct format_driver *const registry[] = {
     &format_torch_dcp,          /* "torch-dcp" */
     &format_atorch,             /* "atorch" */
     &format_fsdp_ranks,         /* "fsdp-ranks" */
+    &format_deepspeed,          /* "deepspeed" */
     &format_megatron,           /* "megatron" */
     &format_zarr,               /* "zarr" */
     &format_paddle_flex,        /* "paddle-flex" */

@@ -20,6 +20,8 @@ static const struct {
     { "verl/verl-fsdp1-shardedtensor/ckpt", "fsdp-ranks", "ranks=3", NULL },
     { "atorch-fsdp/atorch-w2/ckpt", "atorch", "ranks=3", NULL },
     { "atorch-fsdp/atorch-v0/ckpt", "atorch", NULL, NULL },
+    { "deepspeed/ds-zero2-bf16/ckpt", "torch-dcp", NULL, NULL },
+    { "deepspeed/ds-zero3-fp32/ckpt", "hf", NULL, NULL },
     { "zarr/zarr2-zip/ckpt.zip", "zarr", NULL, "zarr-format=3" },
     { "megatron/megatron-repad-legacy-tp1/ckpt", "megatron", "tp=2", NULL },
     { "megatron/megatron-moe-gmm-legacy-tp1/ckpt", "fsdp_dtensor", NULL, NULL },

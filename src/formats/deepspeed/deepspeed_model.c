@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The model's tensors in the order of the dict `module`: parameters that are trained are made up of the optimizer's masters, or are as they
+ * are stored where there are none (ZeRO 0, or its files are gone); at ZeRO 3 frozen ones are made up of each rank's fragments. A second
+ * name of a tied weight is in `module`, too, but not in param_shapes.
+ */
+#include "formats/deepspeed/deepspeed_source.h"
+
+#include "base/array.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Members of the model file's object that are no items: what the tensors and the item `optimizer` are made of. */
+static const char *const taken_apart[] = { "module",        "optimizer", "param_shapes", "frozen_param_shapes", "frozen_param_fragments",
+                                           "shared_params" };
+
+/* Values by name: what is asked for each of a model's many tensors. */
+struct value_table {
+    struct name_map names;
+    struct value **values;
+    uint32_t capacity;
+};
+
+/* A frozen parameter of ZeRO 3, whose fragments come when all are listed. */
+struct frozen_parameter {
+    struct str name;
+    uint32_t tensor;
+    int64_t elements;
+};
+
+struct model_adding {
+    struct deepspeed_reading *reading;
+    struct value_table shared, frozen_shapes, buffers;
+    struct frozen_parameter *frozen;
+    uint32_t frozen_count, frozen_capacity;
+};
+
+static bool table_add(struct value_table *table, const struct value *name, struct value *value)
+{
+    struct str text;
+    if (!value_as_str(name, &text))
+        return true;
+    uint32_t number = name_map_intern(&table->names, text, NULL);
+    if (number == NAME_NONE || !ARRAY_ROOM(table->values, number, table->capacity))
+        return false;
+    table->values[number] = value;
+    return true;
+}
+
+/* Of a dict, or a list of names; NULL and other values have none. false without memory. */
+static bool table_fill(struct value_table *table, const struct value *value)
+{
+    struct value **items;
+    size_t count;
+    bool good = true, is_dict = value && value_as_mapping(value, &items, &count);
+    if (!value || (!is_dict && !value_as_sequence(value, &items, &count)))
+        return true;
+    for (size_t i = 0; good && i + is_dict < count; i += is_dict ? 2 : 1)
+        good = table_add(table, items[i], items[i + is_dict]);
+    return good;
+}
+
+static struct value *table_find(const struct value_table *table, struct str name)
+{
+    uint32_t number = name_map_find(&table->names, name);
+    return number == NAME_NONE ? NULL : table->values[number];
+}
+
+static void table_release(struct value_table *table)
+{
+    name_map_release(&table->names);
+    free(table->values);
+}
+
+static reshard_status add_tensor(struct deepspeed_reading *reading, struct str key, enum dtype dtype, int rank, const int64_t *shape,
+                                 uint32_t *out, reshard_error *err)
+{
+    reshard_status status = catalog_add_tensor(reading->source->catalog, key, dtype, rank, shape, out, err);
+    if (!status)
+        reading->source->catalog->tensors[*out].flags |= TENSOR_PARAMETER;
+    return status;
+}
+
+/* A parameter that is trained, of the ranks' masters; also under a second name. */
+static reshard_status model_add_masters(struct deepspeed_reading *reading, struct deepspeed_parameter *parameter, struct str key,
+                                        uint32_t *out, reshard_error *err)
+{
+    struct value **buffers = array_new(reading->ranks, sizeof(*buffers));
+    const struct torch_tensor *first = NULL;
+    reshard_status status = buffers ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t rank = 0; !status && rank < reading->ranks; rank++)
+        buffers[rank] = reading->masters[(size_t)parameter->group * reading->ranks + rank];
+    if (!status)
+        status = deepspeed_flat_tensor(reading, reading->optimizer_files[0], buffers[0], "an fp32 group", &first, err);
+    if (!status)
+        status = add_tensor(reading, key, first->dtype, parameter->rank, parameter->shape, out, err);
+    if (!status)
+        status = deepspeed_add_parts(reading, parameter, buffers, *out, err);
+    free(buffers);
+    return status;
+}
+
+/* ---- frozen parameters of ZeRO 3 ---- */
+
+static reshard_status add_fragment(struct deepspeed_reading *reading, const struct frozen_parameter *frozen, const struct value *node,
+                                   uint32_t rank, reshard_error *err)
+{
+    const struct torch_tensor *found;
+    struct flat_unit_part part;
+    int64_t share = flat_unit_piece(frozen->elements, reading->folder.model_count);
+    if (!flat_unit_part_of(share, reading->folder.model_count, rank, 0, frozen->elements, &part) || !part.count)
+        return RESHARD_OK;
+    uint32_t file = reading->model_files[rank];
+    reshard_status status = deepspeed_flat_tensor(reading, file, node, "a fragment of a frozen parameter", &found, err);
+    if (status)
+        return status;
+    if (found->shape[0] != share || found->dtype != reading->source->catalog->tensors[frozen->tensor].dtype) {
+        error_set(err, RESHARD_ERR_FORMAT,
+                  "the fragment of '%.*s' has %" PRId64 " elements of type %s, and not %" PRId64 " of rank 0's type",
+                  STR_ARG(frozen->name), found->shape[0], dtype_info(found->dtype)->name, share);
+        deepspeed_name_file(reading, file, err);
+        return RESHARD_ERR_FORMAT;
+    }
+    struct torch_run run = { .tensor = frozen->tensor,
+                             .file = file,
+                             .archive_tensor = node->tensor - 1,
+                             .writer = rank,
+                             .offset = part.place,
+                             .begin = part.begin,
+                             .count = part.count };
+    return torch_source_add_run(reading->source, &run, err);
+}
+
+static reshard_status add_fragments(struct model_adding *adding, uint32_t rank, reshard_error *err)
+{
+    struct deepspeed_reading *reading = adding->reading;
+    struct value_table fragments = { 0 };
+    const struct value *object = torch_source_of(reading->source)->files[reading->model_files[rank]].graph->root;
+    reshard_status status = table_fill(&fragments, value_dict_get(object, "frozen_param_fragments")) ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < adding->frozen_count; i++)
+        status = add_fragment(reading, &adding->frozen[i], table_find(&fragments, adding->frozen[i].name), rank, err);
+    table_release(&fragments);
+    return status;
+}
+
+static reshard_status add_frozen(struct model_adding *adding, struct str name, const struct value *shape, reshard_error *err)
+{
+    struct deepspeed_reading *reading = adding->reading;
+    const struct value *fragments = value_dict_get(reading->model, "frozen_param_fragments");
+    const struct torch_tensor *first = NULL;
+    struct frozen_parameter frozen = { .name = name };
+    int64_t numbers[RANK_MAX];
+    size_t rank = 0;
+    if (!value_as_ints(shape, numbers, RANK_MAX, &rank))
+        return error_set(err, RESHARD_ERR_FORMAT, "frozen_param_shapes: '%.*s' has no shape of a tensor", STR_ARG(name));
+    if (!ARRAY_ROOM(adding->frozen, adding->frozen_count, adding->frozen_capacity))
+        return error_set_memory(err);
+    reshard_status status = deepspeed_flat_tensor(reading, reading->model_files[0], fragments ? value_dict_find(fragments, name) : NULL,
+                                                  "a fragment of a frozen parameter", &first, err);
+    if (!status)
+        status = add_tensor(reading, name, first->dtype, (int)rank, numbers, &frozen.tensor, err);
+    if (status)
+        return status;
+    const struct catalog_tensor *tensor = &reading->source->catalog->tensors[frozen.tensor];
+    frozen.name = tensor->key;
+    frozen.elements = box_volume((int)rank, numbers);
+    adding->frozen[adding->frozen_count++] = frozen;
+    return RESHARD_OK;
+}
+
+/* ---- the dict `module` ---- */
+
+/* The parameter that a name is the second one of; NULL: of none. */
+static struct deepspeed_parameter *tied_parameter(const struct model_adding *adding, struct str name)
+{
+    const struct value *source = table_find(&adding->shared, name);
+    struct str other;
+    uint32_t number = source && value_as_str(source, &other) ? name_map_find(&adding->reading->names, other) : NAME_NONE;
+    return number == NAME_NONE ? NULL : &adding->reading->parameters[number];
+}
+
+static reshard_status add_trained(struct deepspeed_reading *reading, struct deepspeed_parameter *parameter, reshard_error *err)
+{
+    if (parameter->tensor != CATALOG_NONE)
+        return RESHARD_OK;
+    return model_add_masters(reading, parameter, parameter->name, &parameter->tensor, err);
+}
+
+static reshard_status add_tied(struct deepspeed_reading *reading, struct deepspeed_parameter *parameter, struct str name,
+                               reshard_error *err)
+{
+    uint32_t tensor;
+    reshard_status status = add_trained(reading, parameter, err);
+    if (!status)
+        status = model_add_masters(reading, parameter, name, &tensor, err);
+    if (!status && parameter->elements)
+        reading->source->catalog->tensors[tensor].tied_to = parameter->tensor;
+    return status;
+}
+
+/* As it is in rank 0's model file. */
+static reshard_status add_stored(struct deepspeed_reading *reading, struct str name, const struct value *node, reshard_error *err)
+{
+    struct source *source = reading->source;
+    struct torch_file *file = &torch_source_of(source)->files[reading->model_files[0]];
+    const struct torch_tensor *tensor = &file->archive.tensors[node->tensor - 1];
+    const struct torch_storage *storage = &file->archive.storages[tensor->storage];
+    struct catalog_chunk *chunk;
+    uint32_t index, tied = file->listed[node->tensor - 1];
+    reshard_status status = catalog_add_tensor(source->catalog, name, tensor->dtype, tensor->rank, tensor->shape, &index, err);
+    bool is_whole = !status && catalog_tensor_bytes(source->catalog, &source->catalog->tensors[index]) == storage->bytes;
+    if (!status)
+        status = torch_source_add_chunk(source, index, NULL, reading->model_files[0], node->tensor - 1,
+                                        is_whole && !file->has_crc_in_chunk[tensor->storage], &chunk, err);
+    if (status)
+        return status;
+    if (tensor->flags & TORCH_TENSOR_META)
+        source->catalog->tensors[index].flags |= TENSOR_NO_DATA;
+    if (tied && !box_is_empty(tensor->rank, tensor->shape))
+        source->catalog->tensors[index].tied_to = tied - 1;
+    if (!tied)
+        file->listed[node->tensor - 1] = index + 1;
+    return RESHARD_OK;
+}
+
+static reshard_status model_add_member(struct model_adding *adding, struct str name, const struct value *node, reshard_error *err)
+{
+    struct deepspeed_reading *reading = adding->reading;
+    const struct torch_tensor *tensor = &torch_source_of(reading->source)->files[reading->model_files[0]].archive.tensors[node->tensor - 1];
+    uint32_t number = reading->optimizers ? name_map_find(&reading->names, name) : NAME_NONE;
+    bool is_split = reading->folder.is_split;
+    if (number != NAME_NONE) {
+        struct deepspeed_parameter *parameter = &reading->parameters[number];
+        if (!is_split && !shape_equal(parameter->rank, parameter->shape, tensor->rank, tensor->shape))
+            return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' has another shape in param_shapes than in module", STR_ARG(name));
+        return add_trained(reading, parameter, err);
+    }
+    struct deepspeed_parameter *tied = reading->optimizers ? tied_parameter(adding, name) : NULL;
+    const struct value *shape = is_split ? table_find(&adding->frozen_shapes, name) : NULL;
+    if (tied)
+        return add_tied(reading, tied, name, err);
+    if (shape)
+        return add_frozen(adding, name, shape, err);
+    if (is_split && tensor->rank == 1 && tensor->shape[0] == 0 && name_map_find(&adding->buffers.names, name) == NAME_NONE)
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is in module, but neither param_shapes nor frozen_param_shapes say what it is",
+                         STR_ARG(name));
+    return add_stored(reading, name, node, err);
+}
+
+static reshard_status keep_item(struct deepspeed_reading *reading, struct str key, struct value *value, reshard_error *err)
+{
+    if (!ARRAY_ROOM(reading->items, reading->item_count, reading->item_capacity))
+        return error_set_memory(err);
+    reading->items[reading->item_count++] = value;
+    return torch_source_add_item(reading->source, reading->model_files[0], key, NULL, 0, value, err);
+}
+
+static reshard_status deepspeed_add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
+{
+    struct model_adding *adding = context;
+    struct deepspeed_reading *reading = adding->reading;
+    buffer_clear(&reading->key);
+    if (!path_join(leaf->parts, leaf->part_count, &reading->key))
+        return error_set_memory(err);
+    struct str name = buffer_str(&reading->key);
+    return leaf->value->tensor ? model_add_member(adding, name, leaf->value, err) : keep_item(reading, name, leaf->value, err);
+}
+
+/* ---- items ---- */
+
+static bool model_lacks(const struct value *dict, const char *key)
+{
+    const struct value *value = value_dict_get(dict, key);
+    return !value || value->kind == VALUE_NONE;
+}
+
+static bool is_taken_apart(const struct deepspeed_reading *reading, struct str key)
+{
+    for (size_t i = 0; i < sizeof(taken_apart) / sizeof(taken_apart[0]); i++)
+        if (str_is(key, taken_apart[i]))
+            return i != 1 || reading->optimizers || model_lacks(reading->model, "optimizer");
+    return false;
+}
+
+static reshard_status add_items(struct deepspeed_reading *reading, reshard_error *err)
+{
+    struct value **pairs;
+    size_t count;
+    reshard_status status = RESHARD_OK;
+    if (!value_as_mapping(reading->model, &pairs, &count))
+        return RESHARD_OK;
+    for (size_t i = 0; !status && i + 1 < count; i += 2) {
+        buffer_clear(&reading->key);
+        bool is_text = pairs[i]->kind == VALUE_STR;
+        if (!(is_text ? buffer_append_str(&reading->key, pairs[i]->text)
+                      : value_to_repr(pairs[i], &reading->key, reading->source->limits.budget)))
+            return error_set_memory(err);
+        struct str key = buffer_str(&reading->key);
+        if (!is_text || !is_taken_apart(reading, key))
+            status = keep_item(reading, key, pairs[i + 1], err);
+    }
+    return status;
+}
+
+/* Tells what is left out: copies of the masters in the model's own type. */
+static reshard_status add_copies_fact(const struct deepspeed_reading *reading, reshard_error *err)
+{
+    if (!reading->optimizers || reading->folder.is_split)
+        return RESHARD_OK;
+    return catalog_add_fact(reading->source->catalog, "weights", err,
+                            "fp32 masters of %" PRIu32 " parameters; the model file's copies of them are not listed",
+                            reading->parameter_count);
+}
+
+static reshard_status model_add_module(struct model_adding *adding, reshard_error *err)
+{
+    struct deepspeed_reading *reading = adding->reading;
+    struct value_graph module = *torch_source_of(reading->source)->files[reading->model_files[0]].graph; /* a part of it is walked */
+    module.root = value_dict_get(reading->model, "module");
+    if (!module.root || module.root->kind == VALUE_NONE)
+        return error_set(err, RESHARD_ERR_FORMAT, "the model file has no module, which has the model's tensors");
+    if (!table_fill(&adding->shared, value_dict_get(reading->model, "shared_params")) ||
+        !table_fill(&adding->frozen_shapes, value_dict_get(reading->model, "frozen_param_shapes")) ||
+        !table_fill(&adding->buffers, value_dict_get(reading->model, "buffer_names")))
+        return error_set_memory(err);
+    reshard_status status = torch_flatten(&module, &reading->source->limits, deepspeed_add_leaf, adding, err);
+    for (uint32_t i = 0; !status && reading->optimizers && i < reading->parameter_count; i++)
+        status = add_trained(reading, &reading->parameters[i], err);
+    for (uint32_t rank = 0; !status && rank < reading->folder.model_count; rank++)
+        status = add_fragments(adding, rank, err);
+    return status;
+}
+
+reshard_status deepspeed_add_model(struct deepspeed_reading *reading, reshard_error *err)
+{
+    struct model_adding adding = { .reading = reading };
+    uint32_t file = reading->model_files[0];
+    reshard_status status = model_add_module(&adding, err);
+    if (!status)
+        status = add_items(reading, err);
+    if (!status)
+        status = add_copies_fact(reading, err);
+    bool *wanted = status ? NULL : array_zeroed(torch_source_of(reading->source)->files[file].archive.storage_count, sizeof(*wanted));
+    if (!status)
+        status = wanted ? torch_source_hide_storages(reading->source, file, reading->items, reading->item_count, wanted, err)
+                        : error_set_memory(err);
+    if (status)
+        deepspeed_name_file(reading, file, err);
+    free(wanted);
+    free(adding.frozen);
+    table_release(&adding.shared);
+    table_release(&adding.frozen_shapes);
+    table_release(&adding.buffers);
+    return status;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The item "optimizer": rank 0's optimizer_state_dict, in which what is cut among ranks has become `state`, a dict of each parameter's by
+ * its name, whose tensors are hidden ones of the catalog, and `param_groups` list names. What describes how it was cut, and no more, is
+ * left out.
+ */
+#include "formats/deepspeed/deepspeed_source.h"
+
+#include "base/array.h"
+#include "formats/shared/torch_whole.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define OPTIMIZER_KEY "optimizer"
+#define HIDDEN_PREFIX STR("\0" OPTIMIZER_KEY ":state.") /* the NUL keeps it apart from every key that a path can give */
+
+static const char *const about_cutting[] = {
+    "base_optimizer_state", "single_partition_of_fp32_groups", "fp32_flat_groups",     "optimizer_state_dict",
+    "group_paddings",       "param_alignment_paddings",        "param_slice_mappings", "partition_count",
+};
+
+/* A node of the item that is to name a tensor. */
+struct named_whole {
+    struct value *node;
+    uint32_t tensor;
+};
+
+struct optimizer_making {
+    struct deepspeed_reading *reading;
+    struct value_graph *graph; /* of rank 0's file */
+    struct value **buffers;    /* by rank: of one state of a group */
+    struct named_whole *wholes;
+    uint32_t whole_count, whole_capacity;
+};
+
+/* The whole of a state whose parts the buffers are, as a hidden tensor; *out is the node that will name it. */
+static reshard_status optimizer_add_whole(struct optimizer_making *making, const struct deepspeed_parameter *parameter, struct str state,
+                                          enum dtype dtype, struct value **out, reshard_error *err)
+{
+    struct catalog *catalog = making->reading->source->catalog;
+    struct buffer *key = &making->reading->key;
+    uint32_t tensor;
+    buffer_clear(key);
+    *out = value_new(making->graph, VALUE_NONE);
+    if (!*out || !ARRAY_ROOM(making->wholes, making->whole_count, making->whole_capacity) || !buffer_append_str(key, HIDDEN_PREFIX) ||
+        !buffer_append_str(key, parameter->name) || !buffer_append_byte(key, '.') || !buffer_append_str(key, state))
+        return error_set_memory(err);
+    reshard_status status = catalog_add_tensor(catalog, buffer_str(key), dtype, parameter->rank, parameter->shape, &tensor, err);
+    if (status)
+        return status;
+    catalog->tensors[tensor].flags |= TENSOR_HIDDEN;
+    making->wholes[making->whole_count++] = (struct named_whole){ *out, tensor };
+    return deepspeed_add_parts(making->reading, parameter, making->buffers, tensor, err);
+}
+
+/* A member of the state of a parameter's group: a part of each rank's, or the same for all parameters. */
+static reshard_status optimizer_make_member(struct optimizer_making *making, const struct deepspeed_parameter *parameter, struct str state,
+                                            struct value *value, struct value **out, reshard_error *err)
+{
+    const struct deepspeed_reading *reading = making->reading;
+    const struct torch_archive *archive = &torch_source_of(reading->source)->files[reading->optimizer_files[0]].archive;
+    const struct torch_tensor *tensor = value->tensor ? &archive->tensors[value->tensor - 1] : NULL;
+    *out = value;
+    if (!tensor || tensor->rank != 1)
+        return RESHARD_OK;
+    for (uint32_t rank = 0; rank < reading->ranks; rank++) {
+        const struct value *dict = reading->states[(size_t)parameter->group * reading->ranks + rank];
+        making->buffers[rank] = dict ? value_dict_find(dict, state) : NULL;
+    }
+    return optimizer_add_whole(making, parameter, state, tensor->dtype, out, err);
+}
+
+static reshard_status optimizer_make_state(struct optimizer_making *making, const struct deepspeed_parameter *parameter, struct value **out,
+                                           reshard_error *err)
+{
+    const struct value *dict = making->reading->states[(size_t)parameter->group * making->reading->ranks];
+    struct value **pairs = NULL;
+    size_t count = 0;
+    reshard_status status = RESHARD_OK;
+    if (dict && !value_as_mapping(dict, &pairs, &count))
+        count = 0;
+    struct value **made = arena_array(&making->graph->arena, count, sizeof(*made));
+    if (!made)
+        return error_set_memory(err);
+    for (size_t i = 0; !status && i + 1 < count; i += 2) {
+        struct str name;
+        made[i] = pairs[i];
+        status = value_as_str(pairs[i], &name) ? optimizer_make_member(making, parameter, name, pairs[i + 1], &made[i + 1], err)
+                                               : error_set(err, RESHARD_ERR_FORMAT, "state of the optimizer has a key that is no name");
+    }
+    if (!status && !(*out = value_new_list(making->graph, VALUE_DICT, made, count)))
+        status = error_set_memory(err);
+    return status;
+}
+
+static reshard_status optimizer_make_states(struct optimizer_making *making, struct value **out, reshard_error *err)
+{
+    const struct deepspeed_reading *reading = making->reading;
+    struct value **pairs = arena_array(&making->graph->arena, (size_t)reading->parameter_count * 2, sizeof(*pairs));
+    reshard_status status = pairs ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < reading->parameter_count; i++) {
+        pairs[2 * i] = value_new_str(making->graph, reading->parameters[i].name);
+        status = pairs[2 * i] ? optimizer_make_state(making, &reading->parameters[i], &pairs[2 * i + 1], err) : error_set_memory(err);
+    }
+    if (!status && !(*out = value_new_list(making->graph, VALUE_DICT, pairs, (size_t)reading->parameter_count * 2)))
+        status = error_set_memory(err);
+    return status;
+}
+
+/* The names of the parameters of the groups whose numbers a param_group lists, each group once. */
+static struct value *optimizer_group_names(struct optimizer_making *making, const struct value *params, bool *is_listed)
+{
+    const struct deepspeed_reading *reading = making->reading;
+    struct value **numbers, **names = arena_array(&making->graph->arena, reading->parameter_count, sizeof(*names));
+    size_t count, used = 0;
+    int64_t number;
+    if (!value_as_sequence(params, &numbers, &count))
+        count = 0;
+    for (size_t i = 0; names && i < count; i++) {
+        if (!value_as_int(numbers[i], &number) || number < 0 || number >= reading->group_count || is_listed[number])
+            continue;
+        const struct deepspeed_group *group = &reading->groups[number];
+        is_listed[number] = true;
+        for (uint32_t j = 0; j < group->count; j++)
+            if (!(names[used++] = value_new_str(making->graph, reading->parameters[group->first + j].name)))
+                return NULL;
+    }
+    return names ? value_new_list(making->graph, VALUE_LIST, names, used) : NULL;
+}
+
+/* The param_groups of rank 0's file, with names; NULL in *out: it has none (elastic_checkpoint). */
+static reshard_status optimizer_make_groups(struct optimizer_making *making, struct value **out, reshard_error *err)
+{
+    const struct deepspeed_reading *reading = making->reading;
+    const char *name = reading->folder.is_split ? "optimizer_state_dict" : "base_optimizer_state";
+    const struct value *base = value_dict_get(reading->optimizers[0], name);
+    struct value *groups = base ? value_dict_get(base, "param_groups") : NULL, **items;
+    size_t count;
+    *out = groups;
+    if (!groups || !value_as_sequence(groups, &items, &count))
+        return RESHARD_OK;
+    bool good = true, *is_listed = array_zeroed(reading->group_count, sizeof(*is_listed));
+    for (size_t i = 0; is_listed && good && i < count; i++) {
+        struct value *params = items[i]->kind == VALUE_DICT ? value_dict_get(items[i], "params") : NULL;
+        struct value *names = params ? optimizer_group_names(making, params, is_listed) : NULL;
+        good = !params || (names && value_dict_set(making->graph, items[i], "params", names, false));
+    }
+    good = good && is_listed;
+    free(is_listed);
+    return good ? RESHARD_OK : error_set_memory(err);
+}
+
+/* A member as whoever lacks DeepSpeed can load it: of an object of its classes (the loss scaler) the attributes, of an enum the number. */
+static struct value *plain_member(struct value *value)
+{
+    bool is_object = value->kind == VALUE_NEW || value->kind == VALUE_CALL;
+    const struct value_object *object = is_object ? value->object : NULL;
+    if (!object || !object->callable || object->callable->kind != VALUE_GLOBAL ||
+        !str_starts_with(object->callable->global.module, "deepspeed."))
+        return value;
+    if (object->state_count == 1 && object->states[0] && object->states[0]->kind == VALUE_DICT)
+        return object->states[0];
+    bool is_enum = !object->state_count && object->args && object->args->kind == VALUE_TUPLE && object->args->list.count == 1;
+    return is_enum && object->args->list.items[0] ? object->args->list.items[0] : value;
+}
+
+static bool is_about_cutting(const struct value *key)
+{
+    struct str name;
+    for (size_t i = 0; i < sizeof(about_cutting) / sizeof(about_cutting[0]); i++)
+        if (value_as_str(key, &name) && str_is(name, about_cutting[i]))
+            return true;
+    return false;
+}
+
+static reshard_status optimizer_make_item(struct optimizer_making *making, struct value **out, reshard_error *err)
+{
+    struct value **pairs = NULL, *states = NULL, *groups = NULL;
+    size_t count = 0, used = 0;
+    if (!value_as_mapping(making->reading->optimizers[0], &pairs, &count))
+        count = 0;
+    struct value **made = arena_array(&making->graph->arena, count + 4, sizeof(*made));
+    reshard_status status = made ? optimizer_make_states(making, &states, err) : error_set_memory(err);
+    if (!status)
+        status = optimizer_make_groups(making, &groups, err);
+    if (status)
+        return status;
+    made[used++] = value_new_str(making->graph, STR("state"));
+    made[used++] = states;
+    if (groups) {
+        made[used++] = value_new_str(making->graph, STR("param_groups"));
+        made[used++] = groups;
+    }
+    for (size_t i = 0; i + 1 < count; i += 2) {
+        if (is_about_cutting(pairs[i]))
+            continue;
+        made[used++] = pairs[i];
+        made[used++] = plain_member(pairs[i + 1]);
+    }
+    bool good = made[0] && (!groups || made[2]);
+    *out = good ? value_new_list(making->graph, VALUE_DICT, made, used) : NULL;
+    return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status optimizer_add_item(struct optimizer_making *making, reshard_error *err)
+{
+    struct source *source = making->reading->source;
+    uint32_t file = making->reading->optimizer_files[0];
+    struct value *item = NULL;
+    bool *wanted = array_zeroed(torch_source_of(source)->files[file].archive.storage_count, sizeof(*wanted));
+    reshard_status status = wanted ? optimizer_make_item(making, &item, err) : error_set_memory(err);
+    if (!status)
+        status = torch_source_add_item(source, file, STR(OPTIMIZER_KEY), NULL, 0, item, err);
+    if (!status)
+        status = torch_source_hide_storages(source, file, &item, 1, wanted, err);
+    for (uint32_t i = 0; !status && i < making->whole_count; i++)
+        if (!torch_whole_name(making->graph, source->catalog, making->wholes[i].tensor, making->wholes[i].node))
+            status = error_set_memory(err);
+    free(wanted);
+    return status;
+}
+
+reshard_status deepspeed_add_optimizer(struct deepspeed_reading *reading, reshard_error *err)
+{
+    struct optimizer_making making = { .reading = reading,
+                                       .graph = torch_source_of(reading->source)->files[reading->optimizer_files[0]].graph,
+                                       .buffers = array_new(reading->ranks, sizeof(*making.buffers)) };
+    reshard_status status = making.buffers ? optimizer_add_item(&making, err) : error_set_memory(err);
+    free(making.buffers);
+    free(making.wholes);
+    return status;
+}
