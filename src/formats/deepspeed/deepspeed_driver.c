@@ -69,16 +69,15 @@ static reshard_status open_optimizers(struct deepspeed_reading *reading, reshard
 static reshard_status add_zero_facts(const struct deepspeed_reading *reading, reshard_error *err)
 {
     struct catalog *catalog = reading->source->catalog;
-    const struct value *version = value_dict_get(reading->model, "ds_version"), *stage;
+    const struct value *version = value_dict_get(reading->model, "ds_version");
     int64_t said, ranks;
     struct str text;
     const struct value *counted = value_dict_get(reading->model, "dp_world_size");
     reshard_status status = RESHARD_OK;
     if (version && value_as_str(version, &text))
         status = catalog_add_fact(catalog, "DeepSpeed version", err, "%.*s", STR_ARG(text));
-    stage = reading->optimizers ? value_dict_get(reading->optimizers[0], "zero_stage") : NULL;
-    const struct value *number = stage && stage->kind == VALUE_CALL && stage->object->args ? stage->object->args->list.items[0] : stage;
-    if (!status && number && value_as_int(number, &said))
+    struct value *stage = reading->optimizers ? value_dict_get(reading->optimizers[0], "zero_stage") : NULL;
+    if (!status && stage && value_as_int(deepspeed_plain(stage), &said))
         status = catalog_add_fact(catalog, "ZeRO stage", err, "%" PRId64, said);
     if (counted && value_as_int(counted, &ranks) && ranks > 0 && ranks <= UINT32_MAX)
         catalog->ranks = (uint32_t)ranks;
@@ -88,17 +87,14 @@ static reshard_status add_zero_facts(const struct deepspeed_reading *reading, re
 }
 
 /* The optimizer's files are gone, where the model file says that there were some. */
-static reshard_status note_lost_optimizer(const struct deepspeed_reading *reading, reshard_error *err)
+static void note_lost_optimizer(const struct deepspeed_reading *reading)
 {
     const struct value *shapes = value_dict_get(reading->model, "param_shapes");
     if (reading->optimizers || !shapes || shapes->kind == VALUE_NONE)
-        return RESHARD_OK;
-    if (reading->folder.is_split)
-        return error_set(err, RESHARD_ERR_FORMAT, "there are no files *_optim_states.pt, which have the parameters at ZeRO 3");
+        return;
     catalog_warn(reading->source->catalog, false,
                  "there are no files *_optim_states.pt: the optimizer's state is lost, and the weights are the model file's copies, of the "
                  "type that the model computes in");
-    return RESHARD_OK;
 }
 
 static reshard_status read_files(struct deepspeed_reading *reading, reshard_error *err)
@@ -112,10 +108,9 @@ static reshard_status read_files(struct deepspeed_reading *reading, reshard_erro
     reading->model = torch_source_of(source)->files[reading->model_files[0]].graph->root;
     if (reading->folder.optimizer_count)
         status = open_optimizers(reading, err);
-    if (!status)
-        status = note_lost_optimizer(reading, err);
     if (!status && reading->optimizers)
         status = deepspeed_read_groups(reading, err);
+    note_lost_optimizer(reading);
     if (!status)
         status = torch_source_add_facts(source, reading->model_files[0], err);
     if (!status)

@@ -7,6 +7,7 @@
 #include "formats/deepspeed/deepspeed_source.h"
 
 #include "base/array.h"
+#include "formats/shared/torch_views.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ struct frozen_parameter {
 struct model_adding {
     struct deepspeed_reading *reading;
     struct value_table shared, frozen_shapes, buffers;
+    struct torch_views views;
     struct frozen_parameter *frozen;
     uint32_t frozen_count, frozen_capacity;
 };
@@ -200,26 +202,26 @@ static reshard_status add_tied(struct deepspeed_reading *reading, struct deepspe
 }
 
 /* As it is in rank 0's model file. */
-static reshard_status add_stored(struct deepspeed_reading *reading, struct str name, const struct value *node, reshard_error *err)
+static reshard_status add_stored(struct model_adding *adding, struct str name, const struct value *node, reshard_error *err)
 {
+    struct deepspeed_reading *reading = adding->reading;
     struct source *source = reading->source;
     struct torch_file *file = &torch_source_of(source)->files[reading->model_files[0]];
     const struct torch_tensor *tensor = &file->archive.tensors[node->tensor - 1];
     const struct torch_storage *storage = &file->archive.storages[tensor->storage];
     struct catalog_chunk *chunk;
-    uint32_t index, tied = file->listed[node->tensor - 1];
+    uint32_t index, tied = CATALOG_NONE;
     reshard_status status = catalog_add_tensor(source->catalog, name, tensor->dtype, tensor->rank, tensor->shape, &index, err);
+    if (!status && !box_is_empty(tensor->rank, tensor->shape))
+        status = torch_views_find(&adding->views, tensor, index, &tied, err);
     bool is_whole = !status && catalog_tensor_bytes(source->catalog, &source->catalog->tensors[index]) == storage->bytes;
     if (!status)
         status = torch_source_add_chunk(source, index, NULL, reading->model_files[0], node->tensor - 1,
                                         is_whole && !file->has_crc_in_chunk[tensor->storage], &chunk, err);
     if (status)
         return status;
-    if (tensor->flags & TORCH_TENSOR_META)
-        source->catalog->tensors[index].flags |= TENSOR_NO_DATA;
-    if (tied && !box_is_empty(tensor->rank, tensor->shape))
-        source->catalog->tensors[index].tied_to = tied - 1;
-    if (!tied)
+    source->catalog->tensors[index].tied_to = tied;
+    if (!file->listed[node->tensor - 1])
         file->listed[node->tensor - 1] = index + 1;
     return RESHARD_OK;
 }
@@ -245,7 +247,7 @@ static reshard_status model_add_member(struct model_adding *adding, struct str n
     if (is_split && tensor->rank == 1 && tensor->shape[0] == 0 && name_map_find(&adding->buffers.names, name) == NAME_NONE)
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is in module, but neither param_shapes nor frozen_param_shapes say what it is",
                          STR_ARG(name));
-    return add_stored(reading, name, node, err);
+    return add_stored(adding, name, node, err);
 }
 
 static reshard_status keep_item(struct deepspeed_reading *reading, struct str key, struct value *value, reshard_error *err)
@@ -279,7 +281,7 @@ static bool is_taken_apart(const struct deepspeed_reading *reading, struct str k
 {
     for (size_t i = 0; i < sizeof(taken_apart) / sizeof(taken_apart[0]); i++)
         if (str_is(key, taken_apart[i]))
-            return i != 1 || reading->optimizers || model_lacks(reading->model, "optimizer");
+            return i != 1 || model_lacks(reading->model, "optimizer");
     return false;
 }
 
@@ -349,6 +351,7 @@ reshard_status deepspeed_add_model(struct deepspeed_reading *reading, reshard_er
         deepspeed_name_file(reading, file, err);
     free(wanted);
     free(adding.frozen);
+    torch_views_release(&adding.views);
     table_release(&adding.shared);
     table_release(&adding.frozen_shapes);
     table_release(&adding.buffers);

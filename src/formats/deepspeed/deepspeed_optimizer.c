@@ -151,8 +151,7 @@ static reshard_status optimizer_make_groups(struct optimizer_making *making, str
     return good ? RESHARD_OK : error_set_memory(err);
 }
 
-/* A member as whoever lacks DeepSpeed can load it: of an object of its classes (the loss scaler) the attributes, of an enum the number. */
-static struct value *plain_member(struct value *value)
+struct value *deepspeed_plain(struct value *value)
 {
     bool is_object = value->kind == VALUE_NEW || value->kind == VALUE_CALL;
     const struct value_object *object = is_object ? value->object : NULL;
@@ -196,7 +195,7 @@ static reshard_status optimizer_make_item(struct optimizer_making *making, struc
         if (is_about_cutting(pairs[i]))
             continue;
         made[used++] = pairs[i];
-        made[used++] = plain_member(pairs[i + 1]);
+        made[used++] = deepspeed_plain(pairs[i + 1]);
     }
     bool good = made[0] && (!groups || made[2]);
     *out = good ? value_new_list(making->graph, VALUE_DICT, made, used) : NULL;

@@ -92,6 +92,10 @@ void deepspeed_name_file(const struct deepspeed_reading *reading, uint32_t file,
 /* deepspeed_model.c: adds the model's tensors, and the items of rank 0's model file. */
 reshard_status deepspeed_add_model(struct deepspeed_reading *reading, reshard_error *err);
 
+/* deepspeed_optimizer.c: a value as whoever lacks DeepSpeed can load it: of an object of its classes (the loss scaler) the attributes, of a
+ * member of an enum the number. */
+struct value *deepspeed_plain(struct value *value);
+
 /* deepspeed_optimizer.c: adds the item "optimizer" and its tensors. */
 reshard_status deepspeed_add_optimizer(struct deepspeed_reading *reading, reshard_error *err);
 

@@ -4,6 +4,7 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "formats/shared/torch_views.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,9 +16,7 @@ struct adding {
     uint32_t file_index;
     torch_accept accept;
     void *accept_context;
-    struct name_map views;       /* what makes two tensors the same bytes, see view_key */
-    uint32_t *view_tensors;      /* by number in views: the first catalog tensor */
-    uint32_t view_capacity;
+    struct torch_views views;
     uint32_t *storage_tensors;   /* by storage: how many listed tensors view it */
     uint32_t *storage_views;     /* the same without tied ones */
     uint64_t *storage_bytes;     /* by storage: what its different views take when written one by one */
@@ -25,38 +24,7 @@ struct adding {
     struct value **items;
     size_t item_count, item_capacity;
     uint32_t first_tensor;
-    struct buffer scratch;
 };
-
-/* Storage, type, flags, offset, shape and strides: equal keys are equal tensors. */
-static bool view_key(const struct torch_tensor *tensor, struct buffer *out)
-{
-    buffer_clear(out);
-    buffer_append_u32le(out, tensor->storage);
-    buffer_append_u32le(out, (uint32_t)tensor->dtype);
-    buffer_append_u32le(out, tensor->flags & (TORCH_TENSOR_CONJ | TORCH_TENSOR_NEG));
-    buffer_append_u64le(out, tensor->offset_bytes);
-    buffer_append(out, tensor->shape, (size_t)tensor->rank * sizeof(*tensor->shape));
-    buffer_append(out, tensor->strides, (size_t)tensor->rank * sizeof(*tensor->strides));
-    return !out->failed;
-}
-
-/* The first tensor with the same bytes, or CATALOG_NONE after this one was noted as the first. */
-static reshard_status find_tie(struct adding *adding, const struct torch_tensor *tensor, uint32_t index, uint32_t *out, reshard_error *err)
-{
-    bool was_new;
-    if (!view_key(tensor, &adding->scratch))
-        return error_set_memory(err);
-    uint32_t number = name_map_intern(&adding->views, buffer_str(&adding->scratch), &was_new);
-    if (number == NAME_NONE)
-        return error_set_memory(err);
-    if (!ARRAY_ROOM(adding->view_tensors, number, adding->view_capacity))
-        return error_set_memory(err);
-    if (was_new)
-        adding->view_tensors[number] = index;
-    *out = was_new ? CATALOG_NONE : adding->view_tensors[number];
-    return RESHARD_OK;
-}
 
 static uint16_t tensor_flags(unsigned flags)
 {
@@ -95,7 +63,7 @@ static reshard_status torch_catalog_add_tensor(struct adding *adding, struct str
     struct catalog_tensor *listed = &catalog->tensors[index];
     listed->flags |= tensor_flags(tensor->flags);
     if (!box_is_empty(tensor->rank, tensor->shape)) {
-        status = find_tie(adding, tensor, index, &tied, err);
+        status = torch_views_find(&adding->views, tensor, index, &tied, err);
         listed->tied_to = tied;
         if (status)
             return status;
@@ -175,14 +143,12 @@ static bool adding_prepare(struct adding *adding)
 
 static void adding_release(struct adding *adding)
 {
-    name_map_release(&adding->views);
-    free(adding->view_tensors);
+    torch_views_release(&adding->views);
     free(adding->storage_tensors);
     free(adding->storage_views);
     free(adding->storage_bytes);
     free(adding->is_plain);
     free(adding->items);
-    buffer_release(&adding->scratch);
 }
 
 reshard_status torch_source_add_file(struct source *source, uint32_t file_index, torch_accept accept, void *context, reshard_error *err)
