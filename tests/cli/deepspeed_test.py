@@ -288,8 +288,9 @@ def damaged(chance):
         model.groups, model.frozen, model.tied = [[("a", [5]), ("b", [3])]], {}, {}
         for what in ("master", *STATES):
             model.values |= {(what, "a"): [1.0] * 5, (what, "b"): [2.0] * 3}
-        for key, value, why in (
+        for key, value, why, *rank in (
                 ("group_paddings", lambda v: [v[0] + 2], "by param_shapes"),
+                ("group_paddings", lambda v: [v[0] + 2], "group_paddings[0] is 2, and by param_shapes 0 of the 4 elements", 1),
                 ("param_alignment_paddings", lambda v: [[-1, 0]], "has no number for parameter 0"),
                 ("param_alignment_paddings", lambda v: [[0]], "has no number for parameter 1"),
                 ("param_alignment_paddings", lambda v: [[2**61, 0]], "has no number for parameter 0"),
@@ -305,7 +306,7 @@ def damaged(chance):
             plain = random.Random(0)
             plain.random = lambda: 0.9 if key != "param_alignment_paddings" else 0.4  # as it is by default, with gaps where these change
             write_shared_partitions(folder, model, plain, 2)
-            change(shell, folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt", key, value)
+            change(shell, folder / f"zero_pp_rank_{rank[0] if rank else 0}_mp_rank_00_optim_states.pt", key, value)
             said = shell("ls", folder, exit_status=4).decode()
             assert why in said, (key, said)
             shutil.rmtree(folder)

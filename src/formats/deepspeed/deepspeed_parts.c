@@ -227,12 +227,16 @@ static reshard_status check_length(const struct deepspeed_reading *reading, uint
         group->partition = length + (reading->is_padded || padding < 0 || !is_good ? 0 : padding);
     int64_t wanted = reading->folder.is_split ? group->elements : elements_of_rank(group, rank);
     is_good = is_good && (length == wanted || (reading->is_padded && length == group->partition));
-    if (is_good && padding >= 0 && !reading->folder.is_split)
-        is_good = padding == group->partition - wanted;
-    if (is_good)
+    bool is_padding_right = padding < 0 || reading->folder.is_split || padding == group->partition - wanted;
+    if (is_good && is_padding_right)
         return RESHARD_OK;
-    error_set(err, RESHARD_ERR_FORMAT, "fp32 group %" PRIu32 " has %" PRId64 " elements, and by param_shapes %" PRId64
-              " lie in the partition of rank %" PRIu32, number, length, wanted, rank);
+    if (is_good)
+        error_set(err, RESHARD_ERR_FORMAT, "group_paddings[%" PRIu32 "] is %" PRId64 ", and by param_shapes %" PRId64
+                  " of the %" PRId64 " elements of the partition of rank %" PRIu32 " are none of parameters", number, padding,
+                  group->partition - wanted, group->partition, rank);
+    else
+        error_set(err, RESHARD_ERR_FORMAT, "fp32 group %" PRIu32 " has %" PRId64 " elements, and by param_shapes %" PRId64
+                  " lie in the partition of rank %" PRIu32, number, length, wanted, rank);
     deepspeed_name_file(reading, file, err);
     return RESHARD_ERR_FORMAT;
 }
