@@ -211,6 +211,34 @@ def megatron(folder, rank_folder="mp_rank_00", **changes):
     (folder / "latest_checkpointed_iteration.txt").write_text("10")
 
 
+# ---- DeepSpeed ----
+
+def deepspeed(folder, groups, **members):
+    """ZeRO 2 of one rank whose many groups have no parameters; members are said of the optimizer besides."""
+    folder.mkdir(parents=True)
+    empty = torch_stub.tensor("FloatStorage", (0,), b"")
+    model = {"module": {"w": torch_stub.tensor("FloatStorage", (1,), bytes(4))}, "param_shapes": [{}] * groups, "buffer_names": ["w"]}
+    torch_stub.write_zip(folder / "mp_rank_00_model_states.pt", model, method=zipfile.ZIP_DEFLATED)
+    said = {"zero_stage": 2, "single_partition_of_fp32_groups": [empty] * groups, **members}
+    torch_stub.write_zip(folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt", {"optimizer_state_dict": said}, method=zipfile.ZIP_DEFLATED)
+
+
+def fragment():
+    return torch_stub.Object(torch_stub.Named("deepspeed.utils.tensor_fragment", "fragment_address"), {"numel": 0, "start": 0})
+
+
+def shared_fragments(folder):
+    """Each of 100,000 groups has the same dict of 10,000 fragments."""
+    one = fragment()
+    deepspeed(folder, 100_000, param_slice_mappings=[{f"p{i}": one for i in range(10_000)}] * 100_000)
+
+
+def shared_params(folder):
+    """Each of 30,000 param_groups has the same list of 100,000 numbers."""
+    params = list(range(100_000))
+    deepspeed(folder, 1, base_optimizer_state={"state": {}, "param_groups": [{"params": params} for _ in range(30_000)]})
+
+
 # ---- safetensors ----
 
 def safetensors(path, header, payload=b""):

@@ -32,7 +32,7 @@ struct frozen_parameter {
 
 struct model_adding {
     struct deepspeed_reading *reading;
-    struct value_table shared, frozen_shapes, buffers;
+    struct value_table shared, frozen_shapes, fragments, buffers; /* fragments: rank 0's */
     struct torch_views views;
     struct frozen_parameter *frozen;
     uint32_t frozen_count, frozen_capacity;
@@ -149,7 +149,6 @@ static reshard_status add_fragments(struct model_adding *adding, uint32_t rank, 
 static reshard_status add_frozen(struct model_adding *adding, struct str name, const struct value *shape, reshard_error *err)
 {
     struct deepspeed_reading *reading = adding->reading;
-    const struct value *fragments = value_dict_get(reading->model, "frozen_param_fragments");
     const struct torch_tensor *first = NULL;
     struct frozen_parameter frozen = { .name = name };
     int64_t numbers[RANK_MAX];
@@ -158,7 +157,7 @@ static reshard_status add_frozen(struct model_adding *adding, struct str name, c
         return error_set(err, RESHARD_ERR_FORMAT, "frozen_param_shapes: '%.*s' has no shape of a tensor", STR_ARG(name));
     if (!ARRAY_ROOM(adding->frozen, adding->frozen_count, adding->frozen_capacity))
         return error_set_memory(err);
-    reshard_status status = deepspeed_flat_tensor(reading, reading->model_files[0], fragments ? value_dict_find(fragments, name) : NULL,
+    reshard_status status = deepspeed_flat_tensor(reading, reading->model_files[0], table_find(&adding->fragments, name),
                                                   "a fragment of a frozen parameter", &first, err);
     if (!status)
         status = add_tensor(reading, name, first->dtype, (int)rank, numbers, &frozen.tensor, err);
@@ -324,6 +323,7 @@ static reshard_status model_add_module(struct model_adding *adding, reshard_erro
         return error_set(err, RESHARD_ERR_FORMAT, "the model file has no module, which has the model's tensors");
     if (!table_fill(&adding->shared, value_dict_get(reading->model, "shared_params")) ||
         !table_fill(&adding->frozen_shapes, value_dict_get(reading->model, "frozen_param_shapes")) ||
+        !table_fill(&adding->fragments, value_dict_get(reading->model, "frozen_param_fragments")) ||
         !table_fill(&adding->buffers, value_dict_get(reading->model, "buffer_names")))
         return error_set_memory(err);
     reshard_status status = torch_flatten(&module, &reading->source->limits, deepspeed_add_leaf, adding, err);
@@ -354,6 +354,7 @@ reshard_status deepspeed_add_model(struct deepspeed_reading *reading, reshard_er
     torch_views_release(&adding.views);
     table_release(&adding.shared);
     table_release(&adding.frozen_shapes);
+    table_release(&adding.fragments);
     table_release(&adding.buffers);
     return status;
 }

@@ -108,25 +108,54 @@ static reshard_status optimizer_make_states(struct optimizer_making *making, str
     return status;
 }
 
-/* The names of the parameters of the groups whose numbers a param_group lists, each group once. */
-static struct value *optimizer_group_names(struct optimizer_making *making, const struct value *params, bool *is_listed)
+/* The group that a number names, if none has named it before; NULL: none. */
+static const struct deepspeed_group *optimizer_new_group(const struct deepspeed_reading *reading, const struct value *number,
+                                                         bool *is_listed)
+{
+    int64_t group;
+    if (!value_as_int(number, &group) || group < 0 || group >= reading->group_count || is_listed[group])
+        return NULL;
+    is_listed[group] = true;
+    return &reading->groups[group];
+}
+
+/* The names of the parameters of the groups whose numbers a param_group lists, each group once; NULL without memory. */
+static struct value *optimizer_group_names(struct optimizer_making *making, struct value *const *numbers, size_t count, bool *is_listed)
 {
     const struct deepspeed_reading *reading = making->reading;
-    struct value **numbers, **names = arena_array(&making->graph->arena, reading->parameter_count, sizeof(*names));
-    size_t count, used = 0;
-    int64_t number;
-    if (!value_as_sequence(params, &numbers, &count))
-        count = 0;
-    for (size_t i = 0; names && i < count; i++) {
-        if (!value_as_int(numbers[i], &number) || number < 0 || number >= reading->group_count || is_listed[number])
-            continue;
-        const struct deepspeed_group *group = &reading->groups[number];
-        is_listed[number] = true;
-        for (uint32_t j = 0; j < group->count; j++)
-            if (!(names[used++] = value_new_str(making->graph, reading->parameters[group->first + j].name)))
-                return NULL;
+    struct value **names = NULL;
+    size_t used = 0, capacity = 0;
+    bool good = true;
+    for (size_t i = 0; good && i < count; i++) {
+        const struct deepspeed_group *group = optimizer_new_group(reading, numbers[i], is_listed);
+        for (uint32_t j = 0; group && good && j < group->count; j++)
+            good = ARRAY_ROOM(names, used, capacity) &&
+                   (names[used++] = value_new_str(making->graph, reading->parameters[group->first + j].name)) != NULL;
     }
-    return names ? value_new_list(making->graph, VALUE_LIST, names, used) : NULL;
+    struct value **kept = good ? arena_array(&making->graph->arena, used, sizeof(*kept)) : NULL;
+    if (kept && used)
+        memcpy(kept, names, used * sizeof(*kept));
+    free(names);
+    return kept ? value_new_list(making->graph, VALUE_LIST, kept, used) : NULL;
+}
+
+/* A param_group lists names. What is shared among many is looked at as often as they are many, and spends work. */
+static reshard_status optimizer_name_group(struct optimizer_making *making, struct value *group, bool *is_listed, reshard_error *err)
+{
+    struct work *work = making->reading->source->limits.budget;
+    struct value **numbers;
+    size_t count;
+    if (group->kind != VALUE_DICT)
+        return RESHARD_OK;
+    reshard_status status = work_spend_steps(work, group->list.count, err);
+    const struct value *params = status ? NULL : value_dict_get(group, "params");
+    if (status || !params || !value_as_sequence(params, &numbers, &count))
+        return status;
+    status = work_spend_steps(work, count, err);
+    struct value *names = status ? NULL : optimizer_group_names(making, numbers, count, is_listed);
+    if (!status && (!names || !value_dict_set(making->graph, group, "params", names, false)))
+        status = error_set_memory(err);
+    return status;
 }
 
 /* The param_groups of rank 0's file, with names; NULL in *out: it has none (elastic_checkpoint). */
@@ -140,15 +169,12 @@ static reshard_status optimizer_make_groups(struct optimizer_making *making, str
     *out = groups;
     if (!groups || !value_as_sequence(groups, &items, &count))
         return RESHARD_OK;
-    bool good = true, *is_listed = array_zeroed(reading->group_count, sizeof(*is_listed));
-    for (size_t i = 0; is_listed && good && i < count; i++) {
-        struct value *params = items[i]->kind == VALUE_DICT ? value_dict_get(items[i], "params") : NULL;
-        struct value *names = params ? optimizer_group_names(making, params, is_listed) : NULL;
-        good = !params || (names && value_dict_set(making->graph, items[i], "params", names, false));
-    }
-    good = good && is_listed;
+    bool *is_listed = array_zeroed(reading->group_count, sizeof(*is_listed));
+    reshard_status status = is_listed ? RESHARD_OK : error_set_memory(err);
+    for (size_t i = 0; !status && i < count; i++)
+        status = optimizer_name_group(making, items[i], is_listed, err);
     free(is_listed);
-    return good ? RESHARD_OK : error_set_memory(err);
+    return status;
 }
 
 struct value *deepspeed_plain(struct value *value)

@@ -300,6 +300,9 @@ static reshard_status check_fragments(const struct deepspeed_reading *reading, u
     size_t count;
     if (!fragments || !value_as_mapping(fragments, &pairs, &count))
         return RESHARD_OK;
+    reshard_status status = work_spend_steps(reading->source->limits.budget, count, err); /* groups may share one dict */
+    if (status)
+        return status;
     for (size_t i = 0; i + 1 < count; i += 2) {
         struct str name = { 0 };
         int64_t numel = -1, start = -1, partition = reading->groups[group].partition;
