@@ -14,13 +14,12 @@ static char short_escape(uint8_t c, char quote)
     return c == '\n' ? 'n' : c == '\r' ? 'r' : c == '\t' ? 't' : 0;
 }
 
+/* One that does not stand for itself. */
 static bool put_byte(struct buffer *out, uint8_t c, char quote)
 {
     char letter = short_escape(c, quote);
     if (letter)
         return buffer_append(out, (char[]){ '\\', letter }, 2);
-    if (c >= 0x20 && c < 0x7F)
-        return buffer_append_byte(out, c);
     return buffer_append(out, (char[]){ '\\', 'x', hex_digits[c >> 4], hex_digits[c & 15] }, 4);
 }
 

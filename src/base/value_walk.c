@@ -56,22 +56,23 @@ static bool mark(uint64_t *bitmap, uint32_t id)
 /* Whether the node is seen for the first time, in *is_new. false without memory, or when the work is spent. */
 static bool seen_add(struct seen *seen, uint32_t id, struct work *work, bool *is_new)
 {
-    *is_new = true;
-    for (size_t i = 0; !seen->bitmap && i < seen->count; i++)
-        *is_new = *is_new && seen->few[i] != id;
-    if (!seen->bitmap && *is_new && seen->count < FEW_MAX) {
+    *is_new = !seen->bitmap || mark(seen->bitmap, id);
+    if (seen->bitmap)
+        return true;
+    for (size_t i = 0; *is_new && i < seen->count; i++)
+        *is_new = seen->few[i] != id;
+    if (!*is_new)
+        return true;
+    if (seen->count < FEW_MAX) {
         seen->few[seen->count++] = id;
         return true;
     }
-    if (!seen->bitmap && *is_new) {
-        if (!work_take(work, seen->graph_count / BITMAP_NODES_PER_UNIT) ||
-            !(seen->bitmap = array_zeroed((size_t)seen->graph_count / 64 + 1, sizeof(*seen->bitmap))))
-            return false;
-        for (size_t i = 0; i < seen->count; i++)
-            mark(seen->bitmap, seen->few[i]);
-    }
-    if (seen->bitmap)
-        *is_new = mark(seen->bitmap, id);
+    if (!work_take(work, seen->graph_count / BITMAP_NODES_PER_UNIT) ||
+        !(seen->bitmap = array_zeroed((size_t)seen->graph_count / 64 + 1, sizeof(*seen->bitmap))))
+        return false;
+    for (size_t i = 0; i < seen->count; i++)
+        mark(seen->bitmap, seen->few[i]);
+    mark(seen->bitmap, id);
     return true;
 }
 

@@ -2,10 +2,7 @@
 /* Nothing says how many files there should be: of so many ranks all must be there, and no others, which an earlier run may have left. */
 #include "formats/deepspeed/deepspeed_source.h"
 
-#include "base/array.h"
-
 #include <inttypes.h>
-#include <stdlib.h>
 
 static bool folder_skip_text(struct str *rest, const char *text)
 {

@@ -88,19 +88,12 @@ static reshard_status add_tensor(struct deepspeed_reading *reading, struct str k
 static reshard_status model_add_masters(struct deepspeed_reading *reading, struct deepspeed_parameter *parameter, struct str key,
                                         uint32_t *out, reshard_error *err)
 {
-    struct value **buffers = array_new(reading->ranks, sizeof(*buffers));
+    struct value **buffers = &reading->masters[(size_t)parameter->group * reading->ranks];
     const struct torch_tensor *first = NULL;
-    reshard_status status = buffers ? RESHARD_OK : error_set_memory(err);
-    for (uint32_t rank = 0; !status && rank < reading->ranks; rank++)
-        buffers[rank] = reading->masters[(size_t)parameter->group * reading->ranks + rank];
-    if (!status)
-        status = deepspeed_flat_tensor(reading, reading->optimizer_files[0], buffers[0], "an fp32 group", &first, err);
+    reshard_status status = deepspeed_flat_tensor(reading, reading->optimizer_files[0], buffers[0], "an fp32 group", &first, err);
     if (!status)
         status = add_tensor(reading, key, first->dtype, parameter->rank, parameter->shape, out, err);
-    if (!status)
-        status = deepspeed_add_parts(reading, parameter, buffers, *out, err);
-    free(buffers);
-    return status;
+    return status ? status : deepspeed_add_parts(reading, parameter, buffers, *out, err);
 }
 
 /* ---- frozen parameters of ZeRO 3 ---- */

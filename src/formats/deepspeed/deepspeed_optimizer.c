@@ -20,17 +20,11 @@ static const char *const about_cutting[] = {
     "group_paddings",       "param_alignment_paddings",        "param_slice_mappings", "partition_count",
 };
 
-/* A node of the item that is to name a tensor. */
-struct named_whole {
-    struct value *node;
-    uint32_t tensor;
-};
-
 struct optimizer_making {
     struct deepspeed_reading *reading;
     struct value_graph *graph; /* of rank 0's file */
     struct value **buffers;    /* by rank: of one state of a group */
-    struct named_whole *wholes;
+    struct torch_whole *wholes;
     uint32_t whole_count, whole_capacity;
 };
 
@@ -50,7 +44,7 @@ static reshard_status optimizer_add_whole(struct optimizer_making *making, const
     if (status)
         return status;
     catalog->tensors[tensor].flags |= TENSOR_HIDDEN;
-    making->wholes[making->whole_count++] = (struct named_whole){ *out, tensor };
+    making->wholes[making->whole_count++] = (struct torch_whole){ *out, tensor };
     return deepspeed_add_parts(making->reading, parameter, making->buffers, tensor, err);
 }
 
@@ -162,8 +156,7 @@ static reshard_status optimizer_name_group(struct optimizer_making *making, stru
 static reshard_status optimizer_make_groups(struct optimizer_making *making, struct value **out, reshard_error *err)
 {
     const struct deepspeed_reading *reading = making->reading;
-    const char *name = reading->folder.is_split ? "optimizer_state_dict" : "base_optimizer_state";
-    const struct value *base = value_dict_get(reading->optimizers[0], name);
+    const struct value *base = deepspeed_base_state(reading, 0);
     struct value *groups = base ? value_dict_get(base, "param_groups") : NULL, **items;
     size_t count;
     *out = groups;
@@ -239,9 +232,8 @@ static reshard_status optimizer_add_item(struct optimizer_making *making, reshar
         status = torch_source_add_item(source, file, STR(OPTIMIZER_KEY), NULL, 0, item, err);
     if (!status)
         status = torch_source_hide_storages(source, file, &item, 1, wanted, err);
-    for (uint32_t i = 0; !status && i < making->whole_count; i++)
-        if (!torch_whole_name(making->graph, source->catalog, making->wholes[i].tensor, making->wholes[i].node))
-            status = error_set_memory(err);
+    if (!status)
+        status = torch_wholes_name(making->graph, source->catalog, making->wholes, making->whole_count, err);
     free(wanted);
     return status;
 }

@@ -34,6 +34,11 @@ static struct value *listed_member(const struct value *list, uint32_t index)
 
 /* ---- what a rank has of each group ---- */
 
+const struct value *deepspeed_base_state(const struct deepspeed_reading *reading, uint32_t rank)
+{
+    return value_dict_get(reading->optimizers[rank], reading->folder.is_split ? "optimizer_state_dict" : "base_optimizer_state");
+}
+
 static reshard_status parts_keep_state(struct deepspeed_reading *reading, uint32_t rank, int64_t group, struct value *state,
                                        reshard_error *err)
 {
@@ -49,8 +54,7 @@ static reshard_status parts_keep_state(struct deepspeed_reading *reading, uint32
 
 static reshard_status find_states(struct deepspeed_reading *reading, uint32_t rank, reshard_error *err)
 {
-    const char *name = reading->folder.is_split ? "optimizer_state_dict" : "base_optimizer_state";
-    const struct value *base = value_dict_get(reading->optimizers[rank], name), *dict = base ? value_dict_get(base, "state") : NULL;
+    const struct value *base = deepspeed_base_state(reading, rank), *dict = base ? value_dict_get(base, "state") : NULL;
     struct value **items;
     size_t count = 0;
     int64_t number;

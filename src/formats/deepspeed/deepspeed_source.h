@@ -74,6 +74,9 @@ struct deepspeed_reading {
 /* deepspeed_parts.c: reads the optimizers' files against param_shapes: groups, parameters, and that each rank has what it should. */
 reshard_status deepspeed_read_groups(struct deepspeed_reading *reading, reshard_error *err);
 
+/* What torch's own optimizer has in a rank's file, of its parts; NULL: nothing. */
+const struct value *deepspeed_base_state(const struct deepspeed_reading *reading, uint32_t rank);
+
 /* The part of a parameter that a rank has, in its flat buffer. false: none. */
 bool deepspeed_part_of(const struct deepspeed_reading *reading, const struct deepspeed_parameter *parameter, uint32_t rank,
                        struct flat_unit_part *out);

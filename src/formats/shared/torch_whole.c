@@ -38,9 +38,9 @@ static struct value *new_storage(struct value_graph *graph, const struct dtype_i
     return persid->inner ? persid : NULL;
 }
 
-bool torch_whole_name(struct value_graph *graph, const struct catalog *catalog, uint32_t whole, struct value *node)
+static bool name_whole(struct value_graph *graph, const struct catalog *catalog, const struct torch_whole *whole)
 {
-    const struct catalog_tensor *tensor = &catalog->tensors[whole];
+    const struct catalog_tensor *tensor = &catalog->tensors[whole->tensor];
     const struct dtype_info *info = dtype_info(tensor->dtype);
     const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
     bool is_typed = info->torch_storage[0] != '\0';
@@ -52,7 +52,7 @@ bool torch_whole_name(struct value_graph *graph, const struct catalog *catalog, 
     struct value *function = value_new_global(graph, "torch._utils", is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
     if (!args || !ordered || !function)
         return false;
-    args[0] = new_storage(graph, info, whole, box_volume(tensor->rank, shape));
+    args[0] = new_storage(graph, info, whole->tensor, box_volume(tensor->rank, shape));
     args[1] = value_new_int(graph, 0);
     args[2] = new_ints(graph, shape, tensor->rank);
     args[3] = new_ints(graph, strides, tensor->rank);
@@ -62,8 +62,17 @@ bool torch_whole_name(struct value_graph *graph, const struct catalog *catalog, 
     struct value *call = all_made(args, 7) ? value_new_call(graph, function, args, count) : NULL;
     if (!call)
         return false;
-    node->kind = call->kind;
-    node->object = call->object;
-    node->tensor = 0;
+    whole->node->kind = call->kind;
+    whole->node->object = call->object;
+    whole->node->tensor = 0;
     return true;
+}
+
+reshard_status torch_wholes_name(struct value_graph *graph, const struct catalog *catalog, const struct torch_whole *wholes, size_t count,
+                                 reshard_error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!name_whole(graph, catalog, &wholes[i]))
+            return error_set_memory(err);
+    return RESHARD_OK;
 }

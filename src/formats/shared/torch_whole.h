@@ -5,11 +5,18 @@
 
 #include "catalog/catalog.h"
 
+/* A node of an item, and the catalog's tensor that it is to name. */
+struct torch_whole {
+    struct value *node;
+    uint32_t tensor;
+};
+
 /*
- * Makes the node, of the graph, the call torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()), or v3 with the
- * type, whose storage is the catalog's tensor `whole`. Not before torch_source_hide_storages, which counts storages anew. false without
- * memory.
+ * Makes each node, of the graph, the call torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()), or v3 with the
+ * type, whose storage is the catalog's tensor. Not before torch_source_hide_storages, which counts storages anew. Fails without memory
+ * alone.
  */
-bool torch_whole_name(struct value_graph *graph, const struct catalog *catalog, uint32_t whole, struct value *node);
+reshard_status torch_wholes_name(struct value_graph *graph, const struct catalog *catalog, const struct torch_whole *wholes, size_t count,
+                                 reshard_error *err);
 
 #endif

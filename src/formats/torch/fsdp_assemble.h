@@ -16,6 +16,7 @@
 
 #include "formats/torch/fsdp_groups.h"
 #include "formats/shared/torch_source.h"
+#include "formats/shared/torch_whole.h"
 
 #define FSDP_OPTIMIZER_KEY "optimizer"
 #define FSDP_EXTRA_KEY "extra_state"
@@ -54,12 +55,6 @@ struct known_tensor {
     uint32_t crc32;
 };
 
-/* A node of the optimizer's state that stands for a whole tensor. */
-struct merged_node {
-    struct value *node;
-    uint32_t tensor;
-};
-
 struct assembling {
     struct source *source;
     struct torch_source *state;
@@ -78,7 +73,7 @@ struct assembling {
     bool is_hidden;             /* tensors are the optimizer's: they are in its item, not in the listing */
     bool is_merged;             /* the optimizer's tensors say what part of the whole they are */
     bool is_joined;             /* it was found out what part they are (fsdp_flat.h): rank 0's file has all of them */
-    struct merged_node *merged; /* of rank 0's optimizer */
+    struct torch_whole *merged; /* of rank 0's optimizer */
     size_t merged_count, merged_capacity, merged_seen;
     struct buffer key;
 };

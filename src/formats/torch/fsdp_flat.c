@@ -642,7 +642,7 @@ static reshard_status join_state(struct joining *joining, uint32_t number, uint3
     struct fsdp_flat *flat = joining->flat;
     if (is_piece && !add_state(flat, tensor, shown))
         return error_set_memory(err);
-    assembling->merged[assembling->merged_count++] = (struct merged_node){ *out, tensor };
+    assembling->merged[assembling->merged_count++] = (struct torch_whole){ *out, tensor };
     return RESHARD_OK;
 }
 

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "formats/shared/torch_whole.h"
 
 static reshard_status keep_item_value(struct assembling *assembling, struct value *value, reshard_error *err)
 {
@@ -126,7 +125,7 @@ static reshard_status add_state_leaf(const struct torch_leaf *leaf, void *contex
         return RESHARD_OK;
     if (!ARRAY_ROOM(assembling->merged, assembling->merged_count, assembling->merged_capacity))
         return error_set_memory(err);
-    assembling->merged[assembling->merged_count++] = (struct merged_node){ leaf->value, tensor };
+    assembling->merged[assembling->merged_count++] = (struct torch_whole){ leaf->value, tensor };
     return RESHARD_OK;
 }
 
@@ -172,11 +171,8 @@ static reshard_status fsdp_add_optimizer(struct assembling *assembling, reshard_
 
 reshard_status fsdp_name_wholes(struct assembling *assembling, reshard_error *err)
 {
-    struct value_graph *graph = assembling->state->files[assembling->file].graph;
-    for (size_t i = 0; i < assembling->merged_count; i++)
-        if (!torch_whole_name(graph, assembling->source->catalog, assembling->merged[i].tensor, assembling->merged[i].node))
-            return error_set_memory(err);
-    return RESHARD_OK;
+    return torch_wholes_name(assembling->state->files[assembling->file].graph, assembling->source->catalog, assembling->merged,
+                             assembling->merged_count, err);
 }
 
 /* ---- extra state ---- */
