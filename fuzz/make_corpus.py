@@ -17,6 +17,7 @@ import json
 import math
 import pathlib
 import pickle
+import random
 import re
 import struct
 import subprocess
@@ -27,6 +28,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "cli"))
 import optimizer_cases  # noqa: E402
+import ucp_test  # noqa: E402
 FIXTURES = [HERE.parent / "tests" / "fixtures", HERE.parent / "build" / "tests" / "fixtures", HERE.parent.parent / "shared" / "fixtures"]
 MODELS = HERE.parent / "models"
 VECTORS = next((root / "aoa" for root in FIXTURES if (root / "aoa" / "engine.json").is_file()), HERE / "none")
@@ -58,6 +60,7 @@ PACKED = {  # target: families whose cases it opens
     "paddle_uc": ["paddle", "safetensors"],
     "torch_dcp": ["torch-dcp", "verl"],
     "torch_dist": ["megatron"],
+    "ucp": ["deepspeed"],
     "zarr_group": ["zarr", "megatron"],
 }
 FLEX_ROLES = [("master_weight",), ("model_state", "master_weight"), ("model_state", "optimizer_state", "master_weight")]
@@ -261,8 +264,17 @@ def optimizer_folders():
             yield f"{case.kind}-{case.name}", packed_files(root, False)
 
 
+def universal_folders():
+    """Models in several parts, which DeepSpeed's own fixtures are not."""
+    for seed in range(24):
+        with tempfile.TemporaryDirectory() as work:
+            root = pathlib.Path(work)
+            ucp_test.Universal(random.Random(seed), root).write()
+            yield f"drawn-{seed}", packed_files(root, False)
+
+
 def packed_candidates(target):
-    for name, files in {"hf": hf_folders, "optimizer": optimizer_folders}.get(target, list)():
+    for name, files in {"hf": hf_folders, "optimizer": optimizer_folders, "ucp": universal_folders}.get(target, list)():
         yield name, pack(files, b"\0")
         yield name + "-lenient", pack(files, b"\1")
     for name, path in cases(PACKED[target]):

@@ -106,11 +106,19 @@ class Runner:
         return found, None
 
 
+def plain_digests(case):
+    return {key: (t["dtype"], list(t["shape"]), t["sha256"]) for key, t in case["tensors"].items()}
+
+
 def wanted_digests(case):
     """Without tensors whose value is a sum over ranks: a tool that cannot add leaves them out by name."""
     also = case.get("also") or {}
+    if case["case"].startswith("ds-uc-"):  # what is not trained is as it was in the checkpoint that this was made of, and not cast
+        folder = case["folder"].parent / case["case"].replace("ds-uc-", "ds-")
+        origin = wanted_digests(json.loads((folder / "manifest.json").read_text()))
+        return origin | {key: value for key, value in plain_digests(case).items() if key in also["optimizer_tensors"]}
     summed = also.get("needs_sum") or []
-    wanted = {key: (t["dtype"], list(t["shape"]), t["sha256"]) for key, t in case["tensors"].items() if key not in summed}
+    wanted = {key: value for key, value in plain_digests(case).items() if key not in summed}
     # One name for a tensor of each expert rank of atorch.
     for key, experts in (also.get("expert_tensors") or {}).items():
         wanted |= {f"ckpt_meta.expert_{t['expert_rank']}.{key}": (t["dtype"], list(t["shape"]), t["sha256"]) for t in experts}

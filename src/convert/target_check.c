@@ -146,6 +146,7 @@ static const char *const side_files[] = {
     "rng_state*.pth",
     "zero_to_fp32.py",
     "latest",
+    "latest_universal",
     "latest_*.txt",
     "progress.txt",
     SIDECAR_NAME,

@@ -10,11 +10,9 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { UNIVERSAL, BYTECHECKPOINT, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
+enum other { BYTECHECKPOINT, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
-    [UNIVERSAL] = { "DeepSpeed (universal)",
-                    "the checkpoint that ds_to_universal.py made it of is read" },
     [BYTECHECKPOINT] = { "ByteCheckpoint as a whole", "its model and its optimizer are read, each as a checkpoint of its own" },
     [ORBAX] = { "Orbax (OCDBT)", "saved with use_ocdbt=False it is a zarr group, which is read" },
     [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
@@ -34,8 +32,6 @@ static const struct {
     enum other format;
     const char *beside; /* counts only beside a file of such a name */
 } names[] = {
-    { "latest_universal", UNIVERSAL, NULL },
-    { "zero", UNIVERSAL, "*mp_rank_*_model_states.pt" },
     { "extra_state", BYTECHECKPOINT, "model" },
     { "manifest.ocdbt", ORBAX, NULL },
     { "ocdbt.process_*", ORBAX, NULL },

@@ -23,6 +23,7 @@ static const struct format_driver *const registry[] = {
     &format_atorch,             /* "atorch" */
     &format_fsdp_ranks,         /* "fsdp-ranks" */
     &format_deepspeed,          /* "deepspeed" */
+    &format_ucp,                /* "ucp" */
     &format_megatron,           /* "megatron" */
     &format_zarr,               /* "zarr" */
     &format_paddle_flex,        /* "paddle-flex" */

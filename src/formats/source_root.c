@@ -199,7 +199,7 @@ static reshard_status choose_only(struct store *store, const struct root_listing
 static reshard_status choose_latest(struct store *store, const char *directory, const struct root_listing *listing, struct arena *arena,
                                     struct root_choice *out, reshard_error *err)
 {
-    static const char *const trackers[] = { "latest_checkpointed_iteration.txt", "latest" };
+    static const char *const trackers[] = { "latest_checkpointed_iteration.txt", "latest", "latest_universal" };
     struct buffer bytes = { 0 };
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < sizeof(trackers) / sizeof(trackers[0]); i++) {

@@ -4,6 +4,7 @@
  *
  *   latest_checkpointed_iteration.txt ("10")   iter_0000010/          Megatron, atorch (there: iter_10)
  *   latest ("global_step10")                   global_step10/         DeepSpeed
+ *   latest_universal ("global_step10_universal")                      DeepSpeed, where there is no `latest`
  *   latest_checkpointed_iteration.txt ("10")   global_step_10/        verl
  *   none                                       checkpoint-10/ step-10/ and the like: the highest number is the latest
  */

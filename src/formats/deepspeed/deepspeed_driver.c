@@ -9,7 +9,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static int deepspeed_probe(struct store *store, const char *name, reshard_error *err)
+/* The same model files lie beside the folder zero/ of a universal checkpoint, and beside ranks' files of the optimizer. */
+static int probe_either(struct store *store, const char *name, bool wants_universal, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
@@ -19,7 +20,7 @@ static int deepspeed_probe(struct store *store, const char *name, reshard_error 
         arena_release(&arena);
         return 0;
     }
-    bool is_universal = false; /* the same model files beside a folder of another layout */
+    bool is_universal = false;
     for (size_t i = 0; i < count; i++) {
         uint64_t rank, part;
         struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
@@ -28,7 +29,17 @@ static int deepspeed_probe(struct store *store, const char *name, reshard_error 
             score = 92;
     }
     arena_release(&arena);
-    return is_universal ? 0 : score;
+    return is_universal == wants_universal ? score : 0;
+}
+
+static int deepspeed_probe(struct store *store, const char *name, reshard_error *err)
+{
+    return probe_either(store, name, false, err);
+}
+
+static int ucp_probe(struct store *store, const char *name, reshard_error *err)
+{
+    return probe_either(store, name, true, err);
 }
 
 /* ---- files ---- */
@@ -49,6 +60,7 @@ static reshard_status open_files(struct deepspeed_reading *reading, const struct
 static reshard_status open_optimizers(struct deepspeed_reading *reading, reshard_error *err)
 {
     reading->ranks = reading->folder.optimizer_count;
+    reading->origin = &deepspeed_origin_parts;
     reshard_status status = open_files(reading, reading->folder.optimizers, reading->ranks, &reading->optimizer_files, err);
     reading->optimizers = array_zeroed(reading->ranks, sizeof(*reading->optimizers));
     if (!status && !reading->optimizers)
@@ -76,7 +88,11 @@ static reshard_status add_zero_facts(const struct deepspeed_reading *reading, re
     reshard_status status = RESHARD_OK;
     if (version && value_as_str(version, &text))
         status = catalog_add_fact(catalog, "DeepSpeed version", err, "%.*s", STR_ARG(text));
-    struct value *stage = reading->optimizers ? value_dict_get(reading->optimizers[0], "zero_stage") : NULL;
+    const struct value *optimizer = reading->optimizers ? reading->optimizers[0] : NULL;
+    uint32_t file = reading->universal ? deepspeed_universal_optimizer(reading->universal) : TORCH_NONE;
+    if (file != TORCH_NONE)
+        optimizer = torch_source_of(reading->source)->files[file].graph->root;
+    struct value *stage = optimizer ? value_dict_get(optimizer, "zero_stage") : NULL;
     if (!status && stage && value_as_int(deepspeed_plain(stage), &said))
         status = catalog_add_fact(catalog, "ZeRO stage", err, "%" PRId64, said);
     if (counted && value_as_int(counted, &ranks) && ranks > 0 && ranks <= UINT32_MAX)
@@ -90,26 +106,40 @@ static reshard_status add_zero_facts(const struct deepspeed_reading *reading, re
 static void note_lost_optimizer(const struct deepspeed_reading *reading)
 {
     const struct value *shapes = value_dict_get(reading->model, "param_shapes");
-    if (reading->optimizers || !shapes || shapes->kind == VALUE_NONE)
+    if (reading->origin || !shapes || shapes->kind == VALUE_NONE)
         return;
     catalog_warn(reading->source->catalog, false,
                  "there are no files *_optim_states.pt: the optimizer's state is lost, and the weights are the model file's copies, of the "
                  "type that the model computes in");
 }
 
-static reshard_status read_files(struct deepspeed_reading *reading, reshard_error *err)
+static reshard_status open_models(struct deepspeed_reading *reading, bool is_universal, reshard_error *err)
+{
+    struct deepspeed_folder *folder = &reading->folder;
+    reshard_status status = deepspeed_folder_read(reading->source, is_universal, folder, err);
+    if (!status)
+        status = open_files(reading, folder->models, folder->model_count, &reading->model_files, err);
+    if (!status)
+        status = open_files(reading, folder->parts, folder->part_count, &reading->part_files, err);
+    if (!status)
+        reading->model = torch_source_of(reading->source)->files[reading->model_files[0]].graph->root;
+    return status;
+}
+
+static reshard_status read_files(struct deepspeed_reading *reading, bool is_universal, reshard_error *err)
 {
     struct source *source = reading->source;
-    reshard_status status = deepspeed_folder_read(source, &reading->folder, err);
-    if (!status)
-        status = open_files(reading, reading->folder.models, reading->folder.model_count, &reading->model_files, err);
+    reshard_status status = open_models(reading, is_universal, err);
     if (status)
         return status;
-    reading->model = torch_source_of(source)->files[reading->model_files[0]].graph->root;
-    if (reading->folder.optimizer_count)
+    if (is_universal)
+        status = deepspeed_read_universal(reading, err);
+    else if (reading->folder.optimizer_count)
         status = open_optimizers(reading, err);
     if (!status && reading->optimizers)
         status = deepspeed_read_groups(reading, err);
+    if (status)
+        return status;
     note_lost_optimizer(reading);
     if (!status)
         status = torch_source_add_facts(source, reading->model_files[0], err);
@@ -117,19 +147,23 @@ static reshard_status read_files(struct deepspeed_reading *reading, reshard_erro
         status = add_zero_facts(reading, err);
     if (!status)
         status = deepspeed_add_model(reading, err);
-    if (!status && reading->optimizers)
+    if (!status && reading->universal)
+        status = deepspeed_universal_add_rest(reading, err);
+    if (!status && reading->origin)
         status = deepspeed_add_optimizer(reading, err);
     return status;
 }
 
-static reshard_status deepspeed_read_catalog(struct source *source, reshard_error *err)
+static reshard_status read_either(struct source *source, bool is_universal, reshard_error *err)
 {
     struct deepspeed_reading reading = { .source = source };
     reshard_status status = torch_source_new(source, err);
     if (!status)
-        status = read_files(&reading, err);
+        status = read_files(&reading, is_universal, err);
+    deepspeed_universal_release(reading.universal);
     deepspeed_folder_release(&reading.folder);
     free(reading.model_files);
+    free(reading.part_files);
     free(reading.optimizer_files);
     free(reading.optimizers);
     free(reading.masters);
@@ -138,11 +172,24 @@ static reshard_status deepspeed_read_catalog(struct source *source, reshard_erro
     free(reading.groups);
     free(reading.items);
     name_map_release(&reading.names);
+    name_map_release(&reading.listed);
+    free(reading.listed_tensors);
     buffer_release(&reading.key);
     return status;
 }
 
+static reshard_status deepspeed_read_catalog(struct source *source, reshard_error *err)
+{
+    return read_either(source, false, err);
+}
+
+static reshard_status ucp_read_catalog(struct source *source, reshard_error *err)
+{
+    return read_either(source, true, err);
+}
+
 static const char *const folder_entries[] = { "*mp_rank_*_model_states.pt", "*zero_pp_rank_*_optim_states.pt", NULL };
+static const char *const ucp_entries[] = { "*mp_rank_*_model_states.pt", "zero/", NULL };
 
 const struct format_driver format_deepspeed = {
     .name = "deepspeed",
@@ -151,6 +198,17 @@ const struct format_driver format_deepspeed = {
     .folder_entries = folder_entries,
     .probe = deepspeed_probe,
     .read_catalog = deepspeed_read_catalog,
+    .verify = torch_source_verify,
+    .close_source = torch_source_close,
+};
+
+const struct format_driver format_ucp = {
+    .name = "ucp",
+    .summary = "DeepSpeed's universal checkpoints: a file of each state of each parameter, whole",
+    .abilities = FORMAT_READS | FORMAT_ITEMS_NAME_TENSORS,
+    .folder_entries = ucp_entries,
+    .probe = ucp_probe,
+    .read_catalog = ucp_read_catalog,
     .verify = torch_source_verify,
     .close_source = torch_source_close,
 };

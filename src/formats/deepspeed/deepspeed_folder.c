@@ -52,7 +52,9 @@ enum deepspeed_file_kind deepspeed_file_of(struct str base, uint64_t *rank, uint
 struct folder_listing {
     const struct store_entry *entries;
     size_t count, skip;
-    uint32_t counts[DEEPSPEED_BESIDE + 1];
+    bool is_universal;
+    uint32_t counts[DEEPSPEED_BESIDE + 1];      /* of the first part, by kind */
+    uint32_t part_counts[DEEPSPEED_BESIDE + 1]; /* of rank 0, beyond it */
 };
 
 static struct str folder_base_of(const struct folder_listing *listing, const struct store_entry *entry)
@@ -68,7 +70,7 @@ static reshard_status folder_refuse(const struct folder_listing *listing, const 
     error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is %s: such checkpoints of DeepSpeed are not read",
               STR_ARG(folder_base_of(listing, entry)), kind < DEEPSPEED_PIPELINE ? "one of several tensor-parallel parts" : what[kind]);
     error_object(err, "%.*s", STR_ARG(folder_base_of(listing, entry)));
-    error_hint(err, "those of data-parallel ranks alone are, ZeRO 0 to 3, and those of Megatron-LM under any layout");
+    error_hint(err, "what ds_to_universal.py makes of it is read, and what data-parallel ranks alone write, ZeRO 0 to 3");
     return RESHARD_ERR_UNSUPPORTED;
 }
 
@@ -79,18 +81,19 @@ static reshard_status folder_count(struct folder_listing *listing, reshard_error
         enum deepspeed_file_kind kind = deepspeed_file_of(folder_base_of(listing, &listing->entries[i]), &rank, &part);
         if (listing->entries[i].is_directory || kind == DEEPSPEED_BESIDE)
             continue;
-        if (part || kind >= DEEPSPEED_PIPELINE)
+        if (!listing->is_universal && (part || kind >= DEEPSPEED_PIPELINE))
             return folder_refuse(listing, &listing->entries[i], kind, err);
-        listing->counts[kind]++;
+        listing->counts[kind] += !part;
+        listing->part_counts[kind] += part && !rank;
     }
     return RESHARD_OK;
 }
 
-/* The files of a kind by rank. */
-static reshard_status folder_take(const struct folder_listing *listing, enum deepspeed_file_kind kind, struct arena *arena,
+/* The files of a kind by rank, or those of rank 0 by part, from 1 on. */
+static reshard_status folder_take(const struct folder_listing *listing, enum deepspeed_file_kind kind, bool by_part, struct arena *arena,
                                   const struct store_entry ***out, reshard_error *err)
 {
-    uint32_t count = listing->counts[kind];
+    uint32_t count = by_part ? listing->part_counts[kind] : listing->counts[kind];
     *out = count ? arena_zalloc(arena, (size_t)count * sizeof(**out)) : NULL;
     if (count && !*out)
         return error_set_memory(err);
@@ -98,17 +101,18 @@ static reshard_status folder_take(const struct folder_listing *listing, enum dee
         uint64_t rank, part;
         const struct store_entry *entry = &listing->entries[i];
         struct str base = folder_base_of(listing, entry);
-        if (entry->is_directory || deepspeed_file_of(base, &rank, &part) != kind)
+        if (entry->is_directory || deepspeed_file_of(base, &rank, &part) != kind || (by_part ? rank || !part : part))
             continue;
-        const char *wrong = rank >= count ? "of so many ranks one is missing, or this file was left by another run" : NULL;
-        if (!wrong && (*out)[rank])
+        uint64_t place = by_part ? part - 1 : rank;
+        const char *wrong = place >= count ? "of so many ranks one is missing, or this file was left by another run" : NULL;
+        if (!wrong && (*out)[place])
             wrong = "another file is of the same rank";
         if (wrong) {
             error_set(err, RESHARD_ERR_FORMAT, "'%.*s', one of %" PRIu32 " such files: %s", STR_ARG(base), count, wrong);
             error_object(err, "%.*s", STR_ARG(base));
             return RESHARD_ERR_FORMAT;
         }
-        (*out)[rank] = entry;
+        (*out)[place] = entry;
     }
     return RESHARD_OK;
 }
@@ -126,19 +130,23 @@ static reshard_status folder_fill(struct folder_listing *listing, struct deepspe
     if (!counts[kind])
         return error_set(err, RESHARD_ERR_FORMAT, "there is no file *_model_states.pt, which says what the parameters are");
     out->model_count = counts[kind];
-    out->optimizer_count = counts[DEEPSPEED_OPTIMIZER];
-    status = folder_take(listing, kind, &out->arena, &out->models, err);
+    out->part_count = listing->part_counts[kind];
+    status = folder_take(listing, kind, false, &out->arena, &out->models, err);
     if (!status)
-        status = folder_take(listing, DEEPSPEED_OPTIMIZER, &out->arena, &out->optimizers, err);
+        status = folder_take(listing, kind, true, &out->arena, &out->parts, err);
+    if (status || listing->is_universal)
+        return status;
+    out->optimizer_count = counts[DEEPSPEED_OPTIMIZER];
+    status = folder_take(listing, DEEPSPEED_OPTIMIZER, false, &out->arena, &out->optimizers, err);
     if (!status && out->is_split && out->model_count != out->optimizer_count)
         status = error_set(err, RESHARD_ERR_FORMAT, "%" PRIu32 " files *_model_states.pt and %" PRIu32
                            " files *_optim_states.pt: at ZeRO 3 each rank has one of both", out->model_count, out->optimizer_count);
     return status;
 }
 
-reshard_status deepspeed_folder_read(const struct source *source, struct deepspeed_folder *out, reshard_error *err)
+reshard_status deepspeed_folder_read(const struct source *source, bool is_universal, struct deepspeed_folder *out, reshard_error *err)
 {
-    struct folder_listing listing = { .skip = source->name[0] ? strlen(source->name) + 1 : 0 };
+    struct folder_listing listing = { .skip = source->name[0] ? strlen(source->name) + 1 : 0, .is_universal = is_universal };
     struct store_entry *entries;
     *out = (struct deepspeed_folder){ 0 };
     reshard_status status = store_list(source->store, source->name, &out->arena, &entries, &listing.count, err);

@@ -2,7 +2,8 @@
 /*
  * The model's tensors in the order of the dict `module`: parameters that are trained are made up of the optimizer's masters, or are as they
  * are stored where there are none (ZeRO 0, or its files are gone); at ZeRO 3 frozen ones are made up of each rank's fragments. A second
- * name of a tied weight is in `module`, too, but not in param_shapes.
+ * name of a tied weight is in `module`, too, but not in param_shapes. Of several parts of a universal checkpoint's model each may have
+ * tensors that the others lack; what they all have is the same.
  */
 #include "formats/deepspeed/deepspeed_source.h"
 
@@ -32,8 +33,9 @@ struct frozen_parameter {
 
 struct model_adding {
     struct deepspeed_reading *reading;
+    uint32_t file, part; /* whose `module` is gone through */
     struct value_table shared, frozen_shapes, fragments, buffers; /* fragments: rank 0's */
-    struct torch_views views;
+    struct torch_views views; /* of the first part */
     struct frozen_parameter *frozen;
     uint32_t frozen_count, frozen_capacity;
 };
@@ -75,25 +77,27 @@ static void table_release(struct value_table *table)
     free(table->values);
 }
 
-static reshard_status add_tensor(struct deepspeed_reading *reading, struct str key, enum dtype dtype, int rank, const int64_t *shape,
-                                 uint32_t *out, reshard_error *err)
+reshard_status deepspeed_add_tensor(struct deepspeed_reading *reading, struct str key, enum dtype dtype, int rank, const int64_t *shape,
+                                    bool is_parameter, uint32_t *out, reshard_error *err)
 {
+    bool was_new;
     reshard_status status = catalog_add_tensor(reading->source->catalog, key, dtype, rank, shape, out, err);
-    if (!status)
+    uint32_t number = status ? NAME_NONE : name_map_intern(&reading->listed, key, &was_new);
+    if (!status && (number == NAME_NONE || !ARRAY_ROOM(reading->listed_tensors, number, reading->listed_capacity)))
+        status = error_set_memory(err);
+    if (status)
+        return status;
+    if (was_new)
+        reading->listed_tensors[number] = *out;
+    if (is_parameter)
         reading->source->catalog->tensors[*out].flags |= TENSOR_PARAMETER;
-    return status;
+    return RESHARD_OK;
 }
 
-/* A parameter that is trained, of the ranks' masters; also under a second name. */
-static reshard_status model_add_masters(struct deepspeed_reading *reading, struct deepspeed_parameter *parameter, struct str key,
-                                        uint32_t *out, reshard_error *err)
+uint32_t deepspeed_find_tensor(const struct deepspeed_reading *reading, struct str key)
 {
-    struct value **buffers = &reading->masters[(size_t)parameter->group * reading->ranks];
-    const struct torch_tensor *first = NULL;
-    reshard_status status = deepspeed_flat_tensor(reading, reading->optimizer_files[0], buffers[0], "an fp32 group", &first, err);
-    if (!status)
-        status = add_tensor(reading, key, first->dtype, parameter->rank, parameter->shape, out, err);
-    return status ? status : deepspeed_add_parts(reading, parameter, buffers, *out, err);
+    uint32_t number = name_map_find(&reading->listed, key);
+    return number == NAME_NONE ? CATALOG_NONE : reading->listed_tensors[number];
 }
 
 /* ---- frozen parameters of ZeRO 3 ---- */
@@ -153,7 +157,7 @@ static reshard_status add_frozen(struct model_adding *adding, struct str name, c
     reshard_status status = deepspeed_flat_tensor(reading, reading->model_files[0], table_find(&adding->fragments, name),
                                                   "a fragment of a frozen parameter", &first, err);
     if (!status)
-        status = add_tensor(reading, name, first->dtype, (int)rank, numbers, &frozen.tensor, err);
+        status = deepspeed_add_tensor(reading, name, first->dtype, (int)rank, numbers, true, &frozen.tensor, err);
     if (status)
         return status;
     const struct catalog_tensor *tensor = &reading->source->catalog->tensors[frozen.tensor];
@@ -178,7 +182,7 @@ static reshard_status add_trained(struct deepspeed_reading *reading, struct deep
 {
     if (parameter->tensor != CATALOG_NONE)
         return RESHARD_OK;
-    return model_add_masters(reading, parameter, parameter->name, &parameter->tensor, err);
+    return reading->origin->add_master(reading, parameter, parameter->name, &parameter->tensor, err);
 }
 
 static reshard_status add_tied(struct deepspeed_reading *reading, struct deepspeed_parameter *parameter, struct str name,
@@ -187,32 +191,46 @@ static reshard_status add_tied(struct deepspeed_reading *reading, struct deepspe
     uint32_t tensor;
     reshard_status status = add_trained(reading, parameter, err);
     if (!status)
-        status = model_add_masters(reading, parameter, name, &tensor, err);
+        status = reading->origin->add_master(reading, parameter, name, &tensor, err);
     if (!status && parameter->elements)
         reading->source->catalog->tensors[tensor].tied_to = parameter->tensor;
     return status;
 }
 
-/* As it is in rank 0's model file. */
+static reshard_status check_same_kind(const struct model_adding *adding, uint32_t index, const struct torch_tensor *tensor,
+                                      reshard_error *err)
+{
+    const struct catalog *catalog = adding->reading->source->catalog;
+    const struct catalog_tensor *first = &catalog->tensors[index];
+    if (first->dtype == tensor->dtype && shape_equal(first->rank, catalog_vector_at(catalog, first->shape), tensor->rank, tensor->shape))
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                     "'%.*s' has another shape or type than in the first part: how it is cut is not known", STR_ARG(first->key));
+}
+
+/* As it is in the model file; what another part has, too, is a replica. */
 static reshard_status add_stored(struct model_adding *adding, struct str name, const struct value *node, reshard_error *err)
 {
     struct deepspeed_reading *reading = adding->reading;
     struct source *source = reading->source;
-    struct torch_file *file = &torch_source_of(source)->files[reading->model_files[0]];
+    struct torch_file *file = &torch_source_of(source)->files[adding->file];
     const struct torch_tensor *tensor = &file->archive.tensors[node->tensor - 1];
     const struct torch_storage *storage = &file->archive.storages[tensor->storage];
     struct catalog_chunk *chunk;
-    uint32_t index, tied = CATALOG_NONE;
-    reshard_status status = catalog_add_tensor(source->catalog, name, tensor->dtype, tensor->rank, tensor->shape, &index, err);
-    if (!status && !box_is_empty(tensor->rank, tensor->shape))
+    uint32_t index = adding->part ? deepspeed_find_tensor(reading, name) : CATALOG_NONE, tied = CATALOG_NONE;
+    bool is_new = index == CATALOG_NONE;
+    reshard_status status = is_new ? deepspeed_add_tensor(reading, name, tensor->dtype, tensor->rank, tensor->shape, false, &index, err)
+                                   : check_same_kind(adding, index, tensor, err);
+    if (!status && is_new && !adding->part && !box_is_empty(tensor->rank, tensor->shape))
         status = torch_views_find(&adding->views, tensor, index, &tied, err);
     bool is_whole = !status && catalog_tensor_bytes(source->catalog, &source->catalog->tensors[index]) == storage->bytes;
     if (!status)
-        status = torch_source_add_chunk(source, index, NULL, reading->model_files[0], node->tensor - 1,
+        status = torch_source_add_chunk(source, index, NULL, adding->file, node->tensor - 1,
                                         is_whole && !file->has_crc_in_chunk[tensor->storage], &chunk, err);
     if (status)
         return status;
-    source->catalog->tensors[index].tied_to = tied;
+    if (is_new)
+        source->catalog->tensors[index].tied_to = tied;
     if (!file->listed[node->tensor - 1])
         file->listed[node->tensor - 1] = index + 1;
     return RESHARD_OK;
@@ -221,19 +239,24 @@ static reshard_status add_stored(struct model_adding *adding, struct str name, c
 static reshard_status model_add_member(struct model_adding *adding, struct str name, const struct value *node, reshard_error *err)
 {
     struct deepspeed_reading *reading = adding->reading;
-    const struct torch_tensor *tensor = &torch_source_of(reading->source)->files[reading->model_files[0]].archive.tensors[node->tensor - 1];
-    uint32_t number = reading->optimizers ? name_map_find(&reading->names, name) : NAME_NONE;
+    const struct torch_tensor *tensor = &torch_source_of(reading->source)->files[adding->file].archive.tensors[node->tensor - 1];
+    uint32_t number = reading->origin ? name_map_find(&reading->names, name) : NAME_NONE;
     bool is_split = reading->folder.is_split;
     if (number != NAME_NONE) {
         struct deepspeed_parameter *parameter = &reading->parameters[number];
-        if (!is_split && !shape_equal(parameter->rank, parameter->shape, tensor->rank, tensor->shape))
+        if (!is_split && !reading->universal && !shape_equal(parameter->rank, parameter->shape, tensor->rank, tensor->shape))
             return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' has another shape in param_shapes than in module", STR_ARG(name));
         return add_trained(reading, parameter, err);
     }
-    struct deepspeed_parameter *tied = reading->optimizers ? tied_parameter(adding, name) : NULL;
+    struct deepspeed_parameter *tied = reading->origin ? tied_parameter(adding, name) : NULL;
     const struct value *shape = is_split ? table_find(&adding->frozen_shapes, name) : NULL;
     if (tied)
-        return add_tied(reading, tied, name, err);
+        return adding->part && deepspeed_find_tensor(reading, name) != CATALOG_NONE ? RESHARD_OK : add_tied(reading, tied, name, err);
+    if (reading->folder.part_count && !is_split && deepspeed_universal_differs(reading, name, tensor))
+        return RESHARD_OK; /* the whole is added with the rest */
+    if (shape && reading->folder.part_count)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "'%.*s' is frozen, and its fragments are of one tensor-parallel part each: such are not read", STR_ARG(name));
     if (shape)
         return add_frozen(adding, name, shape, err);
     if (is_split && tensor->rank == 1 && tensor->shape[0] == 0 && name_map_find(&adding->buffers.names, name) == NAME_NONE)
@@ -258,7 +281,9 @@ static reshard_status deepspeed_add_leaf(const struct torch_leaf *leaf, void *co
     if (!path_join(leaf->parts, leaf->part_count, &reading->key))
         return error_set_memory(err);
     struct str name = buffer_str(&reading->key);
-    return leaf->value->tensor ? model_add_member(adding, name, leaf->value, err) : keep_item(reading, name, leaf->value, err);
+    if (leaf->value->tensor)
+        return model_add_member(adding, name, leaf->value, err);
+    return adding->part ? RESHARD_OK : keep_item(reading, name, leaf->value, err);
 }
 
 /* ---- items ---- */
@@ -300,27 +325,42 @@ static reshard_status add_items(struct deepspeed_reading *reading, reshard_error
 /* Tells what is left out: copies of the masters in the model's own type. */
 static reshard_status add_copies_fact(const struct deepspeed_reading *reading, reshard_error *err)
 {
-    if (!reading->optimizers || reading->folder.is_split)
+    if (!reading->origin || reading->folder.is_split)
         return RESHARD_OK;
     return catalog_add_fact(reading->source->catalog, "weights", err,
                             "fp32 masters of %" PRIu32 " parameters; the model file's copies of them are not listed",
                             reading->parameter_count);
 }
 
+static reshard_status model_walk_module(struct model_adding *adding, uint32_t part, reshard_error *err)
+{
+    struct deepspeed_reading *reading = adding->reading;
+    adding->part = part;
+    adding->file = deepspeed_part_file(reading, part);
+    struct value_graph module = *torch_source_of(reading->source)->files[adding->file].graph; /* a part of it is walked */
+    module.root = value_dict_get(module.root, "module");
+    bool is_there = module.root && module.root->kind != VALUE_NONE;
+    if (!is_there && reading->universal) /* a pipeline's are in files of layers, which ds_to_universal.py does not copy */
+        return RESHARD_OK;
+    reshard_status status = is_there ? torch_flatten(&module, &reading->source->limits, deepspeed_add_leaf, adding, err)
+                                     : error_set(err, RESHARD_ERR_FORMAT, "there is no module, which has the model's tensors");
+    if (status)
+        deepspeed_name_file(reading, adding->file, err);
+    return status;
+}
+
 static reshard_status model_add_module(struct model_adding *adding, reshard_error *err)
 {
     struct deepspeed_reading *reading = adding->reading;
-    struct value_graph module = *torch_source_of(reading->source)->files[reading->model_files[0]].graph; /* a part of it is walked */
-    module.root = value_dict_get(reading->model, "module");
-    if (!module.root || module.root->kind == VALUE_NONE)
-        return error_set(err, RESHARD_ERR_FORMAT, "the model file has no module, which has the model's tensors");
     if (!table_fill(&adding->shared, value_dict_get(reading->model, "shared_params")) ||
         !table_fill(&adding->frozen_shapes, value_dict_get(reading->model, "frozen_param_shapes")) ||
         !table_fill(&adding->fragments, value_dict_get(reading->model, "frozen_param_fragments")) ||
         !table_fill(&adding->buffers, value_dict_get(reading->model, "buffer_names")))
         return error_set_memory(err);
-    reshard_status status = torch_flatten(&module, &reading->source->limits, deepspeed_add_leaf, adding, err);
-    for (uint32_t i = 0; !status && reading->optimizers && i < reading->parameter_count; i++)
+    reshard_status status = RESHARD_OK;
+    for (uint32_t part = 0; !status && part <= reading->folder.part_count; part++)
+        status = model_walk_module(adding, part, err);
+    for (uint32_t i = 0; !status && reading->origin && i < reading->parameter_count; i++)
         status = add_trained(reading, &reading->parameters[i], err);
     for (uint32_t rank = 0; !status && rank < reading->folder.model_count; rank++)
         status = add_fragments(adding, rank, err);
@@ -340,8 +380,6 @@ reshard_status deepspeed_add_model(struct deepspeed_reading *reading, reshard_er
     if (!status)
         status = wanted ? torch_source_hide_storages(reading->source, file, reading->items, reading->item_count, wanted, err)
                         : error_set_memory(err);
-    if (status)
-        deepspeed_name_file(reading, file, err);
     free(wanted);
     free(adding.frozen);
     torch_views_release(&adding.views);

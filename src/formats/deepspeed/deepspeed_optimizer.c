@@ -7,7 +7,6 @@
 #include "formats/deepspeed/deepspeed_source.h"
 
 #include "base/array.h"
-#include "formats/shared/torch_whole.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,84 +17,37 @@
 static const char *const about_cutting[] = {
     "base_optimizer_state", "single_partition_of_fp32_groups", "fp32_flat_groups",     "optimizer_state_dict",
     "group_paddings",       "param_alignment_paddings",        "param_slice_mappings", "partition_count",
+    "param_groups",
 };
 
-struct optimizer_making {
-    struct deepspeed_reading *reading;
-    struct value_graph *graph; /* of rank 0's file */
-    struct value **buffers;    /* by rank: of one state of a group */
-    struct torch_whole *wholes;
-    uint32_t whole_count, whole_capacity;
-};
-
-/* The whole of a state whose parts the buffers are, as a hidden tensor; *out is the node that will name it. */
-static reshard_status optimizer_add_whole(struct optimizer_making *making, const struct deepspeed_parameter *parameter, struct str state,
-                                          enum dtype dtype, struct value **out, reshard_error *err)
+reshard_status deepspeed_add_whole(struct deepspeed_making *making, const struct deepspeed_parameter *parameter, struct str state,
+                                   enum dtype dtype, int rank, const int64_t *shape, uint32_t *tensor, struct value **out,
+                                   reshard_error *err)
 {
     struct catalog *catalog = making->reading->source->catalog;
     struct buffer *key = &making->reading->key;
-    uint32_t tensor;
     buffer_clear(key);
     *out = value_new(making->graph, VALUE_NONE);
     if (!*out || !ARRAY_ROOM(making->wholes, making->whole_count, making->whole_capacity) || !buffer_append_str(key, HIDDEN_PREFIX) ||
         !buffer_append_str(key, parameter->name) || !buffer_append_byte(key, '.') || !buffer_append_str(key, state))
         return error_set_memory(err);
-    reshard_status status = catalog_add_tensor(catalog, buffer_str(key), dtype, parameter->rank, parameter->shape, &tensor, err);
+    reshard_status status = catalog_add_tensor(catalog, buffer_str(key), dtype, rank, shape, tensor, err);
     if (status)
         return status;
-    catalog->tensors[tensor].flags |= TENSOR_HIDDEN;
-    making->wholes[making->whole_count++] = (struct torch_whole){ *out, tensor };
-    return deepspeed_add_parts(making->reading, parameter, making->buffers, tensor, err);
+    catalog->tensors[*tensor].flags |= TENSOR_HIDDEN;
+    making->wholes[making->whole_count++] = (struct torch_whole){ *out, *tensor };
+    return RESHARD_OK;
 }
 
-/* A member of the state of a parameter's group: a part of each rank's, or the same for all parameters. */
-static reshard_status optimizer_make_member(struct optimizer_making *making, const struct deepspeed_parameter *parameter, struct str state,
-                                            struct value *value, struct value **out, reshard_error *err)
-{
-    const struct deepspeed_reading *reading = making->reading;
-    const struct torch_archive *archive = &torch_source_of(reading->source)->files[reading->optimizer_files[0]].archive;
-    const struct torch_tensor *tensor = value->tensor ? &archive->tensors[value->tensor - 1] : NULL;
-    *out = value;
-    if (!tensor || tensor->rank != 1)
-        return RESHARD_OK;
-    for (uint32_t rank = 0; rank < reading->ranks; rank++) {
-        const struct value *dict = reading->states[(size_t)parameter->group * reading->ranks + rank];
-        making->buffers[rank] = dict ? value_dict_find(dict, state) : NULL;
-    }
-    return optimizer_add_whole(making, parameter, state, tensor->dtype, out, err);
-}
-
-static reshard_status optimizer_make_state(struct optimizer_making *making, const struct deepspeed_parameter *parameter, struct value **out,
-                                           reshard_error *err)
-{
-    const struct value *dict = making->reading->states[(size_t)parameter->group * making->reading->ranks];
-    struct value **pairs = NULL;
-    size_t count = 0;
-    reshard_status status = RESHARD_OK;
-    if (dict && !value_as_mapping(dict, &pairs, &count))
-        count = 0;
-    struct value **made = arena_array(&making->graph->arena, count, sizeof(*made));
-    if (!made)
-        return error_set_memory(err);
-    for (size_t i = 0; !status && i + 1 < count; i += 2) {
-        struct str name;
-        made[i] = pairs[i];
-        status = value_as_str(pairs[i], &name) ? optimizer_make_member(making, parameter, name, pairs[i + 1], &made[i + 1], err)
-                                               : error_set(err, RESHARD_ERR_FORMAT, "state of the optimizer has a key that is no name");
-    }
-    if (!status && !(*out = value_new_list(making->graph, VALUE_DICT, made, count)))
-        status = error_set_memory(err);
-    return status;
-}
-
-static reshard_status optimizer_make_states(struct optimizer_making *making, struct value **out, reshard_error *err)
+static reshard_status optimizer_make_states(struct deepspeed_making *making, struct value **out, reshard_error *err)
 {
     const struct deepspeed_reading *reading = making->reading;
     struct value **pairs = arena_array(&making->graph->arena, (size_t)reading->parameter_count * 2, sizeof(*pairs));
     reshard_status status = pairs ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < reading->parameter_count; i++) {
         pairs[2 * i] = value_new_str(making->graph, reading->parameters[i].name);
-        status = pairs[2 * i] ? optimizer_make_state(making, &reading->parameters[i], &pairs[2 * i + 1], err) : error_set_memory(err);
+        status = pairs[2 * i] ? reading->origin->make_state(making, &reading->parameters[i], &pairs[2 * i + 1], err)
+                              : error_set_memory(err);
     }
     if (!status && !(*out = value_new_list(making->graph, VALUE_DICT, pairs, (size_t)reading->parameter_count * 2)))
         status = error_set_memory(err);
@@ -114,7 +66,7 @@ static const struct deepspeed_group *optimizer_new_group(const struct deepspeed_
 }
 
 /* The names of the parameters of the groups whose numbers a param_group lists, each group once; NULL without memory. */
-static struct value *optimizer_group_names(struct optimizer_making *making, struct value *const *numbers, size_t count, bool *is_listed)
+static struct value *optimizer_group_names(struct deepspeed_making *making, struct value *const *numbers, size_t count, bool *is_listed)
 {
     const struct deepspeed_reading *reading = making->reading;
     struct value **names = NULL;
@@ -134,7 +86,7 @@ static struct value *optimizer_group_names(struct optimizer_making *making, stru
 }
 
 /* A param_group lists names. What is shared among many is looked at as often as they are many, and spends work. */
-static reshard_status optimizer_name_group(struct optimizer_making *making, struct value *group, bool *is_listed, reshard_error *err)
+static reshard_status optimizer_name_group(struct deepspeed_making *making, struct value *group, bool *is_listed, reshard_error *err)
 {
     struct work *work = making->reading->source->limits.budget;
     struct value **numbers;
@@ -152,17 +104,14 @@ static reshard_status optimizer_name_group(struct optimizer_making *making, stru
     return status;
 }
 
-/* The param_groups of rank 0's file, with names; NULL in *out: it has none (elastic_checkpoint). */
-static reshard_status optimizer_make_groups(struct optimizer_making *making, struct value **out, reshard_error *err)
+/* param_groups of names. */
+static reshard_status optimizer_name_groups(struct deepspeed_making *making, reshard_error *err)
 {
-    const struct deepspeed_reading *reading = making->reading;
-    const struct value *base = deepspeed_base_state(reading, 0);
-    struct value *groups = base ? value_dict_get(base, "param_groups") : NULL, **items;
+    struct value **items;
     size_t count;
-    *out = groups;
-    if (!groups || !value_as_sequence(groups, &items, &count))
+    if (!making->groups || !value_as_sequence(making->groups, &items, &count))
         return RESHARD_OK;
-    bool *is_listed = array_zeroed(reading->group_count, sizeof(*is_listed));
+    bool *is_listed = array_zeroed(making->reading->group_count, sizeof(*is_listed));
     reshard_status status = is_listed ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; !status && i < count; i++)
         status = optimizer_name_group(making, items[i], is_listed, err);
@@ -192,16 +141,16 @@ static bool is_about_cutting(const struct value *key)
     return false;
 }
 
-static reshard_status optimizer_make_item(struct optimizer_making *making, struct value **out, reshard_error *err)
+static reshard_status optimizer_make_item(struct deepspeed_making *making, struct value **out, reshard_error *err)
 {
-    struct value **pairs = NULL, *states = NULL, *groups = NULL;
+    struct value **pairs = NULL, *states = NULL, *groups = making->groups;
     size_t count = 0, used = 0;
-    if (!value_as_mapping(making->reading->optimizers[0], &pairs, &count))
+    if (!making->object || !value_as_mapping(making->object, &pairs, &count))
         count = 0;
     struct value **made = arena_array(&making->graph->arena, count + 4, sizeof(*made));
     reshard_status status = made ? optimizer_make_states(making, &states, err) : error_set_memory(err);
     if (!status)
-        status = optimizer_make_groups(making, &groups, err);
+        status = optimizer_name_groups(making, err);
     if (status)
         return status;
     made[used++] = value_new_str(making->graph, STR("state"));
@@ -221,10 +170,10 @@ static reshard_status optimizer_make_item(struct optimizer_making *making, struc
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status optimizer_add_item(struct optimizer_making *making, reshard_error *err)
+static reshard_status optimizer_add_item(struct deepspeed_making *making, reshard_error *err)
 {
     struct source *source = making->reading->source;
-    uint32_t file = making->reading->optimizer_files[0];
+    uint32_t file = making->file;
     struct value *item = NULL;
     bool *wanted = array_zeroed(torch_source_of(source)->files[file].archive.storage_count, sizeof(*wanted));
     reshard_status status = wanted ? optimizer_make_item(making, &item, err) : error_set_memory(err);
@@ -238,11 +187,31 @@ static reshard_status optimizer_add_item(struct optimizer_making *making, reshar
     return status;
 }
 
+/* Where the item's members are: in rank 0's file of the optimizer, or in that of a universal checkpoint; without one the model file's graph
+ * is good for the states. */
+static void optimizer_find(struct deepspeed_making *making)
+{
+    const struct deepspeed_reading *reading = making->reading;
+    const struct value *base = NULL;
+    if (reading->universal) {
+        making->file = deepspeed_universal_optimizer(reading->universal);
+        if (making->file != TORCH_NONE)
+            base = making->object = torch_source_of(reading->source)->files[making->file].graph->root;
+        else
+            making->file = reading->model_files[0];
+    } else {
+        making->file = reading->optimizer_files[0];
+        making->object = reading->optimizers[0];
+        base = deepspeed_base_state(reading, 0);
+    }
+    making->graph = torch_source_of(reading->source)->files[making->file].graph;
+    making->groups = base ? value_dict_get(base, "param_groups") : NULL; /* elastic_checkpoint has none */
+}
+
 reshard_status deepspeed_add_optimizer(struct deepspeed_reading *reading, reshard_error *err)
 {
-    struct optimizer_making making = { .reading = reading,
-                                       .graph = torch_source_of(reading->source)->files[reading->optimizer_files[0]].graph,
-                                       .buffers = array_new(reading->ranks, sizeof(*making.buffers)) };
+    struct deepspeed_making making = { .reading = reading, .buffers = array_new(reading->ranks, sizeof(*making.buffers)) };
+    optimizer_find(&making);
     reshard_status status = making.buffers ? optimizer_add_item(&making, err) : error_set_memory(err);
     free(making.buffers);
     free(making.wholes);

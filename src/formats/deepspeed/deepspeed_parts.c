@@ -15,22 +15,6 @@
 #include <stdlib.h>
 
 #define STATES_MAX 64 /* of a parameter */
-#define ELEMENTS_MAX (INT64_MAX / 4) /* of a group; sums with its padding are no overflow */
-
-void deepspeed_name_file(const struct deepspeed_reading *reading, uint32_t file, reshard_error *err)
-{
-    const struct catalog *catalog = reading->source->catalog;
-    struct str name = catalog->objects[torch_source_of(reading->source)->files[file].object].name;
-    error_prefix(err, "'%.*s'", STR_ARG(name));
-    error_object(err, "%.*s", STR_ARG(name));
-}
-
-static struct value *listed_member(const struct value *list, uint32_t index)
-{
-    struct value **items;
-    size_t count;
-    return list && value_as_sequence(list, &items, &count) && index < count ? items[index] : NULL;
-}
 
 /* ---- what a rank has of each group ---- */
 
@@ -84,7 +68,7 @@ static reshard_status parts_find_buffers(struct deepspeed_reading *reading, resh
     for (uint32_t rank = 0; !status && rank < reading->ranks; rank++) {
         const struct value *masters = value_dict_get(reading->optimizers[rank], name);
         for (uint32_t group = 0; group < reading->group_count; group++)
-            reading->masters[(size_t)group * reading->ranks + rank] = listed_member(masters, group);
+            reading->masters[(size_t)group * reading->ranks + rank] = deepspeed_member(masters, group);
         status = find_states(reading, rank, err);
         if (status)
             deepspeed_name_file(reading, reading->optimizer_files[rank], err);
@@ -107,72 +91,15 @@ reshard_status deepspeed_flat_tensor(const struct deepspeed_reading *reading, ui
     return RESHARD_ERR_FORMAT;
 }
 
-/* ---- param_shapes ---- */
-
-static reshard_status parts_add_parameter(struct deepspeed_reading *reading, struct str name, const struct value *shape, reshard_error *err)
-{
-    struct deepspeed_parameter parameter = { .name = name, .group = reading->group_count, .tensor = CATALOG_NONE, .elements = 1 };
-    size_t rank = 0;
-    bool was_new, is_good = value_as_ints(shape, parameter.shape, RANK_MAX, &rank);
-    for (size_t i = 0; is_good && i < rank; i++)
-        is_good = parameter.shape[i] >= 0 && checked_mul_i64(parameter.elements, parameter.shape[i], &parameter.elements) &&
-                  parameter.elements <= ELEMENTS_MAX;
-    if (!is_good)
-        return error_set(err, RESHARD_ERR_FORMAT, "param_shapes: '%.*s' has no shape of a tensor", STR_ARG(name));
-    parameter.rank = (int)rank;
-    if (name_map_intern(&reading->names, name, &was_new) == NAME_NONE ||
-        !ARRAY_ROOM(reading->parameters, reading->parameter_count, reading->parameter_capacity))
-        return error_set_memory(err);
-    if (!was_new)
-        return error_set(err, RESHARD_ERR_FORMAT, "param_shapes has '%.*s' twice", STR_ARG(name));
-    reading->parameters[reading->parameter_count++] = parameter;
-    return RESHARD_OK;
-}
-
-static reshard_status add_group(struct deepspeed_reading *reading, const struct value *shapes, reshard_error *err)
-{
-    struct deepspeed_group *group = &reading->groups[reading->group_count];
-    struct value **pairs;
-    size_t count;
-    reshard_status status = RESHARD_OK;
-    if (!value_as_mapping(shapes, &pairs, &count))
-        return error_set(err, RESHARD_ERR_FORMAT, "param_shapes[%" PRIu32 "] is no dict of shapes", reading->group_count);
-    group->first = reading->parameter_count;
-    for (size_t i = 0; !status && i + 1 < count; i += 2) {
-        struct str name;
-        status = value_as_str(pairs[i], &name) ? parts_add_parameter(reading, name, pairs[i + 1], err)
-                                               : error_set(err, RESHARD_ERR_FORMAT, "param_shapes has a key that is no name");
-    }
-    group->count = reading->parameter_count - group->first;
-    reading->group_count++;
-    return status;
-}
-
-static reshard_status read_shapes(struct deepspeed_reading *reading, reshard_error *err)
-{
-    const struct value *shapes = value_dict_get(reading->model, "param_shapes");
-    struct value **groups;
-    size_t count;
-    reshard_status status = RESHARD_OK;
-    if (!shapes || !value_as_sequence(shapes, &groups, &count))
-        return error_set(err, RESHARD_ERR_FORMAT, "param_shapes is no list: what the ranks' flat buffers hold is not known");
-    reading->groups = array_zeroed(count, sizeof(*reading->groups));
-    if (!reading->groups)
-        return error_set_memory(err);
-    for (size_t i = 0; !status && i < count; i++)
-        status = add_group(reading, groups[i], err);
-    return status;
-}
-
 /* ---- places ---- */
 
 /* Elements behind parameter i of a group that align the next one. */
 static reshard_status gap_behind(const struct deepspeed_reading *reading, uint32_t group, uint32_t i, int64_t *out, reshard_error *err)
 {
-    const struct value *gaps = listed_member(value_dict_get(reading->optimizers[0], "param_alignment_paddings"), group);
-    const struct value *gap = gaps ? listed_member(gaps, i) : NULL;
+    const struct value *gaps = deepspeed_member(value_dict_get(reading->optimizers[0], "param_alignment_paddings"), group);
+    const struct value *gap = gaps ? deepspeed_member(gaps, i) : NULL;
     *out = 0;
-    if (gaps && (!gap || !value_as_int(gap, out) || *out < 0 || *out > ELEMENTS_MAX))
+    if (gaps && (!gap || !value_as_int(gap, out) || *out < 0 || *out > DEEPSPEED_ELEMENTS_MAX))
         return error_set(err, RESHARD_ERR_FORMAT, "param_alignment_paddings[%" PRIu32 "] has no number for parameter %" PRIu32, group, i);
     return RESHARD_OK;
 }
@@ -189,7 +116,7 @@ static reshard_status place_parameters(struct deepspeed_reading *reading, uint32
             end += flat_unit_piece(parameter->elements, reading->ranks);
         else if (!(status = gap_behind(reading, number, i, &gap, err)))
             end += parameter->elements + gap;
-        if (!status && end > ELEMENTS_MAX)
+        if (!status && end > DEEPSPEED_ELEMENTS_MAX)
             status = error_set(err, RESHARD_ERR_FORMAT, "param_shapes[%" PRIu32 "] has more than 2^61 elements", number);
     }
     group->elements = end;
@@ -208,9 +135,9 @@ static int64_t elements_of_rank(const struct deepspeed_group *group, uint32_t ra
 /* What group_paddings says of a rank's partition, -1: nothing. false: what cannot be. */
 static bool padding_of(const struct deepspeed_reading *reading, uint32_t rank, uint32_t group, int64_t *out)
 {
-    const struct value *padding = listed_member(value_dict_get(reading->optimizers[rank], "group_paddings"), group);
+    const struct value *padding = deepspeed_member(value_dict_get(reading->optimizers[rank], "group_paddings"), group);
     *out = -1;
-    return !padding || (value_as_int(padding, out) && *out >= 0 && *out <= ELEMENTS_MAX);
+    return !padding || (value_as_int(padding, out) && *out >= 0 && *out <= DEEPSPEED_ELEMENTS_MAX);
 }
 
 /* How long the rank's partition is with its padding, and without. */
@@ -252,7 +179,7 @@ static reshard_status parts_check_group(const struct deepspeed_reading *reading,
     int64_t all = 0;
     for (uint32_t rank = 0; !status && rank < reading->ranks; rank++)
         status = check_length(reading, rank, number, err);
-    if (!status && !reading->folder.is_split && (!checked_mul_i64(group->partition, reading->ranks, &all) || all > ELEMENTS_MAX))
+    if (!status && !reading->folder.is_split && (!checked_mul_i64(group->partition, reading->ranks, &all) || all > DEEPSPEED_ELEMENTS_MAX))
         return error_set(err, RESHARD_ERR_FORMAT, "group_paddings[%" PRIu32 "] makes partitions of %" PRId64 " elements", number,
                          group->partition);
     if (!status && !reading->folder.is_split && all < group->elements)
@@ -299,7 +226,7 @@ static bool fragment_read(const struct value *address, int64_t *numel, int64_t *
 static reshard_status check_fragments(const struct deepspeed_reading *reading, uint32_t rank, uint32_t group, bool *differs,
                                       reshard_error *err)
 {
-    const struct value *fragments = listed_member(value_dict_get(reading->optimizers[rank], "param_slice_mappings"), group);
+    const struct value *fragments = deepspeed_member(value_dict_get(reading->optimizers[rank], "param_slice_mappings"), group);
     struct value **pairs;
     size_t count;
     if (!fragments || !value_as_mapping(fragments, &pairs, &count))
@@ -342,8 +269,14 @@ static reshard_status check_mappings(const struct deepspeed_reading *reading, re
 reshard_status deepspeed_read_groups(struct deepspeed_reading *reading, reshard_error *err)
 {
     reading->is_padded = !reading->folder.is_split && !value_dict_get(reading->optimizers[0], "zero_stage");
-    reshard_status status = read_shapes(reading, err);
-    if (status)
+    const struct value *shapes = value_dict_get(reading->model, "param_shapes");
+    struct value **groups;
+    size_t count;
+    bool is_list = shapes && value_as_sequence(shapes, &groups, &count);
+    reshard_status status = is_list ? deepspeed_read_shapes(reading, err)
+                                    : error_set(err, RESHARD_ERR_FORMAT,
+                                                "param_shapes is no list: what the ranks' flat buffers hold is not known");
+    if (!is_list)
         deepspeed_name_file(reading, reading->model_files[0], err);
     for (uint32_t rank = 0; !status && rank < reading->ranks; rank++)
         status = check_count(reading, rank, err);
@@ -370,8 +303,9 @@ bool deepspeed_part_of(const struct deepspeed_reading *reading, const struct dee
     return is_there && out->count > 0;
 }
 
-reshard_status deepspeed_add_parts(struct deepspeed_reading *reading, const struct deepspeed_parameter *parameter,
-                                   struct value *const *buffers, uint32_t tensor, reshard_error *err)
+/* Adds, as chunks of a tensor of the parameter's shape, what the ranks have of it in flat buffers: buffers[rank] is the node of that. */
+static reshard_status add_parts(struct deepspeed_reading *reading, const struct deepspeed_parameter *parameter,
+                                struct value *const *buffers, uint32_t tensor, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     enum dtype dtype = reading->source->catalog->tensors[tensor].dtype;
@@ -404,3 +338,59 @@ reshard_status deepspeed_add_parts(struct deepspeed_reading *reading, const stru
     }
     return status;
 }
+
+static reshard_status parts_add_master(struct deepspeed_reading *reading, struct deepspeed_parameter *parameter, struct str key,
+                                       uint32_t *out, reshard_error *err)
+{
+    struct value **buffers = &reading->masters[(size_t)parameter->group * reading->ranks];
+    const struct torch_tensor *first = NULL;
+    reshard_status status = deepspeed_flat_tensor(reading, reading->optimizer_files[0], buffers[0], "an fp32 group", &first, err);
+    if (!status)
+        status = deepspeed_add_tensor(reading, key, first->dtype, parameter->rank, parameter->shape, true, out, err);
+    return status ? status : add_parts(reading, parameter, buffers, *out, err);
+}
+
+/* A member of the state of a parameter's group: a part of each rank's, or the same for all parameters. */
+static reshard_status parts_make_member(struct deepspeed_making *making, const struct deepspeed_parameter *parameter, struct str state,
+                                        struct value *value, struct value **out, reshard_error *err)
+{
+    struct deepspeed_reading *reading = making->reading;
+    const struct torch_archive *archive = &torch_source_of(reading->source)->files[reading->optimizer_files[0]].archive;
+    const struct torch_tensor *found = value->tensor ? &archive->tensors[value->tensor - 1] : NULL;
+    uint32_t tensor;
+    *out = value;
+    if (!found || found->rank != 1)
+        return RESHARD_OK;
+    for (uint32_t rank = 0; rank < reading->ranks; rank++) {
+        const struct value *dict = reading->states[(size_t)parameter->group * reading->ranks + rank];
+        making->buffers[rank] = dict ? value_dict_find(dict, state) : NULL;
+    }
+    reshard_status status =
+        deepspeed_add_whole(making, parameter, state, found->dtype, parameter->rank, parameter->shape, &tensor, out, err);
+    return status ? status : add_parts(reading, parameter, making->buffers, tensor, err);
+}
+
+static reshard_status parts_make_state(struct deepspeed_making *making, const struct deepspeed_parameter *parameter, struct value **out,
+                                       reshard_error *err)
+{
+    const struct value *dict = making->reading->states[(size_t)parameter->group * making->reading->ranks];
+    struct value **pairs = NULL;
+    size_t count = 0;
+    reshard_status status = RESHARD_OK;
+    if (dict && !value_as_mapping(dict, &pairs, &count))
+        count = 0;
+    struct value **made = arena_array(&making->graph->arena, count, sizeof(*made));
+    if (!made)
+        return error_set_memory(err);
+    for (size_t i = 0; !status && i + 1 < count; i += 2) {
+        struct str name;
+        made[i] = pairs[i];
+        status = value_as_str(pairs[i], &name) ? parts_make_member(making, parameter, name, pairs[i + 1], &made[i + 1], err)
+                                               : error_set(err, RESHARD_ERR_FORMAT, "state of the optimizer has a key that is no name");
+    }
+    if (!status && !(*out = value_new_list(making->graph, VALUE_DICT, made, count)))
+        status = error_set_memory(err);
+    return status;
+}
+
+const struct deepspeed_origin deepspeed_origin_parts = { parts_add_master, parts_make_state };
