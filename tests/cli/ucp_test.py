@@ -185,10 +185,11 @@ def replicas(chance):
         content["param_shapes"] = made.shapes(1)
         torch_stub.write_zip(file, content)
         assert "count" in shell("verify", top, exit_status=1).decode()
-        content["module"]["count"] = whole([3], [1.0] * 3)
-        torch_stub.write_zip(file, content)
         shutil.rmtree(top / "zero" / "count")
-        assert "'count' has another shape or type than in the first part" in shell("ls", top, exit_status=5).decode()
+        for other in torch_stub.tensor("LongStorage", (3,), bytes(24)), whole((), [1.0]):
+            content["module"]["count"] = other
+            torch_stub.write_zip(file, content)
+            assert "'count' has another shape or type than in the first part" in shell("ls", top, exit_status=5).decode()
     return test
 
 
@@ -208,11 +209,15 @@ def refused(chance, root):
         try_one(first, lambda tag: (tag / "zero/mix/fp32.pt").unlink(), "zero/mix has no fp32.pt")
         try_one(first, lambda tag: shutil.rmtree(tag / "zero/mix"), "there is no folder zero/mix, and param_shapes has the parameter")
         try_one(first, lambda tag: (tag / "zero/mix/step.pt").unlink(), "files of other states than zero/mix")
+        try_one(first, lambda tag: (tag / "zero/embed.weight/step.pt").unlink(), "zero/embed.weight has files of other states than zero/mix")
+        try_one(first, lambda tag: (tag / "zero/embed.weight/step.pt").rename(tag / "zero/embed.weight/stop.pt"),
+                "zero/embed.weight has files of other states than zero/mix")
         try_one(first, written("zero/mix/fp32.pt", {"param": 3}), "zero/mix/fp32.pt': there is no tensor in it")
         try_one(first, written("zero/mix/fp32.pt", {"param": whole([7, 7, 3], [1.0] * 147)}),
                 "'mix' has the shape [3,7,7] in param_shapes, and [7,7,3] here")
         try_one(first, written("zero/mix/exp_avg.pt", {"param": flat([1.0] * 146)}),
                 "there are 146 elements in it, and 147 in the parameter")
+        try_one(first, written("zero/mix/step.pt", [flat([1.0])]), "zero/mix/step.pt': it is neither a tensor nor a number")
         try_one(third, written("zero/mix/fp32.pt", flat([1.0] * 146)), "'mix' has the shape [3,7,7] in param_shapes, and [146] here")
         try_one(third, lambda tag: shutil.copytree(tag / "zero/mix", tag / "zero/other"), "'other' is a bare tensor, and no param_shapes")
         try_one(third, lambda tag: (tag / "zero_pp_rank_2_mp_rank_00_model_states.pt").unlink(), "of so many ranks one is missing")

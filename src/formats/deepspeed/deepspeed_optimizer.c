@@ -173,23 +173,25 @@ static reshard_status optimizer_make_item(struct deepspeed_making *making, struc
 static reshard_status optimizer_add_item(struct deepspeed_making *making, reshard_error *err)
 {
     struct source *source = making->reading->source;
-    uint32_t file = making->file;
-    struct value *item = NULL;
-    bool *wanted = array_zeroed(torch_source_of(source)->files[file].archive.storage_count, sizeof(*wanted));
-    reshard_status status = wanted ? optimizer_make_item(making, &item, err) : error_set_memory(err);
+    struct catalog_item item = { .key = STR(OPTIMIZER_KEY), .kind = ITEM_VALUE, .graph = making->graph };
+    struct value *value = NULL;
+    uint32_t file = making->file, storages = file == TORCH_NONE ? 0 : torch_source_of(source)->files[file].archive.storage_count;
+    bool *wanted = array_zeroed(storages, sizeof(*wanted));
+    reshard_status status = wanted ? optimizer_make_item(making, &value, err) : error_set_memory(err);
+    item.value = value;
     if (!status)
-        status = torch_source_add_item(source, file, STR(OPTIMIZER_KEY), NULL, 0, item, err);
-    if (!status)
-        status = torch_source_hide_storages(source, file, &item, 1, wanted, err);
+        status = catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+    if (!status && file != TORCH_NONE)
+        status = torch_source_hide_storages(source, file, &value, 1, wanted, err);
     if (!status)
         status = torch_wholes_name(making->graph, source->catalog, making->wholes, making->whole_count, err);
     free(wanted);
     return status;
 }
 
-/* Where the item's members are: in rank 0's file of the optimizer, or in that of a universal checkpoint; without one the model file's graph
- * is good for the states. */
-static void optimizer_find(struct deepspeed_making *making)
+/* Where the item's members are: in rank 0's file of the optimizer, or in that of a universal checkpoint; without one there are the states
+ * alone, in a graph of their own. */
+static reshard_status optimizer_find(struct deepspeed_making *making, reshard_error *err)
 {
     const struct deepspeed_reading *reading = making->reading;
     const struct value *base = NULL;
@@ -197,22 +199,25 @@ static void optimizer_find(struct deepspeed_making *making)
         making->file = deepspeed_universal_optimizer(reading->universal);
         if (making->file != TORCH_NONE)
             base = making->object = torch_source_of(reading->source)->files[making->file].graph->root;
-        else
-            making->file = reading->model_files[0];
     } else {
         making->file = reading->optimizer_files[0];
         making->object = reading->optimizers[0];
         base = deepspeed_base_state(reading, 0);
     }
-    making->graph = torch_source_of(reading->source)->files[making->file].graph;
     making->groups = base ? value_dict_get(base, "param_groups") : NULL; /* elastic_checkpoint has none */
+    making->graph = making->file != TORCH_NONE
+                        ? torch_source_of(reading->source)->files[making->file].graph
+                        : catalog_adopt_graph(reading->source->catalog,
+                                              (struct value_graph){ .arena.work = reading->source->limits.budget });
+    return making->graph ? RESHARD_OK : error_set_memory(err);
 }
 
 reshard_status deepspeed_add_optimizer(struct deepspeed_reading *reading, reshard_error *err)
 {
     struct deepspeed_making making = { .reading = reading, .buffers = array_new(reading->ranks, sizeof(*making.buffers)) };
-    optimizer_find(&making);
-    reshard_status status = making.buffers ? optimizer_add_item(&making, err) : error_set_memory(err);
+    reshard_status status = making.buffers ? optimizer_find(&making, err) : error_set_memory(err);
+    if (!status)
+        status = optimizer_add_item(&making, err);
     free(making.buffers);
     free(making.wholes);
     return status;

@@ -169,8 +169,8 @@ uint32_t deepspeed_find_tensor(const struct deepspeed_reading *reading, struct s
 /* The item that is made. */
 struct deepspeed_making {
     struct deepspeed_reading *reading;
-    struct value_graph *graph; /* of the file whose number this is: rank 0's of the optimizer */
-    uint32_t file;
+    struct value_graph *graph; /* that the item is made in: the file's */
+    uint32_t file;             /* of torch_source: rank 0's of the optimizer; TORCH_NONE: there is none */
     const struct value *object;    /* its members are the item's, but for those about cutting */
     struct value *groups;          /* param_groups; NULL: there are none */
     struct value **buffers;        /* by rank: of one state of a group */

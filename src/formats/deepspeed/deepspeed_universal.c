@@ -205,7 +205,7 @@ static reshard_status universal_set_shape(const struct deepspeed_reading *readin
     bool may_differ =
         !is_bare && (!is_known || is_cut || value_dict_is_true(root, "vocab_tensor") || value_dict_is_true(root, "is_expert_param"));
     bool is_flat = is_bare && is_known && !is_cut && master->rank == 1 && master->shape[0] == parameter->elements;
-    if (is_flat || (is_known && !is_cut && shape_equal(parameter->rank, parameter->shape, master->rank, master->shape)))
+    if (is_flat || (is_known && shape_equal(parameter->rank, parameter->shape, master->rank, master->shape)))
         return RESHARD_OK;
     if (may_differ && (!is_known || parameter->rank == master->rank)) {
         parameter->rank = master->rank;
@@ -324,6 +324,22 @@ static reshard_status universal_make_tensor(struct deepspeed_making *making, con
     return status ? status : universal_add_chunk(making->reading, state->file, number, tensor, err);
 }
 
+/* A state that is no tensor, which step is of some optimizers. */
+static reshard_status universal_make_number(struct deepspeed_making *making, const struct universal_state *state, struct value **out,
+                                            reshard_error *err)
+{
+    const struct value_graph *graph = torch_source_of(making->reading->source)->files[state->file].graph;
+    const struct value *root = graph->root;
+    bool is_number = root->kind == VALUE_INT || root->kind == VALUE_FLOAT || root->kind == VALUE_BOOL || root->kind == VALUE_NONE;
+    if (is_number) {
+        *out = value_copy(making->graph, root, graph->count);
+        return *out ? RESHARD_OK : error_set_memory(err);
+    }
+    error_set(err, RESHARD_ERR_FORMAT, "it is neither a tensor nor a number, as a state of a parameter is");
+    deepspeed_name_file(making->reading, state->file, err);
+    return RESHARD_ERR_FORMAT;
+}
+
 static reshard_status universal_make_state(struct deepspeed_making *making, const struct deepspeed_parameter *parameter,
                                            struct value **out, reshard_error *err)
 {
@@ -333,16 +349,15 @@ static reshard_status universal_make_state(struct deepspeed_making *making, cons
     reshard_status status = made ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < entry->count; i++) {
         const struct universal_state *state = &reading->universal->states[entry->first + i];
-        const struct value_graph *graph = torch_source_of(reading->source)->files[state->file].graph;
         uint32_t number;
         const struct torch_tensor *found = universal_tensor(reading, state->file, &number);
         made[2 * i] = value_new_str(making->graph, state->name);
-        if (found)
+        if (!made[2 * i])
+            status = error_set_memory(err);
+        else if (found)
             status = universal_make_tensor(making, parameter, state, found, number, &made[2 * i + 1], err);
         else
-            made[2 * i + 1] = value_copy(making->graph, graph->root, graph->count);
-        if (!status && (!made[2 * i] || !made[2 * i + 1]))
-            status = error_set_memory(err);
+            status = universal_make_number(making, state, &made[2 * i + 1], err);
     }
     if (!status && !(*out = value_new_list(making->graph, VALUE_DICT, made, (size_t)entry->count * 2)))
         status = error_set_memory(err);
