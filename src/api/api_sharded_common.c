@@ -176,7 +176,7 @@ static reshard_status pair_compare(struct comparing *comparing, reshard_error *e
     } else if (is_alike && pair.left->kind == VALUE_LIST) {
         is_done = lists_compare(comparing, &pair);
     } else {
-        reshard_status status = value_compare(pair.left, pair.right, NULL, &is_equal, err);
+        reshard_status status = value_compare(pair.left, pair.right, NULL, NULL, &is_equal, err);
         if (status)
             return status;
         if (!is_equal)

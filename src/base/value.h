@@ -155,10 +155,16 @@ bool value_class_name(const struct value *value, struct buffer *out);
 /*
  * Same structure and content, whatever is shared: cycles are equal if following them shows the same for ever. Kinds must be
  * the same (a tuple is no list); the order of set members and of a mapping's keys does not matter, as long as these have no parts.
+ * Persistent ids that both name a storage are equal if storages (may be NULL) says that what these hold is, however they are spelled.
  * value_equal says false without memory; value_compare tells, and spends work (may be NULL).
  */
+struct value_storages {
+    bool (*are_equal)(void *context, uint32_t a, uint32_t b); /* their numbers, from 0 */
+    void *context;
+};
 bool value_equal(const struct value *a, const struct value *b);
-reshard_status value_compare(const struct value *a, const struct value *b, struct work *work, bool *equal, reshard_error *err);
+reshard_status value_compare(const struct value *a, const struct value *b, const struct value_storages *storages, struct work *work,
+                             bool *equal, reshard_error *err);
 
 /*
  * Feeds the structure and content of a value to a digest: node by node in the order of a walk, each once, so that shared parts and cycles

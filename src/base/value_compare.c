@@ -20,6 +20,7 @@ struct comparison {
     uint32_t *parents;          /* union-find over members; 0 is unused */
     uint32_t member_count, member_capacity;
     uint64_t seed;
+    const struct value_storages *storages;
     struct work *work;
     bool no_memory; /* or no work */
 };
@@ -209,15 +210,18 @@ static bool compare_parts(struct comparison *c, const struct value *a, const str
     case VALUE_DICT:
         return compare_unordered(c, a->list.items, a->list.count, b->list.items, b->list.count, 2);
     case VALUE_PERSID:
+        if (c->storages && a->storage && b->storage)
+            return c->storages->are_equal(c->storages->context, a->storage - 1, b->storage - 1);
         return require(c, a->inner, b->inner);
     default:
         return value_compare_objects(c, a->object, b->object);
     }
 }
 
-reshard_status value_compare(const struct value *a, const struct value *b, struct work *work, bool *equal, reshard_error *err)
+reshard_status value_compare(const struct value *a, const struct value *b, const struct value_storages *storages, struct work *work,
+                             bool *equal, reshard_error *err)
 {
-    struct comparison c = { .seed = hash_table_seed(), .work = work };
+    struct comparison c = { .seed = hash_table_seed(), .storages = storages, .work = work };
     bool same = require(&c, a, b);
     while (same && c.pending_count) {
         struct pair pair = c.pending[--c.pending_count];
@@ -236,5 +240,5 @@ reshard_status value_compare(const struct value *a, const struct value *b, struc
 bool value_equal(const struct value *a, const struct value *b)
 {
     bool equal;
-    return value_compare(a, b, NULL, &equal, NULL) == RESHARD_OK && equal;
+    return value_compare(a, b, NULL, NULL, &equal, NULL) == RESHARD_OK && equal;
 }

@@ -3,19 +3,13 @@
 #include "base/array.h"
 #include "convert/checkpoint_view.h"
 
+#include "convert/diff_items.h"
 #include "convert/explain.h"
-#include "convert/lockstep.h"
 #include "convert/mapped.h"
-#include "kernels/difference.h"
+#include "convert/pair_values.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-/* Elements are compared whole: what a window cuts off waits here for the next. By worker. */
-struct diff_held {
-    uint8_t a[16], b[16];
-    size_t size;
-};
 
 /* Which keys are compared; the first failure to find out is kept. */
 struct diff_keys {
@@ -35,7 +29,6 @@ struct diff {
     struct difference *results;    /* by pair */
     struct lockstep_pair *misfits; /* of other shapes or types, which may be explained all the same */
     uint32_t pair_count, misfit_count;
-    struct diff_held *held;
     struct tolerance tolerance;
     struct diff_summary summary;
 };
@@ -191,36 +184,6 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
     return finding_sink_status(diff->findings, err);
 }
 
-static reshard_status compare_part(void *context, unsigned worker, uint32_t pair, uint64_t offset, const void *a_bytes, const void *b_bytes,
-                                   size_t size, bool is_last, reshard_error *err)
-{
-    struct diff *diff = context;
-    struct difference *result = &diff->results[pair];
-    struct diff_held *held = &diff->held[worker];
-    const enum dtype dtype = diff->catalog_a->tensors[diff->pairs[pair].a].dtype;
-    const unsigned width = dtype_element_bytes(dtype) ? dtype_element_bytes(dtype) : 1;
-    const uint8_t *a = a_bytes, *b = b_bytes;
-    (void)is_last;
-    while (size && (held->size || size < width)) {
-        held->a[held->size] = *a++;
-        held->b[held->size++] = *b++;
-        size--;
-        offset++;
-        if (held->size == width) {
-            difference_add(result, dtype, &diff->tolerance, held->a, held->b, 1, (int64_t)(offset / width) - 1);
-            held->size = 0;
-        }
-    }
-    size_t whole = size / width;
-    if (whole)
-        difference_add(result, dtype, &diff->tolerance, a, b, whole, (int64_t)(offset / width));
-    for (size_t i = whole * width; i < size; i++) {
-        held->a[held->size] = a[i];
-        held->b[held->size++] = b[i];
-    }
-    return finding_sink_status(diff->findings, err);
-}
-
 /* The source tensors that the pairs' made ones are made of. */
 static reshard_status resolve_made(struct diff *diff, reshard_error *err)
 {
@@ -250,113 +213,6 @@ static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
     return status;
 }
 
-/* ---- items ---- */
-
-static const struct catalog_item *find_item(const struct catalog *catalog, const struct catalog_item *wanted, const struct name_map *keys,
-                                            const uint32_t *items)
-{
-    uint32_t key = name_map_find(keys, wanted->key);
-    return key == NAME_NONE ? NULL : &catalog->items[items[key]];
-}
-
-static bool index_items(const struct catalog *catalog, struct name_map *keys, uint32_t **items)
-{
-    *items = array_new(catalog->item_count, sizeof(**items));
-    if (!*items)
-        return false;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        uint32_t key = name_map_intern(keys, catalog->items[i].key, NULL);
-        if (key == NAME_NONE)
-            return false;
-        (*items)[key] = i;
-    }
-    return true;
-}
-
-static void diff_note_item(struct diff *diff, struct str key, const char *text)
-{
-    diff->summary.different_items++;
-    finding_report(diff->findings, FINDING_FAILURE, "item", key, "%s", text);
-}
-
-static reshard_status compare_item(struct diff *diff, uint32_t a_index, uint32_t b_index, reshard_error *err)
-{
-    reshard_status status = source_load_item(diff->a->source, a_index, err);
-    if (!status)
-        status = source_load_item(diff->b->source, b_index, err);
-    if (status)
-        return status;
-    const struct catalog_item *x = &diff->a->source->catalog->items[a_index], *y = &diff->b->source->catalog->items[b_index];
-    bool same = !x->value == !y->value;
-    if (x->value && y->value)
-        status = value_compare(x->value, y->value, diff->a->source->limits.budget, &same, err);
-    if (!status && !same)
-        diff_note_item(diff, x->key, "items differ");
-    return status;
-}
-
-/* safetensors' __metadata__ that says which framework has the tensors, and nothing else: a checkpoint of another format has none. */
-static reshard_status is_of_format_only(const struct checkpoint *side, const struct checkpoint *other, uint32_t item, bool *out,
-                                        reshard_error *err)
-{
-    struct value **pairs;
-    struct str key;
-    size_t count;
-    *out = false;
-    if (side->source->driver == other->source->driver || !catalog_item_is_of_format(&side->source->catalog->items[item]))
-        return RESHARD_OK;
-    reshard_status status = source_load_item(side->source, item, err);
-    const struct value *value = side->source->catalog->items[item].value;
-    *out = !status && value && value_as_mapping(value, &pairs, &count) && count == 2 && value_as_str(pairs[0], &key) &&
-           str_is(key, "format");
-    return status;
-}
-
-/* An item that one side lacks. */
-static reshard_status note_lone_item(struct diff *diff, bool is_first, uint32_t item, reshard_error *err)
-{
-    const struct checkpoint *side = is_first ? diff->a : diff->b;
-    bool is_of_format;
-    reshard_status status = is_of_format_only(side, is_first ? diff->b : diff->a, item, &is_of_format, err);
-    if (!status && !is_of_format)
-        diff_note_item(diff, side->source->catalog->items[item].key,
-                       is_first ? "item is missing in the second" : "item is only in the second");
-    return status;
-}
-
-static reshard_status diff_compare_items(struct diff *diff, reshard_error *err)
-{
-    const struct catalog *a = diff->a->source->catalog, *b = diff->b->source->catalog;
-    struct name_map keys_a = { 0 }, keys_b = { 0 };
-    uint32_t *items_a = NULL, *items_b = NULL;
-    reshard_status status = RESHARD_OK;
-    if (!index_items(a, &keys_a, &items_a) || !index_items(b, &keys_b, &items_b)) {
-        status = error_set_memory(err);
-        goto out;
-    }
-    for (uint32_t i = 0; i < a->item_count && !status; i++) {
-        const struct catalog_item *other = find_item(b, &a->items[i], &keys_b, items_b);
-        if (a->items[i].kind == ITEM_FILE)
-            continue;
-        diff->summary.items++;
-        if (other)
-            status = compare_item(diff, i, (uint32_t)(other - b->items), err);
-        else
-            status = note_lone_item(diff, true, i, err);
-    }
-    for (uint32_t i = 0; i < b->item_count && !status; i++) {
-        if (b->items[i].kind != ITEM_FILE && !find_item(a, &b->items[i], &keys_a, items_a))
-            status = note_lone_item(diff, false, i, err);
-    }
-
-out:
-    name_map_release(&keys_a);
-    name_map_release(&keys_b);
-    free(items_a);
-    free(items_b);
-    return status;
-}
-
 static reshard_status report_pairs(struct diff *diff, reshard_error *err)
 {
     for (uint32_t i = 0; i < diff->pair_count; i++) {
@@ -367,54 +223,6 @@ static reshard_status report_pairs(struct diff *diff, reshard_error *err)
             finding_report_values(diff->findings, tensor->key, result);
     }
     return finding_sink_status(diff->findings, err);
-}
-
-/* ---- values ---- */
-
-/* This rank's pairs, and whose the others are. Without a team all are its own. */
-static reshard_status pairs_share(const struct diff *diff, uint32_t **owners, struct lockstep_pair **own, uint32_t *count,
-                                  reshard_error *err)
-{
-    uint64_t *bytes = array_zeroed(diff->pair_count, sizeof(*bytes));
-    *owners = array_zeroed(diff->pair_count, sizeof(**owners));
-    *own = array_zeroed(diff->pair_count, sizeof(**own));
-    *count = 0;
-    if (!bytes || !*owners || !*own) {
-        free(bytes);
-        return error_set_memory(err);
-    }
-    for (uint32_t i = 0; i < diff->pair_count; i++)
-        bytes[i] = catalog_tensor_bytes(diff->catalog_a, &diff->catalog_a->tensors[diff->pairs[i].a]);
-    team_share(diff->options->team, bytes, diff->pair_count, *owners);
-    for (uint32_t i = 0; i < diff->pair_count; i++)
-        if ((*owners)[i] == team_rank(diff->options->team))
-            (*own)[(*count)++] = diff->pairs[i];
-    free(bytes);
-    return RESHARD_OK;
-}
-
-/* Compares all pairs. A rank's lie together, so that the first of its own is where its results begin. */
-static reshard_status pairs_compare(struct diff *diff, const struct engine_source *a, const struct engine_made *made,
-                                    const struct engine_source *b, const struct engine_options *engine, reshard_error *err)
-{
-    struct team *team = diff->options->team;
-    struct lockstep_pair *own, *const all = diff->pairs;
-    struct difference *const results = diff->results;
-    uint32_t *owners, count, first = 0;
-    reshard_status status = pairs_share(diff, &owners, &own, &count, err);
-    while (!status && first < diff->pair_count && owners[first] != team_rank(team))
-        first++;
-    diff->pairs = own;
-    diff->results = results + first;
-    if (!status && count)
-        status = lockstep_run(a, made, b, own, count, engine, compare_part, diff, err);
-    diff->pairs = all;
-    diff->results = results;
-    if (!status)
-        status = team_rows(team, status, owners, diff->pair_count, results, sizeof(*results), NULL, err);
-    free(owners);
-    free(own);
-    return status;
 }
 
 /* What may explain the differences, in a pass of its own over the tensors that differ; the first rank makes it. */
@@ -463,13 +271,12 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
     if (!status)
         status = resolve_pairs(diff, err);
     diff->results = array_zeroed(diff->pair_count, sizeof(*diff->results));
-    diff->held = array_zeroed(lockstep_workers(engine, true, diff->pair_count), sizeof(*diff->held)); /* no fewer than there will be */
-    if (!status && (!diff->results || !diff->held))
+    if (!status && !diff->results)
         status = error_set_memory(err);
-    for (uint32_t i = 0; i < diff->pair_count && !status; i++)
-        diff->results[i].first_index = -1;
+    const struct pair_values values = { &source_a, &source_b, maker, diff->catalog_a, diff->pairs, diff->pair_count,
+                                        &diff->tolerance, diff->findings, diff->options->team };
     if (!status)
-        status = pairs_compare(diff, &source_a, maker, &source_b, engine, err);
+        status = pair_values_compare(&values, engine, diff->results, err);
     if (!status)
         status = report_pairs(diff, err);
     if (!status && diff->options->explains)
@@ -499,8 +306,11 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     diff.catalog_a = diff.mapped.catalog;
     if (!status)
         status = compare_tensors(&diff, engine, err);
+    struct diff_items items = { .a = a, .b = b, .findings = findings, .tolerance = &diff.tolerance, .team = options->team };
     if (!status && !options->ignore_items)
-        status = diff_compare_items(&diff, err);
+        status = diff_items_compare(&items, engine, err);
+    diff.summary.items = items.items;
+    diff.summary.different_items = items.different;
     if (!status)
         status = finding_sink_status(findings, err);
     if (!status && options->summary)
@@ -509,7 +319,6 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     free(diff.pairs);
     free(diff.misfits);
     free(diff.results);
-    free(diff.held);
     mapped_release(&diff.mapped);
     status = status ? status : findings->failures > failures ? RESHARD_DIFFERS : RESHARD_OK;
     return team_finish(options->team, status, err);

@@ -58,7 +58,7 @@ TEST(content_counts_and_identity_does_not)
         struct value_graph graph = { 0 };
         const struct value *a = value_from_text(&graph, cases[i].a), *b = value_from_text(&graph, cases[i].b);
         bool equal = !cases[i].equal;
-        assert_int_equal(value_compare(a, b, NULL, &equal, NULL), RESHARD_OK);
+        assert_int_equal(value_compare(a, b, NULL, NULL, &equal, NULL), RESHARD_OK);
         if (equal != cases[i].equal || value_equal(b, a) != equal)
             fail_msg("%s: %s and %s", cases[i].why, cases[i].a, cases[i].b);
         value_graph_release(&graph);
@@ -148,7 +148,7 @@ TEST(without_memory_there_is_no_answer)
     do {
         bool equal = false;
         fail_malloc_at(++nth);
-        reshard_status status = value_compare(a, b, NULL, &equal, &err);
+        reshard_status status = value_compare(a, b, NULL, NULL, &equal, &err);
         hit = fail_malloc_was_hit();
         assert_int_equal(status, hit ? RESHARD_ERR_MEMORY : RESHARD_OK);
         assert_int_equal(equal, !hit);

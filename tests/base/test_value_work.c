@@ -50,7 +50,7 @@ static bool compare_with_itself(const struct value *value, struct value_graph *o
     reshard_error err = { 0 };
     bool equal = false;
     const struct value *copy = value_copy(other, value, graph.count);
-    reshard_status status = value_compare(value, copy, work, &equal, &err);
+    reshard_status status = value_compare(value, copy, NULL, work, &equal, &err);
     assert_true(status || equal);
     return sufficed(status, &err);
 }

@@ -140,7 +140,7 @@ static reshard_status has_options(const struct torch_groups *reading, const stru
         const struct value *other = value_dict_find(group, members->list.items[i]->text);
         *out = other != NULL;
         if (other)
-            status = value_compare(other, members->list.items[i + 1], reading->request->limits.budget, out, err);
+            status = value_compare(other, members->list.items[i + 1], NULL, reading->request->limits.budget, out, err);
     }
     return status;
 }

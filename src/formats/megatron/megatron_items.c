@@ -58,7 +58,7 @@ static reshard_status is_same(struct megatron_items *items, const struct catalog
     *out = false;
     if (!value_walk(value, count, items->source->limits.budget, is_not_storage, &found, NULL) && !found)
         return error_set_memory(err);
-    return found ? RESHARD_OK : value_compare(known->value, value, items->source->limits.budget, out, err);
+    return found ? RESHARD_OK : value_compare(known->value, value, NULL, items->source->limits.budget, out, err);
 }
 
 /* The path with the folder's name in front. */

@@ -407,7 +407,7 @@ static reshard_status family_add_item(struct family_leaves *leaves, const struct
         return status;
     if (known == CATALOG_NONE)
         return catalog_add_item(catalog, &item, leaf->parts, leaf->part_count, NULL, err);
-    status = value_compare(catalog->items[known].value, leaf->value, family->source->limits.budget, &is_equal, err);
+    status = value_compare(catalog->items[known].value, leaf->value, NULL, family->source->limits.budget, &is_equal, err);
     if (status || is_equal)
         return status;
     return family_add_own_item(leaves, leaf, &item, err);

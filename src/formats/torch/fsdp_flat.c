@@ -200,7 +200,7 @@ static reshard_status compare_rest(struct joining *joining, bool *same, reshard_
             status = fsdp_has_storage(assembling, pairs[i + 1], &found, err);
             *same = other && !found;
             if (!status && *same)
-                status = value_compare(other, pairs[i + 1], joining->source->limits.budget, same, err);
+                status = value_compare(other, pairs[i + 1], NULL, joining->source->limits.budget, same, err);
         }
     }
     return status;

@@ -37,7 +37,7 @@ static reshard_status is_same_item(struct assembling *assembling, const struct c
     bool found;
     reshard_status status = fsdp_has_storage(assembling, value, &found, err);
     *out = false;
-    return status || found ? status : value_compare(known->value, value, assembling->source->limits.budget, out, err);
+    return status || found ? status : value_compare(known->value, value, NULL, assembling->source->limits.budget, out, err);
 }
 
 /* Another rank's item of a key that is taken: "rank_N.KEY", whose path begins with that word too. */

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two passes: what items are built of is compared one by one, and which storages the two name at the same place is noted; then what these
+ * hold is compared, each pair once. A storage is a hidden tensor of the catalog, or, where items are files of their own, bytes in such a
+ * file, which are compared at once.
+ */
+#include "convert/diff_items.h"
+
+#include "base/array.h"
+#include "base/name_map.h"
+#include "convert/pair_values.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BYTES_A_UNIT 64 /* read and compared in runs */
+
+/* An item that names a pair of tensors. */
+struct item_mention {
+    uint32_t item, pair;
+};
+
+struct items_comparing {
+    struct diff_items *diff;
+    struct name_map pair_keys, mention_keys; /* (a, b); (item, a, b) */
+    struct lockstep_pair *pairs;
+    uint32_t pair_count, pair_capacity;
+    struct item_mention *mentions;
+    uint32_t mention_count, mention_capacity;
+    bool *differs;           /* by item of a: it is said already */
+    uint32_t a_item, b_item; /* which are compared */
+    reshard_status status;   /* of what the comparing of values cannot return */
+    reshard_error err;
+};
+
+static const struct catalog_item *find_item(const struct catalog *catalog, const struct catalog_item *wanted, const struct name_map *keys,
+                                            const uint32_t *items)
+{
+    uint32_t key = name_map_find(keys, wanted->key);
+    return key == NAME_NONE ? NULL : &catalog->items[items[key]];
+}
+
+static bool index_items(const struct catalog *catalog, struct name_map *keys, uint32_t **items)
+{
+    *items = array_new(catalog->item_count, sizeof(**items));
+    if (!*items)
+        return false;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        uint32_t key = name_map_intern(keys, catalog->items[i].key, NULL);
+        if (key == NAME_NONE)
+            return false;
+        (*items)[key] = i;
+    }
+    return true;
+}
+
+static void report_item(struct diff_items *diff, struct str key, const char *text)
+{
+    diff->different++;
+    finding_report(diff->findings, FINDING_FAILURE, "item", key, "%s", text);
+}
+
+/* ---- storages ---- */
+
+static bool names_tensors(const struct source *source)
+{
+    return source->driver->abilities & FORMAT_ITEMS_NAME_TENSORS;
+}
+
+/* What items of a source name can be compared with another's. */
+static bool names_known(const struct source *source)
+{
+    return names_tensors(source) || source->driver->read_item_storage;
+}
+
+static bool pair_note(struct items_comparing *comparing, uint32_t a, uint32_t b)
+{
+    const uint32_t key[] = { a, b };
+    bool was_new;
+    uint32_t pair = name_map_intern(&comparing->pair_keys, (struct str){ (const char *)key, sizeof(key) }, &was_new);
+    if (pair == NAME_NONE || (was_new && !ARRAY_ROOM(comparing->pairs, comparing->pair_count, comparing->pair_capacity)) ||
+        !ARRAY_ROOM(comparing->mentions, comparing->mention_count, comparing->mention_capacity))
+        return false;
+    if (was_new)
+        comparing->pairs[comparing->pair_count++] = (struct lockstep_pair){ a, b };
+    comparing->mentions[comparing->mention_count++] = (struct item_mention){ comparing->a_item, pair };
+    return true;
+}
+
+/* Tensors of as many bytes are compared later; of others the items differ. */
+static bool tensors_may_be_equal(struct items_comparing *comparing, uint32_t a, uint32_t b)
+{
+    const struct catalog *x = comparing->diff->a->source->catalog, *y = comparing->diff->b->source->catalog;
+    if (a >= x->tensor_count || b >= y->tensor_count)
+        return false;
+    const struct catalog_tensor *s = &x->tensors[a], *t = &y->tensors[b];
+    if ((s->flags | t->flags) & TENSOR_NO_DATA)
+        return s->flags & t->flags & TENSOR_NO_DATA;
+    if (s->dtype != t->dtype || catalog_tensor_bytes(x, s) != catalog_tensor_bytes(y, t))
+        return false;
+    if (!pair_note(comparing, a, b))
+        comparing->status = error_set_memory(&comparing->err);
+    return !comparing->status;
+}
+
+/* Appends what a storage of an item holds, whatever it is to the source. */
+static reshard_status storage_bytes(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err)
+{
+    const struct catalog *catalog = source->catalog;
+    if (!names_tensors(source))
+        return source_read_item_storage(source, item, storage, out, err);
+    const struct engine_source from = { .store = source->store, .catalog = catalog, .limits = &source->limits };
+    uint64_t bytes = storage < catalog->tensor_count ? catalog_tensor_bytes(catalog, &catalog->tensors[storage]) : 0;
+    if (bytes > source->limits.item_bytes)
+        return error_set_limit(err, "item_bytes", bytes, source->limits.item_bytes);
+    reshard_status status = bytes ? source_resolve(source, &storage, 1, err) : RESHARD_OK;
+    struct engine_box box = { .tensor = storage, .bytes = bytes };
+    if (status || !bytes)
+        return status;
+    box.dtype = catalog->tensors[storage].dtype;
+    box.out = buffer_extend(out, (size_t)bytes);
+    return box.out ? engine_read_boxes(&from, &box, 1, &(struct engine_options){ .threads = 1 }, err) : buffer_error(out, err);
+}
+
+static bool bytes_are_equal(struct items_comparing *comparing, uint32_t a, uint32_t b)
+{
+    struct source *x = comparing->diff->a->source, *y = comparing->diff->b->source;
+    struct buffer left = { .limit = (size_t)x->limits.item_bytes, .limit_name = "item_bytes" };
+    struct buffer right = { .limit = (size_t)y->limits.item_bytes, .limit_name = "item_bytes" };
+    reshard_status status = storage_bytes(x, comparing->a_item, a, &left, &comparing->err);
+    if (!status)
+        status = storage_bytes(y, comparing->b_item, b, &right, &comparing->err);
+    if (!status)
+        status = work_spend(x->limits.budget, (left.size + right.size) / BYTES_A_UNIT, &comparing->err);
+    bool is_equal = !status && left.size == right.size && (!left.size || memcmp(left.data, right.data, left.size) == 0);
+    comparing->status = status;
+    buffer_release(&left);
+    buffer_release(&right);
+    return is_equal;
+}
+
+/* For value_compare: what was seen of these two items before was equal as far as is known. */
+static bool storages_are_equal(void *context, uint32_t a, uint32_t b)
+{
+    struct items_comparing *comparing = context;
+    const uint32_t key[] = { comparing->a_item, a, b };
+    bool was_new;
+    if (name_map_intern(&comparing->mention_keys, (struct str){ (const char *)key, sizeof(key) }, &was_new) == NAME_NONE) {
+        comparing->status = error_set_memory(&comparing->err);
+        return false;
+    }
+    if (!was_new)
+        return true;
+    bool are_tensors = names_tensors(comparing->diff->a->source) && names_tensors(comparing->diff->b->source);
+    return are_tensors ? tensors_may_be_equal(comparing, a, b) : bytes_are_equal(comparing, a, b);
+}
+
+/* ---- what items are built of ---- */
+
+static reshard_status compare_item(struct items_comparing *comparing, uint32_t a_index, uint32_t b_index, reshard_error *err)
+{
+    struct source *a = comparing->diff->a->source, *b = comparing->diff->b->source;
+    reshard_status status = source_load_item(a, a_index, err);
+    if (!status)
+        status = source_load_item(b, b_index, err);
+    if (status)
+        return status;
+    const struct catalog_item *x = &a->catalog->items[a_index], *y = &b->catalog->items[b_index];
+    const struct value_storages storages = { storages_are_equal, comparing };
+    bool same = !x->value == !y->value;
+    comparing->a_item = a_index;
+    comparing->b_item = b_index;
+    if (x->value && y->value)
+        status = value_compare(x->value, y->value, names_known(a) && names_known(b) ? &storages : NULL, a->limits.budget, &same, err);
+    if (comparing->status) {
+        *err = comparing->err;
+        status = comparing->status;
+    }
+    if (!status && !same) {
+        comparing->differs[a_index] = true;
+        report_item(comparing->diff, x->key, "items differ");
+    }
+    return status;
+}
+
+/* safetensors' __metadata__ that says which framework has the tensors, and nothing else: a checkpoint of another format has none. */
+static reshard_status is_of_format_only(const struct checkpoint *side, const struct checkpoint *other, uint32_t item, bool *out,
+                                        reshard_error *err)
+{
+    struct value **pairs;
+    struct str key;
+    size_t count;
+    *out = false;
+    if (side->source->driver == other->source->driver || !catalog_item_is_of_format(&side->source->catalog->items[item]))
+        return RESHARD_OK;
+    reshard_status status = source_load_item(side->source, item, err);
+    const struct value *value = side->source->catalog->items[item].value;
+    *out = !status && value && value_as_mapping(value, &pairs, &count) && count == 2 && value_as_str(pairs[0], &key) &&
+           str_is(key, "format");
+    return status;
+}
+
+/* An item that one side lacks. */
+static reshard_status note_lone_item(struct diff_items *diff, bool is_first, uint32_t item, reshard_error *err)
+{
+    const struct checkpoint *side = is_first ? diff->a : diff->b;
+    bool is_of_format;
+    reshard_status status = is_of_format_only(side, is_first ? diff->b : diff->a, item, &is_of_format, err);
+    if (!status && !is_of_format)
+        report_item(diff, side->source->catalog->items[item].key,
+                       is_first ? "item is missing in the second" : "item is only in the second");
+    return status;
+}
+
+static reshard_status compare_all(struct items_comparing *comparing, reshard_error *err)
+{
+    struct diff_items *diff = comparing->diff;
+    const struct catalog *a = diff->a->source->catalog, *b = diff->b->source->catalog;
+    struct name_map keys_a = { 0 }, keys_b = { 0 };
+    uint32_t *items_a = NULL, *items_b = NULL;
+    reshard_status status = RESHARD_OK;
+    if (!index_items(a, &keys_a, &items_a) || !index_items(b, &keys_b, &items_b)) {
+        status = error_set_memory(err);
+        goto out;
+    }
+    for (uint32_t i = 0; i < a->item_count && !status; i++) {
+        const struct catalog_item *other = find_item(b, &a->items[i], &keys_b, items_b);
+        if (a->items[i].kind == ITEM_FILE)
+            continue;
+        diff->items++;
+        if (other)
+            status = compare_item(comparing, i, (uint32_t)(other - b->items), err);
+        else
+            status = note_lone_item(diff, true, i, err);
+    }
+    for (uint32_t i = 0; i < b->item_count && !status; i++) {
+        if (b->items[i].kind != ITEM_FILE && !find_item(a, &b->items[i], &keys_a, items_a))
+            status = note_lone_item(diff, false, i, err);
+    }
+
+out:
+    name_map_release(&keys_a);
+    name_map_release(&keys_b);
+    free(items_a);
+    free(items_b);
+    return status;
+}
+
+
+/* ---- what tensors in items hold ---- */
+
+static reshard_status resolve_side(struct source *source, const struct lockstep_pair *pairs, uint32_t count, bool is_first,
+                                   reshard_error *err)
+{
+    uint32_t *tensors = array_new(count, sizeof(*tensors));
+    if (!tensors)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < count; i++)
+        tensors[i] = is_first ? pairs[i].a : pairs[i].b;
+    reshard_status status = source_resolve(source, tensors, count, err);
+    free(tensors);
+    return status;
+}
+
+/* Items whose tensors differ; mentions of an item lie together. */
+static void report_tensors(const struct items_comparing *comparing, const struct difference *results)
+{
+    const struct catalog *catalog = comparing->diff->a->source->catalog;
+    for (uint32_t i = 0, end; i < comparing->mention_count; i = end) {
+        const uint32_t item = comparing->mentions[i].item;
+        uint32_t differing = 0;
+        char text[96];
+        for (end = i; end < comparing->mention_count && comparing->mentions[end].item == item; end++)
+            differing += results[comparing->mentions[end].pair].count > 0;
+        snprintf(text, sizeof(text), "items differ: of %u tensors in it %u %s other values", end - i, differing,
+                 differing == 1 ? "has" : "have");
+        if (differing && !comparing->differs[item])
+            report_item(comparing->diff, catalog->items[item].key, text);
+    }
+}
+
+static reshard_status compare_tensors_in(struct items_comparing *comparing, const struct engine_options *engine, reshard_error *err)
+{
+    struct diff_items *diff = comparing->diff;
+    const struct engine_source a = checkpoint_engine_source(diff->a), b = checkpoint_engine_source(diff->b);
+    const struct pair_values values = { .a = &a, .b = &b, .catalog = a.catalog, .pairs = comparing->pairs, .count = comparing->pair_count,
+                                        .tolerance = diff->tolerance, .findings = diff->findings, .team = diff->team };
+    struct difference *results = array_new(comparing->pair_count, sizeof(*results));
+    reshard_status status = results ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        status = resolve_side(diff->a->source, comparing->pairs, comparing->pair_count, true, err);
+    if (!status)
+        status = resolve_side(diff->b->source, comparing->pairs, comparing->pair_count, false, err);
+    if (!status)
+        status = pair_values_compare(&values, engine, results, err);
+    if (!status)
+        report_tensors(comparing, results);
+    free(results);
+    return status;
+}
+
+reshard_status diff_items_compare(struct diff_items *diff, const struct engine_options *engine, reshard_error *err)
+{
+    struct items_comparing comparing = { .diff = diff, .differs = array_zeroed(diff->a->source->catalog->item_count, sizeof(bool)) };
+    reshard_status status = comparing.differs ? compare_all(&comparing, err) : error_set_memory(err);
+    if (!status)
+        status = compare_tensors_in(&comparing, engine, err);
+    name_map_release(&comparing.pair_keys);
+    name_map_release(&comparing.mention_keys);
+    free(comparing.pairs);
+    free(comparing.mentions);
+    free(comparing.differs);
+    return status;
+}
