@@ -209,7 +209,8 @@ def refused(chance, root):
         try_one(first, lambda tag: (tag / "zero/mix/fp32.pt").unlink(), "zero/mix has no fp32.pt")
         try_one(first, lambda tag: shutil.rmtree(tag / "zero/mix"), "there is no folder zero/mix, and param_shapes has the parameter")
         try_one(first, lambda tag: (tag / "zero/mix/step.pt").unlink(), "files of other states than zero/mix")
-        try_one(first, lambda tag: (tag / "zero/embed.weight/step.pt").unlink(), "zero/embed.weight has files of other states than zero/mix")
+        try_one(first, lambda tag: (tag / "zero/embed.weight/step.pt").unlink(),
+                "zero/embed.weight has files of other states than zero/mix")
         try_one(first, lambda tag: (tag / "zero/embed.weight/step.pt").rename(tag / "zero/embed.weight/stop.pt"),
                 "zero/embed.weight has files of other states than zero/mix")
         try_one(first, written("zero/mix/fp32.pt", {"param": 3}), "zero/mix/fp32.pt': there is no tensor in it")
