@@ -10,11 +10,10 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { BYTECHECKPOINT, ORBAX, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
+enum other { BYTECHECKPOINT, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
     [BYTECHECKPOINT] = { "ByteCheckpoint as a whole", "its model and its optimizer are read, each as a checkpoint of its own" },
-    [ORBAX] = { "Orbax (OCDBT)", "saved with use_ocdbt=False it is a zarr group, which is read" },
     [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
     [TENSORFLOW] = { "TensorFlow", "tf.train.load_checkpoint gives its arrays; safetensors.numpy.save_file writes them" },
     [GGUF] = { "GGUF", "transformers reads it (gguf_file=) and saves it as a folder that is read (save_pretrained)" },
@@ -33,9 +32,6 @@ static const struct {
     const char *beside; /* counts only beside a file of such a name */
 } names[] = {
     { "extra_state", BYTECHECKPOINT, "model" },
-    { "manifest.ocdbt", ORBAX, NULL },
-    { "ocdbt.process_*", ORBAX, NULL },
-    { "_CHECKPOINT_METADATA", ORBAX, NULL },
     { ".snapshot_metadata", SNAPSHOT, NULL },
     { "saved_model.pb", TENSORFLOW, NULL },
     { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW, NULL },

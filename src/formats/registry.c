@@ -8,6 +8,7 @@
 #include "formats/hf/hf.h"
 #include "formats/mcore/mcore.h"
 #include "formats/megatron/megatron.h"
+#include "formats/orbax/orbax.h"
 #include "formats/paddle/paddle.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
@@ -26,6 +27,7 @@ static const struct format_driver *const registry[] = {
     &format_ucp,                /* "ucp" */
     &format_megatron,           /* "megatron" */
     &format_zarr,               /* "zarr" */
+    &format_orbax,              /* "orbax" */
     &format_paddle_flex,        /* "paddle-flex" */
     &format_paddle_uc,          /* "paddle-uc" */
     &format_paddle,             /* "paddle" */

@@ -62,6 +62,14 @@ static reshard_status enter_root(struct source *source, const struct root_choice
     return RESHARD_OK;
 }
 
+/* Moves it into what the root chooses, if it is one. */
+static reshard_status enter_chosen(struct source *source, int64_t iteration, struct arena *arena, struct root_choice *out,
+                                   reshard_error *err)
+{
+    reshard_status status = root_choose(source->store, source->name, iteration, arena, out, err);
+    return status || !out->name ? status : enter_root(source, out, err);
+}
+
 static reshard_status source_recognise(struct source *source, const struct format_driver *forced, bool *found, reshard_error *err)
 {
     int score = 0;
@@ -84,19 +92,22 @@ static reshard_status choose_driver(struct source *source, const struct format_d
     if (status || found)
         return status;
     if (is_directory) {
-        status = root_choose(source->store, source->name, source->iteration, arena, choice, err);
+        status = enter_chosen(source, source->iteration, arena, choice, err);
         if (status)
             return status;
-        if (choice->name) {
-            status = enter_root(source, choice, err);
-            if (status)
-                return status;
-        }
     } else if (source->iteration >= 0) {
         return error_set(err, RESHARD_ERR_USAGE, "iteration %" PRId64 " was asked for, but '%s' is a file", source->iteration,
                          source->name);
     }
     status = source_recognise(source, forced, &found, err);
+    if (!status && !found && choice->name) { /* a step may be a root of its one checkpoint */
+        struct root_choice within = { .iteration = -1 };
+        status = enter_chosen(source, -1, arena, &within, err);
+        if (!status && within.name) {
+            choice->name = within.name;
+            status = source_recognise(source, forced, &found, err);
+        }
+    }
     if (status || found || forced)
         return status;
     status = driver_not_recognised(source->store, source->name, err);

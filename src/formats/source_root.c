@@ -13,6 +13,7 @@ static const char *const root_prefixes[] = { "iter_", "global_step_", "global_st
 #define ROOT_PREFIX_COUNT (sizeof(root_prefixes) / sizeof(root_prefixes[0]))
 
 struct root_listing {
+    struct store *store;
     const struct store_entry *entries;
     size_t count;
     size_t prefix_bytes; /* of the directory's own name in an entry's */
@@ -63,6 +64,22 @@ static bool choose_entry(const struct root_listing *listing, size_t index, int64
     return out->name != NULL;
 }
 
+/* The number of a step of Orbax, whose name is nothing else: what lies in it tells it from other folders. */
+static bool step_of(const struct root_listing *listing, size_t index, int64_t *out)
+{
+    struct arena arena = { 0 };
+    struct str base = entry_base(listing, index);
+    bool is_directory = false;
+    uint64_t number, size;
+    if (!str_to_u64(base, &number) || number > INT64_MAX)
+        return false;
+    char *name = arena_printf(&arena, "%.*s/_CHECKPOINT_METADATA", STR_ARG(listing->entries[index].name));
+    bool is_step = name && store_exists(listing->store, name, &is_directory, &size) && !is_directory;
+    arena_release(&arena);
+    *out = (int64_t)number;
+    return is_step;
+}
+
 /* Index of the sub-directory with this number, or of the highest number if iteration is -1; listing->count if there is none. */
 static size_t find_iteration(const struct root_listing *listing, int64_t iteration)
 {
@@ -70,7 +87,7 @@ static size_t find_iteration(const struct root_listing *listing, int64_t iterati
     int64_t best_number = -1;
     for (size_t i = 0; i < listing->count; i++) {
         int64_t number;
-        if (!listing->entries[i].is_directory || !iteration_of(entry_base(listing, i), &number))
+        if (!listing->entries[i].is_directory || !(iteration_of(entry_base(listing, i), &number) || step_of(listing, i, &number)))
             continue;
         if (iteration >= 0 && number == iteration)
             return i;
@@ -88,7 +105,7 @@ static void hint_iterations(const struct root_listing *listing, reshard_error *e
     size_t size = 0, shown = 0;
     for (size_t i = 0; i < listing->count && shown < ITERATIONS_SHOWN; i++) {
         int64_t number;
-        if (listing->entries[i].is_directory && iteration_of(entry_base(listing, i), &number)) {
+        if (listing->entries[i].is_directory && (iteration_of(entry_base(listing, i), &number) || step_of(listing, i, &number))) {
             size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%" PRId64, shown ? ", " : "", number);
             shown++;
         }
@@ -169,8 +186,8 @@ static reshard_status choose_tracked(const struct root_listing *listing, const c
 }
 
 /*
- * Sub-directories that hold the one checkpoint of a root without iterations: a release, or the weights of NeMo 2 and NeMo 1, which are
- * distributed checkpoints.
+ * Sub-directories that hold the one checkpoint of a root without iterations: a release, the weights of NeMo 2 and NeMo 1, which are
+ * distributed checkpoints, or the item of one of Orbax's steps that is the state.
  */
 static reshard_status choose_only(struct store *store, const struct root_listing *listing, struct arena *arena, struct root_choice *out,
                                   reshard_error *err)
@@ -178,7 +195,9 @@ static reshard_status choose_only(struct store *store, const struct root_listing
     static const struct {
         const char *name;
         const char *file; /* that must lie in it, NULL: none */
-    } known[] = { { "release", NULL }, { "weights", "metadata.json" }, { "model_weights", "metadata.json" } };
+    } known[] = { { "release", NULL },       { "weights", "metadata.json" }, { "model_weights", "metadata.json" },
+                  { "default", "_METADATA" }, { "state", "_METADATA" },       { "items", "_METADATA" },
+                  { "params", "_METADATA" },  { "model", "_METADATA" } };
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         size_t found = find_directory(listing, str_of(known[i].name));
         bool is_directory = false;
@@ -186,7 +205,7 @@ static reshard_status choose_only(struct store *store, const struct root_listing
         if (found == listing->count)
             continue;
         char *name = arena_printf(arena, "%.*s", (int)listing->entries[found].name.size, listing->entries[found].name.data);
-        char *path = name && known[i].file ? root_join(arena, name, known[i].file) : name;
+        char *path = name && known[i].file ? root_join(arena, name, known[i].file) : name; /* name is from the store's root on */
         if (!path)
             return error_set_memory(err);
         if (known[i].file && (!store_exists(store, path, &is_directory, &bytes) || is_directory))
@@ -218,7 +237,8 @@ static reshard_status choose_latest(struct store *store, const char *directory, 
         goto out;
     }
     int64_t iteration = -1;
-    iteration_of(entry_base(listing, highest), &iteration);
+    if (!iteration_of(entry_base(listing, highest), &iteration))
+        step_of(listing, highest, &iteration);
     out->is_guess = true;
     if (!choose_entry(listing, highest, iteration, arena, out))
         status = error_set_memory(err);
@@ -237,7 +257,7 @@ reshard_status root_choose(struct store *store, const char *directory, int64_t i
     reshard_status status = store_list(store, directory, arena, &entries, &count, err);
     if (status)
         return status;
-    struct root_listing listing = { entries, count, directory[0] ? strlen(directory) + 1 : 0 };
+    struct root_listing listing = { store, entries, count, directory[0] ? strlen(directory) + 1 : 0 };
     if (iteration >= 0)
         status = choose_wanted(&listing, iteration, arena, &choice, err);
     else

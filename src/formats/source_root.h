@@ -7,6 +7,7 @@
  *   latest_universal ("global_step10_universal")                      DeepSpeed, where there is no `latest`
  *   latest_checkpointed_iteration.txt ("10")   global_step_10/        verl
  *   none                                       checkpoint-10/ step-10/ and the like: the highest number is the latest
+ *   none                                       10/ with _CHECKPOINT_METADATA in it  Orbax; and in that default/, the state
  */
 #ifndef FORMATS_SOURCE_ROOT_H
 #define FORMATS_SOURCE_ROOT_H

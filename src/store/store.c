@@ -198,9 +198,17 @@ void store_note_link_out(struct store *store, const char *name)
     pthread_mutex_unlock(&links->lock);
 }
 
+/* Whose links and failures count as the store's. */
+static const struct store *main_store(const struct store *store)
+{
+    while (store->ops->main)
+        store = store->ops->main(store);
+    return store;
+}
+
 bool store_has_more_links_out(const struct store *store)
 {
-    return atomic_load(&store->links.has_more);
+    return atomic_load(&main_store(store)->links.has_more);
 }
 
 void store_links_release(struct store *store)
@@ -212,16 +220,18 @@ void store_links_release(struct store *store)
 
 const char *store_link_out(const struct store *store, size_t index)
 {
-    return index < atomic_load(&store->links.count) ? store->links.names[index] : NULL;
+    const struct store_links *links = &main_store(store)->links;
+    return index < atomic_load(&links->count) ? links->names[index] : NULL;
 }
 
 reshard_status store_failure(const struct store *store, reshard_error *err)
 {
-    if (atomic_load(&store->failure.state) != 2)
+    const struct store_failure *failure = &main_store(store)->failure;
+    if (atomic_load(&failure->state) != 2)
         return RESHARD_OK;
-    errno = store->failure.sys_errno;
-    error_set_errno(err, "cannot look at '%s'", store->failure.name);
-    error_object(err, "%s", store->failure.name);
+    errno = failure->sys_errno;
+    error_set_errno(err, "cannot look at '%s'", failure->name);
+    error_object(err, "%s", failure->name);
     return RESHARD_ERR_IO;
 }
 

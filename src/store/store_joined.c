@@ -38,6 +38,11 @@ static const char *joined_path(const struct store *store)
     return store_path(joined_of(store)->first);
 }
 
+static const struct store *joined_main(const struct store *store)
+{
+    return joined_of(store)->first;
+}
+
 static reshard_status joined_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
                                   size_t *count, reshard_error *err)
 {
@@ -77,6 +82,7 @@ static const struct store_ops joined_ops = {
     .exists = joined_exists,
     .version = joined_version,
     .open_object = joined_open_object,
+    .main = joined_main,
     .txn_begin = joined_txn_begin,
 };
 

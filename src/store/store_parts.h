@@ -20,6 +20,7 @@ struct store_ops {
     bool (*follows_links)(const struct store *store); /* NULL: it has none */
     uint64_t (*version)(struct store *store, const char *name); /* NULL: 0 for all */
     reshard_status (*open_object)(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err);
+    const struct store *(*main)(const struct store *store); /* of stores of several: whose links and failures are its own. NULL: itself */
     reshard_status (*txn_begin)(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,
                                 reshard_error *err);
 };

@@ -334,10 +334,7 @@ static reshard_status cell_add(struct zarr_adding *adding, const int64_t *grid, 
     }
     if (entry->is_deflated)
         block.prefix[block.prefix_count++] = (struct chain_step){ .kind = CHAIN_DEFLATE };
-    uint64_t object_bytes = adding->reading->keys.is_zip
-                                ? adding->reading->keys.zip_object ? store_object_size(adding->reading->keys.zip_object) : 0
-                                : entry->bytes;
-    reshard_status status = catalog_add_object(adding->reading->source->catalog, entry->object, object_bytes, &block.object, err);
+    reshard_status status = catalog_add_object(adding->reading->source->catalog, entry->object, entry->object_bytes, &block.object, err);
     if (!status)
         status = cell_add_or_lose(adding, entry, &block, err);
     if (status) {
@@ -368,9 +365,7 @@ reshard_status zarr_chunks_add(struct zarr_reading *reading, const struct zarr_a
     struct cell *cells = NULL;
     uint32_t count = 0;
     grid_of(array, grid);
-    reshard_status status = catalog_add_object(reading->source->catalog, entry->object,
-                                               reading->keys.is_zip ? store_object_size(reading->keys.zip_object) : entry->bytes,
-                                               &adding.document_object, err);
+    reshard_status status = catalog_add_object(reading->source->catalog, entry->object, entry->object_bytes, &adding.document_object, err);
     if (!status)
         status = cells_find(&adding, prefix, grid, &cells, &count, err);
     bool is_empty = box_is_empty(array->rank, array->shape);

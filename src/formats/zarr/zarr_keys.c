@@ -14,7 +14,7 @@ void zarr_keys_release(struct zarr_keys *keys)
     *keys = (struct zarr_keys){ 0 };
 }
 
-static reshard_status entry_add(struct zarr_keys *keys, const struct limits *limits, const struct zarr_entry *entry, reshard_error *err)
+reshard_status zarr_keys_add(struct zarr_keys *keys, const struct limits *limits, const struct zarr_entry *entry, reshard_error *err)
 {
     if (keys->count >= limits->objects || keys->count >= UINT32_MAX / 2)
         return error_set_limit(err, "objects", (uint64_t)keys->count + 1, limits->objects);
@@ -61,8 +61,9 @@ static reshard_status list_directory(struct store *store, struct str directory, 
         }
         struct zarr_entry entry = { .name = { found[i].name.data + prefix, found[i].name.size - prefix },
                                     .object = found[i].name,
-                                    .bytes = found[i].bytes };
-        status = entry_add(keys, limits, &entry, err);
+                                    .bytes = found[i].bytes,
+                                    .object_bytes = found[i].bytes };
+        status = zarr_keys_add(keys, limits, &entry, err);
     }
     return status;
 }
@@ -103,9 +104,10 @@ static reshard_status list_zip(struct store *store, const char *name, const stru
                                     .object = { object, strlen(name) },
                                     .offset = member->payload_offset,
                                     .bytes = member->stored_bytes,
+                                    .object_bytes = store_object_size(keys->zip_object),
                                     .is_deflated = member->method != 0,
                                     .member = i };
-        status = entry_add(keys, limits, &entry, err);
+        status = zarr_keys_add(keys, limits, &entry, err);
     }
     if (status) {
         error_prefix(err, "'%s'", name);
@@ -157,9 +159,15 @@ reshard_status zarr_keys_list(struct store *store, const char *name, const struc
     if (name[0] && !store_exists(store, name, &is_directory, &bytes))
         return error_set(err, RESHARD_ERR_IO, "'%s' does not exist", name);
     reshard_status status = is_directory ? list_tree(store, name, limits, out, err) : list_zip(store, name, limits, out, err);
-    if (!status && out->count)
-        qsort(out->entries, out->count, sizeof(*out->entries), zarr_keys_entry_order);
+    if (!status)
+        zarr_keys_sort(out);
     return status;
+}
+
+void zarr_keys_sort(struct zarr_keys *keys)
+{
+    if (keys->count)
+        qsort(keys->entries, keys->count, sizeof(*keys->entries), zarr_keys_entry_order);
 }
 
 uint32_t zarr_keys_lower(const struct zarr_keys *keys, struct str name)
@@ -181,6 +189,22 @@ struct zarr_entry *zarr_keys_find(const struct zarr_keys *keys, struct str name)
     return at < keys->count && str_equal(keys->entries[at].name, name) ? &keys->entries[at] : NULL;
 }
 
+/* A part of an object, as containers of their own have it. */
+static reshard_status read_part_of(struct store *store, const struct zarr_entry *entry, struct named_limit most, struct buffer *out,
+                                reshard_error *err)
+{
+    struct store_object *object = NULL;
+    if (entry->bytes > most.value)
+        return limit_error_bytes(err, most, "the file is read at once", entry->bytes);
+    reshard_status status = store_open_object(store, entry->object.data, &object, err);
+    if (status)
+        return status;
+    struct reader reader = store_object_reader(object);
+    status = reader_append(&reader, entry->offset, entry->bytes, out, err);
+    store_object_close(object);
+    return status;
+}
+
 reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys, const struct zarr_entry *entry,
                               const struct limits *limits, struct named_limit most, struct buffer *out, reshard_error *err)
 {
@@ -191,6 +215,8 @@ reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys,
         if (member->bytes > most.value)
             return limit_error_bytes(err, most, "the file is read at once", member->bytes);
         status = zip_read_member(&reader, &keys->zip, member, limits, out, err);
+    } else if (entry->bytes != entry->object_bytes) {
+        status = read_part_of(store, entry, most, out, err);
     } else {
         status = store_read_all(store, entry->object.data, most, out, err);
     }

@@ -301,13 +301,20 @@ static reshard_status note_facts(struct zarr_reading *reading, reshard_error *er
     return status;
 }
 
+reshard_status zarr_read_over(struct zarr_reading *reading, struct zarr_keys *keys, reshard_error *err)
+{
+    reading->keys = *keys;
+    *keys = (struct zarr_keys){ 0 };
+    reading->kept = catalog_adopt_graph(reading->source->catalog, (struct value_graph){ 0 });
+    return reading->kept ? RESHARD_OK : error_set_memory(err);
+}
+
 reshard_status zarr_read_begin(struct zarr_reading *reading, reshard_error *err)
 {
     struct source *source = reading->source;
-    reading->kept = catalog_adopt_graph(source->catalog, (struct value_graph){ 0 });
-    if (!reading->kept)
-        return error_set_memory(err);
-    return zarr_keys_list(source->store, source->name, &source->limits, &reading->keys, err);
+    struct zarr_keys none = { 0 };
+    reshard_status status = zarr_read_over(reading, &none, err);
+    return status ? status : zarr_keys_list(source->store, source->name, &source->limits, &reading->keys, err);
 }
 
 reshard_status zarr_read_end(struct zarr_reading *reading, reshard_error *err)

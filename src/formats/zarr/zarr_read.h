@@ -56,6 +56,9 @@ reshard_status zarr_shard_add(struct zarr_adding *adding, const struct zarr_bloc
 /* Lists the store's keys. */
 reshard_status zarr_read_begin(struct zarr_reading *reading, reshard_error *err);
 
+/* The same over keys that the caller has of a container of another kind; they are taken over. */
+reshard_status zarr_read_over(struct zarr_reading *reading, struct zarr_keys *keys, reshard_error *err);
+
 /* Adds what documents describe: arrays, and attributes of nodes as items. */
 reshard_status zarr_read_documents(struct zarr_reading *reading, reshard_error *err);
 
