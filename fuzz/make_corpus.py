@@ -27,7 +27,10 @@ import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "cli"))
+sys.path.insert(0, str(HERE.parent / "tests"))
+import ocdbt_stub  # noqa: E402
 import optimizer_cases  # noqa: E402
+import orbax_test  # noqa: E402
 import ucp_test  # noqa: E402
 FIXTURES = [HERE.parent / "tests" / "fixtures", HERE.parent / "build" / "tests" / "fixtures", HERE.parent.parent / "shared" / "fixtures"]
 MODELS = HERE.parent / "models"
@@ -55,6 +58,7 @@ PACKED = {  # target: families whose cases it opens
     "hf": ["safetensors", "torch-dcp", "hf-real", "accelerate", "peft"],
     "megatron": ["megatron", "torch-file"],
     "optimizer": ["megatron"],
+    "orbax": ["orbax"],
     "paddle_files": ["paddle"],
     "paddle_flex": ["paddle"],
     "paddle_uc": ["paddle", "safetensors"],
@@ -273,8 +277,23 @@ def universal_folders():
             yield f"drawn-{seed}", packed_files(root, False)
 
 
+def ocdbt_folders():
+    """Trees of several heights, which the fixtures do not have."""
+    for seed in range(16):
+        with tempfile.TemporaryDirectory() as work:
+            root, chance = pathlib.Path(work), random.Random(seed)
+            ocdbt_stub.Store(root, (b"", b"ocdbt.process_0/")[seed % 2]).write(
+                orbax_test.drawn_values(chance, 1 + seed)[0], per_node=2 + seed // 4, inline=(0, 100, 1000)[seed % 3],
+                numbered=seed % 4 == 3)
+            if seed % 2:
+                (root / "_METADATA").write_text(orbax_test.metadata(a0="scalar", t="string", n="None"))
+                (root / "_strings.json").write_text('{"t": "x"}')
+            yield f"drawn-{seed}", packed_files(root, True)
+
+
 def packed_candidates(target):
-    for name, files in {"hf": hf_folders, "optimizer": optimizer_folders, "ucp": universal_folders}.get(target, list)():
+    folders = {"hf": hf_folders, "optimizer": optimizer_folders, "orbax": ocdbt_folders, "ucp": universal_folders}
+    for name, files in folders.get(target, list)():
         yield name, pack(files, b"\0")
         yield name + "-lenient", pack(files, b"\1")
     for name, path in cases(PACKED[target]):
@@ -297,6 +316,22 @@ def packed_candidates(target):
                     continue
                 options = convert_options(name + array, 1 + variant % 2) if target == "convert" else bytes([variant % 2])
                 yield f"{name}-{array}", pack(some, options)
+
+
+def ocdbt_bodies():
+    files = [(b"", b"d/one"), (b"p/", b"d/two")]
+    leaf = ocdbt_stub.leaf_body([(b"a/.zarray", b"{}"), (b"a/0", (1, 5, 7)), (b"b", b"")], files)
+    interior = ocdbt_stub.interior_body(2, [(b"a/0", 2, 0, 9, 90), (b"a/1", 2, 1, 99, 9)], files)
+    for name, body in (("leaf", leaf), ("interior", interior)):
+        yield name, b"\0" + body
+        yield name + "-whole", b"\4" + ocdbt_stub.framed(ocdbt_stub.NODE, body)
+        yield name + "-cut", b"\0" + body[:-2]
+        yield name + "-zstd", b"\4" + ocdbt_stub.framed(ocdbt_stub.NODE, compress(body), compression=1)
+    for kind in (0, 1, 2):
+        for versions in (0, 1, 3):
+            body = ocdbt_stub.manifest_body((1, 3, 40), files, 2, kind=kind, versions=versions, older=kind * 2)
+            yield f"manifest-{kind}-{versions}", bytes([1 | (versions & 1) << 1]) + body
+    yield "manifest-whole", b"\5" + ocdbt_stub.framed(ocdbt_stub.MANIFEST, body)
 
 
 # ---- texts ----
@@ -620,7 +655,7 @@ def candidates(target):
     """(name, bytes) of everything that may become a seed."""
     texts = {"mapping": mappings, "zarr": small_arrays, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers,
              "saver_request": saver_requests, "kept_items": kept_items, "model_shapes": model_configs,
-             "sharded": sharded_states, "sidecar": sidecars, "part_record": part_records}
+             "sharded": sharded_states, "sidecar": sidecars, "part_record": part_records, "ocdbt": ocdbt_bodies}
     if target in texts:
         yield from texts[target]()
     elif target in PACKED:

@@ -145,13 +145,13 @@ static uint32_t take_file(struct ocdbt_decoding *d, uint32_t file_count)
 /* ---- what lies around ---- */
 
 /* The body, decompressed into scratch or where it lies. */
-static reshard_status ocdbt_open(const void *bytes, size_t size, const char *magic, const struct limits *limits,
+static reshard_status ocdbt_open(const void *bytes, size_t size, const char *magic, const char *what, const struct limits *limits,
                                  struct chain_scratch *scratch, struct arena *arena, struct ocdbt_decoding *out, reshard_error *err)
 {
     const uint8_t *data = bytes;
     *out = (struct ocdbt_decoding){ .arena = arena, .work = limits->budget };
     if (size < HEADER_BYTES + 2 + CRC_BYTES || memcmp(data, magic, 4) != 0)
-        return error_set(err, RESHARD_ERR_FORMAT, "it does not begin as what is looked for");
+        return error_set(err, RESHARD_ERR_FORMAT, "it does not begin as %s of OCDBT does", what);
     if (load_le(data + 4, 8) != size)
         return error_set(err, RESHARD_ERR_FORMAT, "it says that it has %" PRIu64 " bytes, and there are %zu", load_le(data + 4, 8), size);
     uint32_t stored = (uint32_t)load_le(data + size - CRC_BYTES, 4), found = crc32c(0, data, size - CRC_BYTES);
@@ -244,7 +244,7 @@ reshard_status ocdbt_manifest_decode(const void *bytes, size_t size, bool is_of_
 {
     struct ocdbt_decoding d;
     *out = (struct ocdbt_manifest){ 0 };
-    reshard_status status = ocdbt_open(bytes, size, MANIFEST_MAGIC, limits, scratch, arena, &d, err);
+    reshard_status status = ocdbt_open(bytes, size, MANIFEST_MAGIC, "a manifest", limits, scratch, arena, &d, err);
     if (status)
         return status;
     if (!cursor_skip(&d.cursor, UUID_BYTES))
@@ -326,7 +326,7 @@ reshard_status ocdbt_node_decode(const void *bytes, size_t size, const struct li
 {
     struct ocdbt_decoding d;
     *out = (struct ocdbt_node){ 0 };
-    reshard_status status = ocdbt_open(bytes, size, NODE_MAGIC, limits, scratch, arena, &d, err);
+    reshard_status status = ocdbt_open(bytes, size, NODE_MAGIC, "a node", limits, scratch, arena, &d, err);
     if (status)
         return status;
     out->height = take_byte(&d);

@@ -65,7 +65,7 @@ static bool choose_entry(const struct root_listing *listing, size_t index, int64
 }
 
 /* The number of a step of Orbax, whose name is nothing else: what lies in it tells it from other folders. */
-static bool step_of(const struct root_listing *listing, size_t index, int64_t *out)
+static bool orbax_step_of(const struct root_listing *listing, size_t index, int64_t *out)
 {
     struct arena arena = { 0 };
     struct str base = entry_base(listing, index);
@@ -87,7 +87,7 @@ static size_t find_iteration(const struct root_listing *listing, int64_t iterati
     int64_t best_number = -1;
     for (size_t i = 0; i < listing->count; i++) {
         int64_t number;
-        if (!listing->entries[i].is_directory || !(iteration_of(entry_base(listing, i), &number) || step_of(listing, i, &number)))
+        if (!listing->entries[i].is_directory || !(iteration_of(entry_base(listing, i), &number) || orbax_step_of(listing, i, &number)))
             continue;
         if (iteration >= 0 && number == iteration)
             return i;
@@ -105,7 +105,7 @@ static void hint_iterations(const struct root_listing *listing, reshard_error *e
     size_t size = 0, shown = 0;
     for (size_t i = 0; i < listing->count && shown < ITERATIONS_SHOWN; i++) {
         int64_t number;
-        if (listing->entries[i].is_directory && (iteration_of(entry_base(listing, i), &number) || step_of(listing, i, &number))) {
+        if (listing->entries[i].is_directory && (iteration_of(entry_base(listing, i), &number) || orbax_step_of(listing, i, &number))) {
             size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%" PRId64, shown ? ", " : "", number);
             shown++;
         }
@@ -238,7 +238,7 @@ static reshard_status choose_latest(struct store *store, const char *directory, 
     }
     int64_t iteration = -1;
     if (!iteration_of(entry_base(listing, highest), &iteration))
-        step_of(listing, highest, &iteration);
+        orbax_step_of(listing, highest, &iteration);
     out->is_guess = true;
     if (!choose_entry(listing, highest, iteration, arena, out))
         status = error_set_memory(err);
