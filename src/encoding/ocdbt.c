@@ -10,6 +10,7 @@
 #define HEADER_BYTES 12 /* magic, length */
 #define CRC_BYTES 4
 #define UUID_BYTES 16
+#define EXPANDED_FREELY ((uint64_t)1 << 20) /* inflate_ratio counts above that */
 #define MANIFEST_MAGIC "\x0c\xdb\x3a\x2a"
 #define NODE_MAGIC "\x0c\xdb\x20\xde"
 
@@ -144,6 +145,14 @@ static uint32_t take_file(struct ocdbt_decoding *d, uint32_t file_count)
 
 /* ---- what lies around ---- */
 
+/* Of a frame that does not say its size so much memory is taken at once: no more than what its bytes may expand to. */
+static uint64_t body_bytes_max(uint64_t stored, const struct limits *limits)
+{
+    uint64_t ratio = limits->inflate_ratio < UINT32_MAX ? limits->inflate_ratio : UINT32_MAX, bytes = stored * ratio;
+    bytes = bytes < EXPANDED_FREELY ? EXPANDED_FREELY : bytes;
+    return bytes < limits->metadata_bytes ? bytes : limits->metadata_bytes;
+}
+
 /* The body, decompressed into scratch or where it lies. */
 static reshard_status ocdbt_open(const void *bytes, size_t size, const char *magic, const char *what, const struct limits *limits,
                                  struct chain_scratch *scratch, struct arena *arena, struct ocdbt_decoding *out, reshard_error *err)
@@ -167,7 +176,7 @@ static reshard_status ocdbt_open(const void *bytes, size_t size, const char *mag
     const struct chain_step step = { .kind = CHAIN_ZSTD };
     struct buffer body = { 0 };
     reshard_status status = chain_decode_bounded(&step, 1, out->cursor.data + out->cursor.pos, cursor_left(&out->cursor),
-                                                 limits->metadata_bytes, scratch, &body, err);
+                                                 body_bytes_max(cursor_left(&out->cursor), limits), scratch, &body, err);
     void *kept = status ? NULL : arena_alloc(arena, body.size + 1);
     if (!status && !kept)
         status = error_set_memory(err);

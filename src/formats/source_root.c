@@ -6,6 +6,7 @@
 
 #define TRACKER_BYTES_MAX 4096
 #define ITERATIONS_SHOWN 8
+#define STEP_NAME_BYTES 4096
 
 /* What the sub-directories of a root are called: the prefix, then a number. */
 static const char *const root_prefixes[] = { "iter_", "global_step_", "global_step", "checkpoint-", "step-", "step_" };
@@ -67,17 +68,15 @@ static bool choose_entry(const struct root_listing *listing, size_t index, int64
 /* The number of a step of Orbax, whose name is nothing else: what lies in it tells it from other folders. */
 static bool orbax_step_of(const struct root_listing *listing, size_t index, int64_t *out)
 {
-    struct arena arena = { 0 };
     struct str base = entry_base(listing, index);
+    char name[STEP_NAME_BYTES];
     bool is_directory = false;
     uint64_t number, size;
     if (!str_to_u64(base, &number) || number > INT64_MAX)
         return false;
-    char *name = arena_printf(&arena, "%.*s/_CHECKPOINT_METADATA", STR_ARG(listing->entries[index].name));
-    bool is_step = name && store_exists(listing->store, name, &is_directory, &size) && !is_directory;
-    arena_release(&arena);
+    int length = snprintf(name, sizeof(name), "%.*s/_CHECKPOINT_METADATA", STR_ARG(listing->entries[index].name));
     *out = (int64_t)number;
-    return is_step;
+    return length > 0 && (size_t)length < sizeof(name) && store_exists(listing->store, name, &is_directory, &size) && !is_directory;
 }
 
 /* Index of the sub-directory with this number, or of the highest number if iteration is -1; listing->count if there is none. */

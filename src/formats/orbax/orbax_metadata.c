@@ -69,7 +69,10 @@ static reshard_status tree_index(struct tree_reading *tree, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < tree->tensor_count; i++) {
         tree->chunks[i] = CATALOG_NONE;
-        if (name_map_intern(&tree->tensors, catalog->tensors[i].key, NULL) != i)
+        uint32_t number = name_map_intern(&tree->tensors, catalog->tensors[i].key, NULL);
+        if (number == NAME_NONE)
+            return error_set_memory(err);
+        if (number != i)
             return error_set(err, RESHARD_ERR_FORMAT, "there are two arrays '%.*s'", STR_ARG(catalog->tensors[i].key));
     }
     for (uint32_t i = 0; i < catalog->chunk_count; i++)
