@@ -79,6 +79,12 @@ static bool orbax_step_of(const struct root_listing *listing, size_t index, int6
     return length > 0 && (size_t)length < sizeof(name) && store_exists(listing->store, name, &is_directory, &size) && !is_directory;
 }
 
+/* The number of an entry that is an iteration's, by its name or by what is in it. */
+static bool entry_iteration(const struct root_listing *listing, size_t index, int64_t *out)
+{
+    return iteration_of(entry_base(listing, index), out) || orbax_step_of(listing, index, out);
+}
+
 /* Index of the sub-directory with this number, or of the highest number if iteration is -1; listing->count if there is none. */
 static size_t find_iteration(const struct root_listing *listing, int64_t iteration)
 {
@@ -86,7 +92,7 @@ static size_t find_iteration(const struct root_listing *listing, int64_t iterati
     int64_t best_number = -1;
     for (size_t i = 0; i < listing->count; i++) {
         int64_t number;
-        if (!listing->entries[i].is_directory || !(iteration_of(entry_base(listing, i), &number) || orbax_step_of(listing, i, &number)))
+        if (!listing->entries[i].is_directory || !entry_iteration(listing, i, &number))
             continue;
         if (iteration >= 0 && number == iteration)
             return i;
@@ -104,7 +110,7 @@ static void hint_iterations(const struct root_listing *listing, reshard_error *e
     size_t size = 0, shown = 0;
     for (size_t i = 0; i < listing->count && shown < ITERATIONS_SHOWN; i++) {
         int64_t number;
-        if (listing->entries[i].is_directory && (iteration_of(entry_base(listing, i), &number) || orbax_step_of(listing, i, &number))) {
+        if (listing->entries[i].is_directory && entry_iteration(listing, i, &number)) {
             size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%" PRId64, shown ? ", " : "", number);
             shown++;
         }
@@ -236,8 +242,7 @@ static reshard_status choose_latest(struct store *store, const char *directory, 
         goto out;
     }
     int64_t iteration = -1;
-    if (!iteration_of(entry_base(listing, highest), &iteration))
-        orbax_step_of(listing, highest, &iteration);
+    entry_iteration(listing, highest, &iteration);
     out->is_guess = true;
     if (!choose_entry(listing, highest, iteration, arena, out))
         status = error_set_memory(err);

@@ -88,10 +88,7 @@ static reshard_status add_zero_facts(const struct deepspeed_reading *reading, re
     reshard_status status = RESHARD_OK;
     if (version && value_as_str(version, &text))
         status = catalog_add_fact(catalog, "DeepSpeed version", err, "%.*s", STR_ARG(text));
-    const struct value *optimizer = reading->optimizers ? reading->optimizers[0] : NULL;
-    uint32_t file = reading->universal ? deepspeed_universal_optimizer(reading->universal) : TORCH_NONE;
-    if (file != TORCH_NONE)
-        optimizer = torch_source_of(reading->source)->files[file].graph->root;
+    const struct value *optimizer = deepspeed_common(reading);
     struct value *stage = optimizer ? value_dict_get(optimizer, "zero_stage") : NULL;
     if (!status && stage && value_as_int(deepspeed_plain(stage), &said))
         status = catalog_add_fact(catalog, "ZeRO stage", err, "%" PRId64, said);
@@ -122,7 +119,7 @@ static reshard_status open_models(struct deepspeed_reading *reading, bool is_uni
     if (!status)
         status = open_files(reading, folder->parts, folder->part_count, &reading->part_files, err);
     if (!status)
-        reading->model = torch_source_of(reading->source)->files[reading->model_files[0]].graph->root;
+        reading->model = deepspeed_root(reading, reading->model_files[0]);
     return status;
 }
 

@@ -135,7 +135,7 @@ static reshard_status add_fragments(struct model_adding *adding, uint32_t rank, 
 {
     struct deepspeed_reading *reading = adding->reading;
     struct value_table fragments = { 0 };
-    const struct value *object = torch_source_of(reading->source)->files[reading->model_files[rank]].graph->root;
+    const struct value *object = deepspeed_root(reading, reading->model_files[rank]);
     reshard_status status = table_fill(&fragments, value_dict_get(object, "frozen_param_fragments")) ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < adding->frozen_count; i++)
         status = add_fragment(reading, &adding->frozen[i], table_find(&fragments, adding->frozen[i].name), rank, err);

@@ -189,21 +189,22 @@ static reshard_status optimizer_add_item(struct deepspeed_making *making, reshar
     return status;
 }
 
+const struct value *deepspeed_common(const struct deepspeed_reading *reading)
+{
+    if (!reading->universal)
+        return reading->optimizers ? reading->optimizers[0] : NULL;
+    uint32_t file = deepspeed_universal_optimizer(reading->universal);
+    return file == TORCH_NONE ? NULL : deepspeed_root(reading, file);
+}
+
 /* Where the item's members are: in rank 0's file of the optimizer, or in that of a universal checkpoint; without one there are the states
  * alone, in a graph of their own. */
 static reshard_status optimizer_find(struct deepspeed_making *making, reshard_error *err)
 {
     const struct deepspeed_reading *reading = making->reading;
-    const struct value *base = NULL;
-    if (reading->universal) {
-        making->file = deepspeed_universal_optimizer(reading->universal);
-        if (making->file != TORCH_NONE)
-            base = making->object = torch_source_of(reading->source)->files[making->file].graph->root;
-    } else {
-        making->file = reading->optimizer_files[0];
-        making->object = reading->optimizers[0];
-        base = deepspeed_base_state(reading, 0);
-    }
+    making->object = deepspeed_common(reading);
+    making->file = reading->universal ? deepspeed_universal_optimizer(reading->universal) : reading->optimizer_files[0];
+    const struct value *base = reading->universal ? making->object : deepspeed_base_state(reading, 0);
     making->groups = base ? value_dict_get(base, "param_groups") : NULL; /* elastic_checkpoint has none */
     making->graph = making->file != TORCH_NONE
                         ? torch_source_of(reading->source)->files[making->file].graph

@@ -19,6 +19,11 @@ void deepspeed_name_file(const struct deepspeed_reading *reading, uint32_t file,
     error_object(err, "%.*s", STR_ARG(name));
 }
 
+const struct value *deepspeed_root(const struct deepspeed_reading *reading, uint32_t file)
+{
+    return torch_source_of(reading->source)->files[file].graph->root;
+}
+
 struct value *deepspeed_member(const struct value *list, uint32_t index)
 {
     struct value **items;
@@ -33,8 +38,7 @@ uint32_t deepspeed_part_file(const struct deepspeed_reading *reading, uint32_t p
 
 static const struct value *shapes_of(const struct deepspeed_reading *reading, uint32_t part)
 {
-    uint32_t file = deepspeed_part_file(reading, part);
-    return value_dict_get(torch_source_of(reading->source)->files[file].graph->root, "param_shapes");
+    return value_dict_get(deepspeed_root(reading, deepspeed_part_file(reading, part)), "param_shapes");
 }
 
 static reshard_status shapes_add_one(struct deepspeed_reading *reading, uint32_t part, struct str name, const struct value *shape,

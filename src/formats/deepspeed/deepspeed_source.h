@@ -111,6 +111,9 @@ uint32_t deepspeed_part_file(const struct deepspeed_reading *reading, uint32_t p
 /* Reads param_shapes of all parts: groups, parameters, names. None at all where no file has any. */
 reshard_status deepspeed_read_shapes(struct deepspeed_reading *reading, reshard_error *err);
 
+/* The object of a file, by its number in torch_source. */
+const struct value *deepspeed_root(const struct deepspeed_reading *reading, uint32_t file);
+
 /* Member of a list; NULL: it is no list, or is shorter. */
 struct value *deepspeed_member(const struct value *list, uint32_t index);
 
@@ -182,6 +185,9 @@ struct deepspeed_making {
 reshard_status deepspeed_add_whole(struct deepspeed_making *making, const struct deepspeed_parameter *parameter, struct str state,
                                    enum dtype dtype, int rank, const int64_t *shape, uint32_t *tensor, struct value **out,
                                    reshard_error *err);
+
+/* The dict of what ranks or parameters have in common: rank 0's, or that of a universal checkpoint; NULL: there is none. */
+const struct value *deepspeed_common(const struct deepspeed_reading *reading);
 
 /* A value as whoever lacks DeepSpeed can load it: of an object of its classes (the loss scaler) the attributes, of a member of an enum the
  * number. */

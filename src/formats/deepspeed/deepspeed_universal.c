@@ -64,15 +64,10 @@ static const struct universal_entry *entry_of(const struct deepspeed_reading *re
 
 /* ---- what a file has ---- */
 
-static const struct value *universal_root(const struct deepspeed_reading *reading, uint32_t file)
-{
-    return torch_source_of(reading->source)->files[file].graph->root;
-}
-
 /* The file's tensor: the object itself, or its member `param`; NULL: it has none. */
 static const struct torch_tensor *universal_tensor(const struct deepspeed_reading *reading, uint32_t file, uint32_t *number)
 {
-    const struct value *root = universal_root(reading, file);
+    const struct value *root = deepspeed_root(reading, file);
     const struct value *node = root->tensor ? root : value_dict_get(root, "param");
     if (!node || !node->tensor)
         return NULL;
@@ -106,7 +101,7 @@ static reshard_status universal_add_chunk(struct deepspeed_reading *reading, uin
         return torch_source_add_chunk(source, tensor, NULL, file, number, is_whole && !opened->has_crc_in_chunk[found->storage], &chunk,
                                       err);
     }
-    const struct value *root = universal_root(reading, file);
+    const struct value *root = deepspeed_root(reading, file);
     const struct value *node = root->tensor ? root : value_dict_get(root, "param");
     reshard_status status = deepspeed_flat_tensor(reading, file, node, "a state", &found, err);
     struct torch_run run = { .tensor = tensor, .file = file, .archive_tensor = number, .count = status ? 0 : found->shape[0] };
@@ -196,7 +191,7 @@ static reshard_status universal_set_shape(const struct deepspeed_reading *readin
                                           const struct universal_entry *entry, reshard_error *err)
 {
     const struct torch_tensor *master;
-    const struct value *root = universal_root(reading, entry->master);
+    const struct value *root = deepspeed_root(reading, entry->master);
     uint32_t number;
     reshard_status status = universal_master(reading, entry, &master, &number, err);
     if (status)
