@@ -73,13 +73,13 @@ def interior_body(height, entries, files):
 
 
 def manifest_body(root, files, height, kind=0, keys=1, with_versions=True, versions=1, older=0):
-    """root: (file, offset, bytes)"""
+    """root: (file, offset, bytes) of the newest version. Nothing lies where older ones say that theirs is."""
     body = bytes(16) + varint(kind) + varint(1024) + varint(100_000_000) + b"\4" + varint(1) + struct.pack("<i", 0)
     if not with_versions:
         return body
-    n = versions
-    body += file_table(files) + varint(n) + column(range(1, n + 1)) + bytes([height] * n)
-    body += b"".join(column([value] * n) for value in (*root, keys, 1, 0)) + struct.pack("<Q", 7) * n
+    n, gone = versions, versions - 1
+    body += file_table(files) + varint(n) + column(range(1, n + 1)) + bytes([9] * gone + [height])
+    body += b"".join(column([2**40] * gone + [value]) for value in (*root, keys, 1, 0)) + struct.pack("<Q", 7) * n
     return body + varint(older) + column([1] * older) * 5 + struct.pack("<Q", 7) * older + bytes(range(older, 0, -1))
 
 

@@ -13,6 +13,7 @@ import pathlib
 import random
 import shutil
 import struct
+import subprocess
 import sys
 import time
 
@@ -198,6 +199,8 @@ def refused(shell):
     assert "a node of height 0 lies where one of 1 should be" in say()
     nodes(leaf, ocdbt.interior_body(1, [(b"a", 0, 0, 0, size), (b"b", 0, 0, 0, size)], files))
     assert "keys do not ascend: 'a/0' comes behind 'a/0'" in say()
+    nodes(leaf, ocdbt.leaf_body([(b"b/0", b"x")], files), ocdbt.interior_body(1, [(b"b", 0, 0, 0, size), (b"a", 0, 0, size, size)], files))
+    assert "keys do not ascend, at byte" in say()
     nodes(leaf, ocdbt.interior_body(1, [(b"a", 0, 0, size, 75)], files))
     say()
     (folder / "_METADATA").write_text("[]")
@@ -208,16 +211,35 @@ def refused(shell):
 
 
 def shared_nodes(shell):
-    """Nodes that are met under very many beginnings: a small file of keys without end spends the work that one input has."""
-    folder = shell.work / "s"
+    """Nodes that are met under very many beginnings: a small file of keys without end, or of one value that each of them brings again,
+    spends the work that one input has."""
     files = [(b"", b"d/data")]
+    for name, values, heights in ("s", [(b"%03d" % i, b"") for i in range(1000)], (1, 2, 3)), ("v", [(b"0", bytes(1 << 20))], (1,)):
+        folder = shell.work / name
+        store = ocdbt.Store(folder)
+        place = store.put(ocdbt.framed(ocdbt.NODE, ocdbt.leaf_body(values, files)))
+        for height in heights:
+            entries = [(b"%03d" % i, 3, 0, *place) for i in range(1000)]
+            place = store.put(ocdbt.framed(ocdbt.NODE, ocdbt.interior_body(height, entries, files)))
+        store.write_data()
+        manifest = ocdbt.manifest_body((0, *place), files, heights[-1])
+        (folder / "manifest.ocdbt").write_bytes(ocdbt.framed(ocdbt.MANIFEST, manifest))
+        assert "work" in shell("ls", folder, exit_status=6).decode()
+
+
+def frames_without_a_size(shell):
+    """A compressed node that does not say how long it is takes the memory that its bytes may expand to, not that of the longest."""
+    values = {b"a/.zarray": array([1.0] * 3)[0][".zarray"], b"a/0": struct.pack("<3f", 1, 2, 3)}
+    folder = shell.work / "f"
     store = ocdbt.Store(folder)
-    place = store.put(ocdbt.framed(ocdbt.NODE, ocdbt.leaf_body([(b"%03d" % i, b"") for i in range(1000)], files)))
-    for height in (1, 2, 3):
-        place = store.put(ocdbt.framed(ocdbt.NODE, ocdbt.interior_body(height, [(b"%03d" % i, 3, 0, *place) for i in range(1000)], files)))
+    body = ocdbt.leaf_body(sorted(values.items()), [(b"", b"d/data")])
+    frame = b"\x28\xb5\x2f\xfd\0\0" + struct.pack("<I", len(body) << 3 | 1)[:3] + body  # one block as it is, in a window of 1 KiB
+    place = store.put(ocdbt.framed(ocdbt.NODE, frame, compression=1))
     store.write_data()
-    (folder / "manifest.ocdbt").write_bytes(ocdbt.framed(ocdbt.MANIFEST, ocdbt.manifest_body((0, *place), files, 3)))
-    assert "work" in shell("ls", folder, exit_status=6).decode()
+    (folder / "manifest.ocdbt").write_bytes(ocdbt.framed(ocdbt.MANIFEST, ocdbt.manifest_body((0, *place), [(b"", b"d/data")], 0)))
+    done = subprocess.run(["bash", "-c", "ulimit -v 1000000; exec \"$@\"", "-", shell.binary, "cat", folder, "a", "--as", "raw"],
+                          capture_output=True, timeout=120)
+    assert done.stdout == values[b"a/0"], done
 
 
 def main():
@@ -231,7 +253,8 @@ def main():
     chance = random.Random(arguments.seed)
     return small_models.run(arguments.bin, [
         ("drawn stores come back", drawn(chance, arguments.count)), ("numbers and texts", numbers), ("steps", steps(arguments.root)),
-        ("what is wrong in a store", refused), ("nodes that are shared", shared_nodes)])
+        ("what is wrong in a store", refused), ("nodes that are shared", shared_nodes),
+        ("frames without a size", frames_without_a_size)])
 
 
 if __name__ == "__main__":
