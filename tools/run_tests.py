@@ -18,6 +18,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 
 ROOM_BYTES = 3 << 30
+SLOWEST = 12  # are told
 
 
 def introspect(build, what):
@@ -66,14 +67,12 @@ def count_cases(report):
     return programs, lines
 
 
-def ended_well(log):
-    """Names of the programs that meson calls good. A program that is killed after its last case, or leaks, is not."""
-    good = set()
-    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
-        test = json.loads(line)
-        if test["result"] in ("OK", "SKIP", "EXPECTEDFAIL"):
-            good.add(test["name"].split(" / ")[-1])
-    return good
+def ends(log):
+    """Names of the programs that meson calls good, and [seconds, name] of all, the slowest first. A program that is killed after its last
+    case, or leaks, is not good."""
+    tests = [json.loads(line) for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
+    good = {test["name"].split(" / ")[-1] for test in tests if test["result"] in ("OK", "SKIP", "EXPECTEDFAIL")}
+    return good, sorted(([round(test["duration"]), test["name"].split(" / ")[-1]] for test in tests), reverse=True)
 
 
 @contextlib.contextmanager
@@ -111,7 +110,7 @@ def main():
     with surroundings() as environment:
         status = subprocess.run(command, env=environment).returncode
     programs, lines = count_cases(logs / "testlog.junit.xml")
-    good = ended_well(logs / "testlog.json")
+    good, slowest = ends(logs / "testlog.json")
     passed, failed, skipped = (sum(counts[i] for counts in programs.values()) for i in range(3))
     for name in names:
         counts = programs.get(name, [0, 0, 0])
@@ -124,6 +123,7 @@ def main():
     if not names or (status and not failed):
         failed += 1
         lines.append("FAILED: no test is registered" if not names else f"FAILED: meson test ended with {status}")
+    lines.append("slowest: " + ", ".join(f"{name} {seconds} s" for seconds, name in slowest[:SLOWEST]))
     print(*lines, f"{len(good)} of {len(names)} programs ended well", f"{passed} passed, {failed} failed, {skipped} skipped", sep="\n")
     return 1 if failed else 0
 
