@@ -62,7 +62,7 @@ PACKED = {  # target: families whose cases it opens
     "paddle_files": ["paddle"],
     "paddle_flex": ["paddle"],
     "paddle_uc": ["paddle", "safetensors"],
-    "torch_dcp": ["torch-dcp", "verl"],
+    "torch_dcp": ["torch-dcp", "bytecheckpoint"],
     "torch_dist": ["megatron"],
     "ucp": ["deepspeed"],
     "zarr_group": ["zarr", "megatron"],

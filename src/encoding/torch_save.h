@@ -147,6 +147,10 @@ struct torch_blob_tensor {
 reshard_status torch_save_open_tensor(const struct reader *reader, const struct limits *limits, struct buffer *scratch,
                                       struct torch_blob_tensor *out, reshard_error *err);
 
+/* The same of data.pkl alone, where the storage lies elsewhere: payload_offset is 0. false: it is not what torch.save writes of one dense
+ * tensor, or the tensor does not fit its storage. */
+bool torch_save_tensor_of_pickle(struct str text, const struct limits *limits, struct torch_blob_tensor *out);
+
 /* ---- writing ---- */
 
 /* Appends the pickle expression of a dense tensor: _rebuild_tensor_v2 or v3 with BINPERSID. strides in elements, NULL: row-major. */

@@ -376,31 +376,40 @@ static bool parse_pickle(struct cursor *c, struct blob_pickle *p)
     return torch_save_tensor_take(c, '.') && cursor_left(c) == 0;
 }
 
+bool torch_save_tensor_of_pickle(struct str text, const struct limits *limits, struct torch_blob_tensor *out)
+{
+    struct blob_pickle pickle = { .out = out };
+    struct cursor c = cursor_over(text.data, text.size);
+    if (!parse_pickle(&c, &pickle) || !dtype_bytes(pickle.storage_dtype, (uint64_t)pickle.numel, &out->payload_bytes))
+        return false;
+    struct torch_view view = { out->dtype, out->rank, out->shape, out->strides, pickle.offset };
+    if (torch_view_check(&view, out->payload_bytes, limits, 0, &out->offset_bytes, NULL))
+        return false;
+    out->is_tensor = true;
+    out->payload_offset = 0;
+    out->stored_bytes = out->payload_bytes;
+    out->codec = CODEC_NONE;
+    out->flags = pickle.requires_grad ? TORCH_TENSOR_REQUIRES_GRAD : 0;
+    out->crc32 = 0;
+    out->has_crc = false;
+    return true;
+}
+
 static bool open_fast(const struct reader *reader, const struct limits *limits, struct buffer *scratch, struct torch_blob_tensor *out)
 {
     struct blob_window window;
     struct blob_zip zip = { 0 };
-    struct blob_pickle pickle = { .out = out };
     struct str text;
     if (reader->size < 256 || !read_windows(reader, scratch, &window) || !parse_zip(&window, &zip) || !check_texts(&window, &zip))
         return false;
     const struct blob_entry *data = &zip.entries[BLOB_STORAGE], *pkl = &zip.entries[BLOB_PICKLE];
     if (!member_text(&window, pkl, &text))
         return false;
-    struct cursor c = cursor_over(text.data, text.size);
-    uint64_t storage_bytes;
-    if (!parse_pickle(&c, &pickle) || !dtype_bytes(pickle.storage_dtype, (uint64_t)pickle.numel, &storage_bytes) ||
-        storage_bytes != data->bytes)
+    if (!torch_save_tensor_of_pickle(text, limits, out) || out->payload_bytes != data->bytes)
         return false;
-    struct torch_view view = { out->dtype, out->rank, out->shape, out->strides, pickle.offset };
-    if (torch_view_check(&view, storage_bytes, limits, 0, &out->offset_bytes, NULL))
-        return false;
-    out->is_tensor = true;
     out->payload_offset = data->payload_offset;
-    out->payload_bytes = out->stored_bytes = storage_bytes;
-    out->flags = pickle.requires_grad ? TORCH_TENSOR_REQUIRES_GRAD : 0;
     out->crc32 = data->crc32;
-    out->has_crc = data->crc32 != 0 || storage_bytes == 0;
+    out->has_crc = data->crc32 != 0 || data->bytes == 0;
     return true;
 }
 

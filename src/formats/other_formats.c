@@ -10,10 +10,9 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { BYTECHECKPOINT, SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
+enum other { SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
-    [BYTECHECKPOINT] = { "ByteCheckpoint as a whole", "its model and its optimizer are read, each as a checkpoint of its own" },
     [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
     [TENSORFLOW] = { "TensorFlow", "tf.train.load_checkpoint gives its arrays; safetensors.numpy.save_file writes them" },
     [GGUF] = { "GGUF", "transformers reads it (gguf_file=) and saves it as a folder that is read (save_pretrained)" },
@@ -31,7 +30,6 @@ static const struct {
     enum other format;
     const char *beside; /* counts only beside a file of such a name */
 } names[] = {
-    { "extra_state", BYTECHECKPOINT, "model" },
     { ".snapshot_metadata", SNAPSHOT, NULL },
     { "saved_model.pb", TENSORFLOW, NULL },
     { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW, NULL },

@@ -156,6 +156,7 @@ static void note_rank(struct building *building, uint64_t rank)
 
 /* Where a blob lies. */
 struct place {
+    const struct dcp_raw *raw; /* it is a storage without a container; NULL: it is not */
     uint32_t object;
     uint64_t offset, bytes;
     enum codec codec;
@@ -187,6 +188,8 @@ static reshard_status find_place(struct reading *reading, uint32_t storage, stru
         return RESHARD_ERR_FORMAT;
     }
     *out = (struct place){ .object = *object, .offset = range->offset, .bytes = range->length };
+    if (metadata->raws && metadata->raws[storage].is_there)
+        out->raw = &metadata->raws[storage];
     out->is_left_out = is_lost && !reading->building->source->is_salvage;
     if (dcp_file_rank(path, &rank))
         out->writer = rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
@@ -360,6 +363,20 @@ static reshard_status find_chunk_place(struct reading *reading, const struct dcp
     return find_place(reading, storage, out, err);
 }
 
+/* ByteCheckpoint: the metadata says all of a tensor, and its blob is read when the values are wanted. */
+static reshard_status resolve_raw(struct reading *reading, struct catalog_chunk *chunk, const struct place *place, reshard_error *err)
+{
+    const struct dcp_metadata *metadata = reading->metadata;
+    const struct dcp_raw *raw = place->raw;
+    struct torch_blob_tensor tensor = { .is_tensor = true, .dtype = raw->dtype, .rank = dcp_vector_rank(metadata, raw->shape),
+                                        .payload_bytes = raw->bytes, .stored_bytes = raw->bytes, .offset_bytes = raw->offset_bytes };
+    if (place->codec != CODEC_NONE)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "it is compressed and has no container");
+    memcpy(tensor.shape, dcp_vector_at(metadata, raw->shape), (size_t)tensor.rank * sizeof(*tensor.shape));
+    memcpy(tensor.strides, dcp_vector_at(metadata, raw->strides), (size_t)tensor.rank * sizeof(*tensor.strides));
+    return dcp_resolve_chunk(reading->building->source, chunk, &tensor, place->offset, err);
+}
+
 static reshard_status add_chunk(struct reading *reading, const struct dcp_entry *entry, uint32_t tensor, bool is_reshaped,
                                 const struct dcp_chunk *chunk, reshard_error *err)
 {
@@ -369,8 +386,8 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
     struct str name = name_map_at(&metadata->names, entry->name);
     struct place place;
     reshard_status status = find_chunk_place(reading, entry, chunk, &place, err);
-    if (!status && is_reshaped && place.codec != CODEC_NONE)
-        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "it is flattened and compressed");
+    if (!status && is_reshaped && (place.codec != CODEC_NONE || place.raw))
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "it is flattened and %s", place.raw ? "has no container" : "compressed");
     if (status || place.is_left_out)
         return tensor_failed(name, status, err);
     struct catalog_chunk made = { .object = place.object, .offset = place.offset, .bytes = place.bytes, .writer = place.writer,
@@ -383,6 +400,8 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
         return tensor_refused(name, status, err);
     added->flags = made.flags;
     added->writer = made.writer;
+    if (place.raw)
+        return tensor_failed(name, resolve_raw(reading, added, &place, err), err);
     if (place.codec != CODEC_NONE) {
         struct chunk_layout *layout = catalog_chunk_layout(catalog, added);
         if (!layout)

@@ -66,7 +66,7 @@ reshard_status dcp_read_catalog(struct source *source, reshard_error *err)
     if (!status)
         status = megatron_keys_note(source->catalog, err);
     if (!status)
-        dcp_strip_model(source);
+        status = dcp_read_parts(source, err);
     if (!status)
         flat_keys_warn(source->catalog);
     return status ? status : dcp_add_side_files(source, "", NULL, err);

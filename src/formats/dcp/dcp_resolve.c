@@ -204,10 +204,9 @@ static bool shape_fits(const struct catalog *catalog, const struct catalog_chunk
     return volume == wanted && (is_flattened(catalog, chunk) || blob->rank == rank + 1);
 }
 
-static reshard_status check_found(const struct resolving *resolving, const struct catalog_chunk *chunk,
-                                  const struct torch_blob_tensor *blob, bool *shape_differs, reshard_error *err)
+static reshard_status check_found(const struct catalog *catalog, const struct catalog_chunk *chunk, const struct torch_blob_tensor *blob,
+                                  bool *shape_differs, reshard_error *err)
 {
-    const struct catalog *catalog = resolving->catalog;
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
     char start[SHAPE_TEXT_MAX], wanted[SHAPE_TEXT_MAX], stored[SHAPE_TEXT_MAX];
     if (!blob->is_tensor)
@@ -229,10 +228,8 @@ static reshard_status check_found(const struct resolving *resolving, const struc
 /* ---- applying ---- */
 
 /* The blob's extent goes into the chunk. Plain row-major blobs need no layout. */
-static reshard_status apply_found(struct resolving *resolving, uint32_t chunk_index, const struct found *found, reshard_error *err)
+static reshard_status apply_found(struct catalog *catalog, struct catalog_chunk *chunk, const struct found *found, reshard_error *err)
 {
-    struct catalog *catalog = resolving->catalog;
-    struct catalog_chunk *chunk = &catalog->chunks[chunk_index];
     const struct torch_blob_tensor *blob = &found->tensor;
     bool is_row_major = strides_are_row_major(blob->rank, blob->shape, blob->strides);
     uint64_t skip = chunk->driver_data ? (uint64_t)(chunk->driver_data - 1) * dtype_element_bytes(blob->dtype) : 0;
@@ -270,6 +267,15 @@ static reshard_status apply_found(struct resolving *resolving, uint32_t chunk_in
     if (blob->flags & TORCH_TENSOR_NEG)
         chunk->flags |= CHUNK_NEGATE;
     return RESHARD_OK;
+}
+
+reshard_status dcp_resolve_chunk(struct source *source, struct catalog_chunk *chunk, const struct torch_blob_tensor *tensor,
+                                 uint64_t blob_offset, reshard_error *err)
+{
+    const struct found found = { .tensor = *tensor, .blob_offset = blob_offset, .codec = CODEC_NONE };
+    bool shape_differs;
+    reshard_status status = check_found(source->catalog, chunk, tensor, &shape_differs, err);
+    return status ? status : apply_found(source->catalog, chunk, &found, err);
 }
 
 static reshard_status find_blob(struct resolving *resolving, uint32_t index, struct found *out, reshard_error *err)
@@ -310,7 +316,7 @@ static reshard_status repair_or(struct resolving *resolving, const struct catalo
             *err = problem;
         return status;
     }
-    return !status && repaired ? check_found(resolving, chunk, blob, &shape_differs, err) : mismatch;
+    return !status && repaired ? check_found(resolving->catalog, chunk, blob, &shape_differs, err) : mismatch;
 }
 
 #define BLOB_STEPS 64 /* work of opening a blob; any number of chunks may name the same one */
@@ -325,11 +331,11 @@ static reshard_status resolve_order(struct resolving *resolving, reshard_error *
         if (!status)
             status = find_blob(resolving, i, &found, err);
         if (!status)
-            status = check_found(resolving, chunk, &found.tensor, &shape_differs, err);
+            status = check_found(resolving->catalog, chunk, &found.tensor, &shape_differs, err);
         if (shape_differs)
             status = repair_or(resolving, chunk, &found.tensor, status, err);
         if (!status)
-            status = apply_found(resolving, resolving->order[i], &found, err);
+            status = apply_found(resolving->catalog, chunk, &found, err);
         if (status)
             return name_error(resolving, i, status, err);
     }

@@ -112,19 +112,26 @@ reshard_status dcp_add_side_files(struct source *source, const char *sub_directo
 /* Whether the name is in a list that ends with NULL, or is NULL. */
 bool dcp_is_listed(const char *const *names, struct str name);
 
-/* ---- dcp_accelerate.c ---- */
+/* ---- dcp_parts.c, dcp_extra.c ---- */
 
 #define DCP_MODEL_FOLDER_MAX 32
 
-/* The folder of the model beneath a directory of accelerate, with its '/'; "": the directory is none. */
+/* The folder of the model beneath a directory that a trainer saved, with its '/'; "": the directory is none. */
 const char *dcp_model_folder(struct store *store, const char *directory);
 
-/* Keys of such a model are its own, without accelerate's "model.". */
-void dcp_strip_model(struct source *source);
+/* What lies beside such a model. Its keys are its own, without a prefix that all of them have. */
+reshard_status dcp_read_parts(struct source *source, reshard_error *err);
+
+/* Adds the items of the files in a folder, which is told with the directory above it, both with '/'. It need not be there. */
+reshard_status dcp_read_extra(struct source *source, const char *above, const char *folder, reshard_error *err);
 
 /* ---- dcp_resolve.c, dcp_repair.c, dcp_safetensors.c ---- */
 
 reshard_status dcp_resolve(struct source *source, const uint32_t *chunks, uint32_t count, reshard_error *err);
+
+/* The chunk, whose blob at blob_offset is known to hold that tensor, is resolved; where they do not fit, that is said. */
+reshard_status dcp_resolve_chunk(struct source *source, struct catalog_chunk *chunk, const struct torch_blob_tensor *tensor,
+                                 uint64_t blob_offset, reshard_error *err);
 
 /*
  * torch writes wrong boxes for tensors that FSDP2 cut unevenly over tensor parallelism. blob_rows[i] is what chunk first_chunk + i really

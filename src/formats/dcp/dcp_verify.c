@@ -204,6 +204,13 @@ static bool is_same_blob(const struct dcp_range *a, const struct dcp_range *b)
     return a->path == b->path && a->offset == b->offset && a->length == b->length && a->transforms == b->transforms;
 }
 
+/* Whether the i-th of the sorted ranges is to be looked at: once, and not if it is a bare storage, which may look like anything. */
+static bool is_due(const struct dcp_metadata *metadata, const uint32_t *order, uint32_t i)
+{
+    return !(metadata->raws && metadata->raws[order[i]].is_there) &&
+           (!i || !is_same_blob(&metadata->ranges[order[i - 1]], &metadata->ranges[order[i]]));
+}
+
 static reshard_status check_metadata(struct source *source, const char *name, reshard_error *err)
 {
     struct dcp_metadata metadata = { 0 };
@@ -225,7 +232,7 @@ static reshard_status check_metadata(struct source *source, const char *name, re
     if (!status)
         qsort_r(verifying.order, metadata.storage_count, sizeof(*verifying.order), dcp_verify_by_place, &metadata);
     for (uint32_t i = 0; i < metadata.storage_count && !status; i++)
-        if (!i || !is_same_blob(&metadata.ranges[verifying.order[i - 1]], &metadata.ranges[verifying.order[i]]))
+        if (is_due(&metadata, verifying.order, i))
             status = dcp_verify_check_range(&verifying, verifying.order[i], err);
     if (!status)
         checked_ranges_mark(&verifying.checked, source->catalog);

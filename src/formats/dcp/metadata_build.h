@@ -6,6 +6,7 @@
 #ifndef FORMATS_DCP_METADATA_BUILD_H
 #define FORMATS_DCP_METADATA_BUILD_H
 
+#include "encoding/pickle.h"
 #include "formats/dcp/metadata_decode.h"
 
 /* What a global of the pickle is to us. */
@@ -23,7 +24,8 @@ enum dcp_class dcp_class_of(struct str module, struct str name, bool *is_harmles
 /* Attributes of the known classes. One name means the same in every class that has it. */
 #define DCP_ATTRIBUTES(X)                                                                                            \
     X(STATE_DICT_METADATA, "state_dict_metadata") X(PLANNER_DATA, "planner_data") X(STORAGE_DATA, "storage_data")    \
-    X(STORAGE_META, "storage_meta") X(VERSION, "version") X(PROPERTIES, "properties") X(SIZE, "size")                \
+    X(STORAGE_META, "storage_meta") X(RAW, "all_tensor_metadata") X(VERSION, "version")                              \
+    X(PROPERTIES, "properties") X(SIZE, "size")                                                                      \
     X(CHUNKS, "chunks") X(OFFSETS, "offsets") X(SIZES, "sizes") X(FQN, "fqn") X(OFFSET, "offset") X(INDEX, "index")  \
     X(RELATIVE_PATH, "relative_path") X(LENGTH, "length") X(TRANSFORMS, "transform_descriptors")                     \
     X(CHECKPOINT_ID, "checkpoint_id") X(SAVE_ID, "save_id") X(LOAD_ID, "load_id") X(DTYPE, "dtype")
@@ -81,5 +83,11 @@ reshard_status dcp_decode_fast(const void *bytes, size_t size, struct dcp_build 
 
 /* The general way. */
 reshard_status dcp_decode_general(const void *bytes, size_t size, struct dcp_build *build);
+
+/* A MetadataIndex, a key of `what`. */
+reshard_status dcp_general_index(struct dcp_build *build, const struct value *key, const char *what, struct dcp_index *out);
+
+/* The root's all_tensor_metadata; after storage_data. */
+reshard_status dcp_raw_read(struct dcp_build *build, const struct value *mapping);
 
 #endif

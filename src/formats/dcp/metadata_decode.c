@@ -14,6 +14,7 @@ void dcp_metadata_release(struct dcp_metadata *metadata)
     free(metadata->chunks);
     free(metadata->indexes);
     free(metadata->ranges);
+    free(metadata->raws);
     free(metadata->transform_lists);
     free(metadata->transform_texts);
     free(metadata->paths);

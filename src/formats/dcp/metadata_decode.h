@@ -17,6 +17,7 @@
 #include "base/limits.h"
 #include "base/name_map.h"
 #include "base/vector_pool.h"
+#include "tensor/dtype.h"
 
 #define DCP_NONE UINT32_MAX
 
@@ -60,6 +61,15 @@ struct dcp_path_part {
     int64_t index;
 };
 
+/* What ByteCheckpoint says of a blob that is the bytes of one storage and nothing else: the tensor in it. */
+struct dcp_raw {
+    bool is_there;
+    enum dtype dtype;
+    uint32_t shape, strides; /* vectors */
+    uint64_t bytes;          /* of the storage, as many as of the blob */
+    uint64_t offset_bytes;   /* where element 0 lies in it */
+};
+
 struct dcp_metadata {
     struct name_map names, texts;
     struct vector_pool vectors;
@@ -67,6 +77,7 @@ struct dcp_metadata {
     struct dcp_chunk *chunks;    /* may hold some that no entry has */
     struct dcp_index *indexes;
     struct dcp_range *ranges;
+    struct dcp_raw *raws;        /* by pair of storage_data; NULL: every blob is a container of torch.save */
     struct dcp_transforms *transform_lists;
     uint32_t *transform_texts;
     struct dcp_path *paths;
@@ -83,7 +94,7 @@ struct dcp_metadata {
 
     /* Texts, each once, in order of appearance in the pickle; arrays of texts indices. */
     uint32_t *class_modules;     /* modules of the checkpoint classes that occur */
-    uint32_t *extra_attributes;  /* attributes of the root beyond the five known: left unread */
+    uint32_t *extra_attributes;  /* attributes of the root beyond the six known: left unread */
     uint32_t *unknown_globals;   /* "module.name" of what is neither known nor harmless: left opaque */
     uint32_t class_module_count, extra_attribute_count, unknown_global_count;
 

@@ -190,6 +190,8 @@ static enum records_step finish_attribute(struct records *m, records_word key, r
         return finish_storage(m, value);
     case DCP_ATTR_STORAGE_META:
         return finish_storage_meta(m, value);
+    case DCP_ATTR_RAW:
+        return records_tag(value) == RECORDS_NONE ? RECORDS_ON : RECORDS_GIVE_UP;
     case DCP_ATTR_VERSION:
         if (records_tag(value) != RECORDS_NONE && records_tag(value) != RECORDS_STR)
             return RECORDS_GIVE_UP;

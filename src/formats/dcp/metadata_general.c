@@ -239,20 +239,25 @@ static reshard_status read_paths(struct dcp_build *build, const struct value *ro
 
 /* ---- storage_data ---- */
 
-static reshard_status read_index(const struct place *place, const struct value *key, uint32_t *number)
+reshard_status dcp_general_index(struct dcp_build *build, const struct value *key, const char *what, struct dcp_index *out)
 {
-    struct dcp_index index = { .offset = DCP_NONE, .index = -1 };
+    struct place place = { build, what, { 0 } };
+    struct str name;
+    *out = (struct dcp_index){ .offset = DCP_NONE, .index = -1 };
+    if (metadata_general_class_of(key) != DCP_CLASS_INDEX)
+        return metadata_general_fail_at(&place, key, "key", "MetadataIndex");
+    reshard_status status = metadata_general_read_text(&place, key, DCP_ATTR_FQN, &name);
+    if (status)
+        return status;
     const struct value *hint = optional_of(key, DCP_ATTR_INDEX);
+    place = (struct place){ build, "tensor", name };
     if (hint && hint->kind != VALUE_INT)
-        return metadata_general_fail_at(place, hint, "index", "an int of 64 bits");
+        return metadata_general_fail_at(&place, hint, "index", "an int of 64 bits");
     if (hint && hint->integer >= 0)
-        index.index = hint->integer;
-    reshard_status status = RESHARD_OK;
+        out->index = hint->integer;
     if (optional_of(key, DCP_ATTR_OFFSET))
-        status = metadata_general_read_vector(place, key, DCP_ATTR_OFFSET, &index.offset);
-    if (!status)
-        status = dcp_build_name(place->build, place->name, &index.name);
-    return status ? status : dcp_build_index(place->build, index, number);
+        status = metadata_general_read_vector(&place, key, DCP_ATTR_OFFSET, &out->offset);
+    return status ? status : dcp_build_name(build, name, &out->name);
 }
 
 static reshard_status read_transforms(const struct place *place, const struct value *list, uint32_t *out)
@@ -300,16 +305,15 @@ static reshard_status metadata_general_read_storage(struct dcp_build *build, con
     if (!value_as_mapping(mapping, &pairs, &count))
         return metadata_general_fail_at(&place, mapping, NULL, "a dict");
     for (size_t i = 0; i < count; i += 2) {
-        struct place at = { build, "tensor", { 0 } };
+        struct dcp_index index;
         uint32_t number;
-        if (metadata_general_class_of(pairs[i]) != DCP_CLASS_INDEX)
-            return metadata_general_fail_at(&place, pairs[i], "key", "MetadataIndex");
-        reshard_status status = metadata_general_read_text(&place, pairs[i], DCP_ATTR_FQN, &at.name);
+        reshard_status status = dcp_general_index(build, pairs[i], place.what, &index);
         if (status)
             return status;
+        struct place at = { build, "tensor", name_map_at(&build->out->names, index.name) };
         if (metadata_general_class_of(pairs[i + 1]) != DCP_CLASS_RANGE)
             return metadata_general_fail_at(&at, pairs[i + 1], "storage_data", "_StorageInfo");
-        status = read_index(&at, pairs[i], &number);
+        status = dcp_build_index(build, index, &number);
         if (!status)
             status = metadata_general_read_range(&at, pairs[i + 1], &number);
         if (status)
@@ -425,6 +429,9 @@ static reshard_status metadata_general_read_root(struct dcp_build *build, const 
         status = read_paths(build, root);
     if (!status)
         status = metadata_general_read_storage(build, root);
+    const struct value *raw = optional_of(root, DCP_ATTR_RAW);
+    if (!status && raw)
+        status = dcp_raw_read(build, raw);
     if (!status)
         status = read_storage_meta(build, root);
     if (!status)

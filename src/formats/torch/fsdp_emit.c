@@ -9,6 +9,7 @@
 #include "base/array.h"
 #include "encoding/pickle_write.h"
 #include "formats/shared/path_nest.h"
+#include "formats/shared/rank_item.h"
 #include "formats/shared/torch_spell.h"
 
 #include <inttypes.h>
@@ -123,18 +124,6 @@ static struct value *make_tensor(struct emitting *emitting, uint32_t wanted)
 }
 
 /* ---- where things belong ---- */
-
-bool fsdp_item_rank(struct str key, uint32_t *rank, struct str *base)
-{
-    size_t dot;
-    uint64_t number;
-    if (!str_starts_with(key, "rank_") || !str_find_char(key, '.', &dot) ||
-        !str_to_u64((struct str){ key.data + 5, dot - 5 }, &number) || number > UINT16_MAX)
-        return false;
-    *rank = (uint32_t)number;
-    *base = (struct str){ key.data + dot + 1, key.size - dot - 1 };
-    return base->size > 0;
-}
 
 /* The kind of file that a path belongs to, and the rest of the path in it. */
 static enum fsdp_kind kind_of(const struct path_part **parts, size_t *count)
@@ -411,7 +400,7 @@ static reshard_status fsdp_put_items(struct emitting *emitting, reshard_error *e
         bool is_joined;
         if (wanted->items[i].kind == ITEM_FILE || emitting->state->is_left_out[i])
             continue;
-        bool is_own = fsdp_item_rank(wanted->items[i].key, &rank, &base), is_others = is_own && rank != emitting->file->rank;
+        bool is_own = rank_item_read(wanted->items[i].key, &rank, &base), is_others = is_own && rank != emitting->file->rank;
         if (!is_own)
             status = has_own(emitting, wanted->items[i].key, &is_others, err);
         if (status || is_others)

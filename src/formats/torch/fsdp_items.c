@@ -2,10 +2,11 @@
 /* What the files of ranks hold that is no tensor of the model: its own items, the optimizer, extra state. */
 #include "formats/torch/fsdp_assemble.h"
 
+#include "base/array.h"
+#include "formats/shared/rank_item.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
-
-#include "base/array.h"
 
 static reshard_status keep_item_value(struct assembling *assembling, struct value *value, reshard_error *err)
 {
@@ -45,16 +46,10 @@ static reshard_status add_own_item(struct assembling *assembling, struct str key
                                    struct value *value, reshard_error *err)
 {
     struct catalog *catalog = assembling->source->catalog;
-    struct path_part *own = arena_array(&catalog->arena, part_count + 1, sizeof(*own));
-    char *word = arena_printf(&catalog->arena, "rank_%" PRIu32, assembling->rank);
-    char *text = arena_printf(&catalog->arena, "%s.%.*s", word ? word : "", STR_ARG(key));
-    if (!own || !word || !text)
-        return error_set_memory(err);
-    own[0] = (struct path_part){ .kind = PATH_KEY, .key = str_of(word) };
-    for (size_t i = 0; i < part_count; i++)
-        own[1 + i] = parts[i];
-    reshard_status status =
-        torch_source_add_item(assembling->source, assembling->file, str_of(text), own, part_count ? part_count + 1 : 0, value, err);
+    struct rank_item own;
+    reshard_status status = rank_item_name(&catalog->arena, assembling->rank, key, parts, part_count, &own, err);
+    if (!status)
+        status = torch_source_add_item(assembling->source, assembling->file, own.key, own.parts, own.part_count, value, err);
     if (!status)
         catalog->items[catalog->item_count - 1].is_beside = assembling->is_beside;
     return status ? status : keep_item_value(assembling, value, err);

@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "base/crc32.h"
+#include "formats/shared/rank_item.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -83,7 +84,7 @@ static uint32_t flat_ranks(const struct layout_request *request)
     for (uint32_t i = 0; i < request->wanted->item_count; i++) {
         uint32_t rank;
         struct str base;
-        if (fsdp_item_rank(request->wanted->items[i].key, &rank, &base) && str_is(base, FSDP_OPTIMIZER_KEY) && rank >= ranks)
+        if (rank_item_read(request->wanted->items[i].key, &rank, &base) && str_is(base, FSDP_OPTIMIZER_KEY) && rank >= ranks)
             ranks = rank + 1;
     }
     return ranks;
@@ -93,7 +94,7 @@ static bool is_optimizer(struct str key)
 {
     uint32_t rank;
     struct str base;
-    return str_is(key, FSDP_OPTIMIZER_KEY) || (fsdp_item_rank(key, &rank, &base) && str_is(base, FSDP_OPTIMIZER_KEY));
+    return str_is(key, FSDP_OPTIMIZER_KEY) || (rank_item_read(key, &rank, &base) && str_is(base, FSDP_OPTIMIZER_KEY));
 }
 
 static reshard_status choose_item(const struct layout_request *request, struct target *target, uint32_t index, uint32_t flat,
@@ -102,7 +103,7 @@ static reshard_status choose_item(const struct layout_request *request, struct t
     const struct fsdp_target *state = target->driver_state;
     struct str key = request->wanted->items[index].key, base = key;
     uint32_t rank = 0;
-    bool is_own = fsdp_item_rank(key, &rank, &base);
+    bool is_own = rank_item_read(key, &rank, &base);
     if (is_optimizer(key) && state->flat->dropped)
         return leave_out(target, index, key, NOTE_RANKS, state->flat->dropped, err);
     if (is_optimizer(key) && flat && flat != state->spread.world)

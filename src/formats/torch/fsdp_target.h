@@ -88,9 +88,6 @@ reshard_status fsdp_record_add(struct fsdp_target_file *file, struct fsdp_record
 /* The source tensor whose whole a call rebuilds from one storage; TORCH_NONE: it is no such call. */
 uint32_t fsdp_whole_of(const struct value *node);
 
-/* Of an item's key "rank_3.KEY": 3 and KEY. false: it is of no single rank. */
-bool fsdp_item_rank(struct str key, uint32_t *rank, struct str *base);
-
 reshard_status fsdp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status fsdp_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
 void fsdp_close_target(struct target *target);
