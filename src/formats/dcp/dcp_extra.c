@@ -58,7 +58,7 @@ static reshard_status extra_list(struct source *source, const char *folder, stru
         const size_t head = sizeof(FILE_PREFIX) - 1, around = head + sizeof(FILE_SUFFIX) - 1;
         struct extra_file file = { .entry = &entries[i] };
         if (!entries[i].is_directory && !entries[i].leads_out && str_starts_with(base, FILE_PREFIX) && str_ends_with(base, FILE_SUFFIX) &&
-            base.size > around && str_to_u64((struct str){ base.data + head, base.size - around }, &file.rank) && file.rank < UINT32_MAX)
+            str_to_u64((struct str){ base.data + head, base.size - around }, &file.rank) && file.rank < UINT32_MAX)
             (*out)[(*out_count)++] = file;
     }
     if (!status)
