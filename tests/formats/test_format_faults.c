@@ -20,6 +20,7 @@ static const struct {
     { "verl/verl-fsdp1-shardedtensor/ckpt", "fsdp-ranks", "ranks=3", NULL },
     { "atorch-fsdp/atorch-w2/ckpt", "atorch", "ranks=3", NULL },
     { "atorch-fsdp/atorch-v0/ckpt", "atorch", NULL, NULL },
+    { "bytecheckpoint/bytecheckpoint-fsdp2/ckpt", "torch-dcp", NULL, NULL },
     { "deepspeed/ds-zero2-bf16/ckpt", "torch-dcp", NULL, NULL },
     { "deepspeed/ds-zero3-fp32/ckpt", "hf", NULL, NULL },
     { "deepspeed/ds-uc-zero2-bf16/ckpt", "torch", NULL, NULL },
