@@ -59,7 +59,6 @@ asan:
 tsan:
 	@tools/setup.sh test
 	@test -f build-tsan/build.ninja || meson setup -Dtests=true -Db_sanitize=thread $(SANITIZED) -Doptimization=1 build-tsan >/dev/null
-	@ninja -C build-tsan --quiet
 	@python3 tools/run_tests.py build-tsan --suite threads
 
 coverage:
