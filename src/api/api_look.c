@@ -69,7 +69,7 @@ static const char *encoding_name(const struct chunk_layout *layout)
     if (layout->chain && layout->chain->literal)
         return "fill";
     if (layout->chain)
-        return layout->chain->step_count ? chain_kind_name(layout->chain->steps[0].kind) : "";
+        return layout->chain->step_count ? chain_step_name(&layout->chain->steps[0]) : "";
     return names[layout->outer_codec != CODEC_NONE ? layout->outer_codec : layout->codec];
 }
 

@@ -18,6 +18,7 @@
     X(metadata_bytes, UINT64_C(4) << 30, "size of one metadata object, such as .metadata or data.pkl")                                     \
     X(json_bytes, UINT64_C(100000000), "size of one JSON header or index")                                                                 \
     X(json_depth, 128, "nesting of JSON")                                                                                                  \
+    X(gguf_depth, 64, "nesting of arrays in the metadata of GGUF")                                                                         \
     X(pickle_values, UINT64_C(200000000), "values that one pickle may build")                                                              \
     X(pickle_bytes, UINT64_C(2) << 30, "memory of what one pickle builds")                                                                 \
     X(pickle_depth, 100000, "open marks and nesting of one pickle")                                                                        \

@@ -44,11 +44,17 @@ static const struct chain_row {
     [CHAIN_ASTYPE] = { "astype", chain_unastype, NULL, false, NULL },
     [CHAIN_SCALE] = { "fixedscaleoffset", chain_unscale, NULL, false, NULL },
     [CHAIN_PACKBITS] = { "packbits", chain_unpackbits, NULL, false, NULL },
+    [CHAIN_BLOCKS] = { "blocks", chain_unblock, NULL, false, NULL },
 };
 
 const char *chain_kind_name(enum chain_kind kind)
 {
     return rows[kind].name;
+}
+
+const char *chain_step_name(const struct chain_step *step)
+{
+    return step->kind == CHAIN_BLOCKS ? ggml_block_info(step->block)->name : chain_kind_name(step->kind);
 }
 
 bool chain_kind_is_built_in(enum chain_kind kind, const char **library)
@@ -155,6 +161,7 @@ static reshard_status take_slice(struct chain_call *call, reshard_error *err)
 static bool stored_bytes(const struct chain_step *step, uint64_t decoded, uint64_t *out)
 {
     unsigned stored = dtype_element_bytes(step->stored.dtype), shown = dtype_element_bytes(step->shown.dtype);
+    const struct ggml_block_info *block;
     switch (step->kind) {
     case CHAIN_CRC32C:
     case CHAIN_CRC32:
@@ -173,6 +180,10 @@ static bool stored_bytes(const struct chain_step *step, uint64_t decoded, uint64
     case CHAIN_SLICE:
         *out = step->slice_within;
         return true;
+    case CHAIN_BLOCKS:
+        block = ggml_block_info(step->block);
+        *out = decoded / (block->elements * sizeof(float)) * block->bytes;
+        return decoded % (block->elements * sizeof(float)) == 0;
     default:
         return false;
     }

@@ -10,6 +10,7 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
+#include "encoding/ggml_blocks.h"
 #include "tensor/dtype.h"
 
 #define CHAIN_STEPS_MAX 16
@@ -32,7 +33,8 @@
     X(DELTA, "delta")       /* differences of neighbours */                            \
     X(ASTYPE, "astype")     /* stored under another type */                            \
     X(SCALE, "fixedscaleoffset") /* stored as round((x - offset) * scale) */           \
-    X(PACKBITS, "packbits") /* a bit an element */
+    X(PACKBITS, "packbits") /* a bit an element */                                     \
+    X(BLOCKS, "blocks")     /* quantised (ggml_blocks.h), shown as float32 */
 
 enum chain_kind {
 #define X(id, name) CHAIN_##id,
@@ -54,6 +56,8 @@ struct chain_step {
     struct chain_number stored, shown; /* DELTA, ASTYPE, SCALE */
     double scale, offset;      /* SCALE */
     uint64_t slice_offset, slice_bytes, slice_within; /* SLICE: of so many bytes */
+    enum ggml_block block;     /* BLOCKS */
+    bool is_swapped;           /* BLOCKS: of a big-endian file */
 };
 
 struct chain {
@@ -64,6 +68,9 @@ struct chain {
 };
 
 const char *chain_kind_name(enum chain_kind kind);
+
+/* What people know it by: of blocks their kind ("Q4_K"). */
+const char *chain_step_name(const struct chain_step *step);
 
 /* Whether this build can decode it; if not, *library is what it was built without. */
 bool chain_kind_is_built_in(enum chain_kind kind, const char **library);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* numcodecs' filters: small transformations of the elements, undone. They work on integers and on float32 and float64. */
+/* numcodecs' filters: small transformations of the elements, undone. They work on integers and on float32 and float64. And ggml's blocks. */
 #include "encoding/chain_parts.h"
 
 #include <inttypes.h>
@@ -32,6 +32,28 @@ reshard_status chain_unpackbits(struct chain_call *call, reshard_error *err)
         return error_set(err, RESHARD_ERR_FORMAT, "%u unused bits in the last packed byte, expected %zu", call->in[0], unused);
     for (size_t i = 0; i < call->room; i++)
         call->out[i] = call->in[1 + i / 8] >> (7 - i % 8) & 1;
+    call->made = call->room;
+    return RESHARD_OK;
+}
+
+#define BLOCK_ELEMENTS_MAX 256
+
+reshard_status chain_unblock(struct chain_call *call, reshard_error *err)
+{
+    const struct ggml_block_info *block = ggml_block_info(call->step->block);
+    size_t shown = block->elements * sizeof(float), count = call->room / shown;
+    if (call->in_size != count * block->bytes)
+        return error_set(err, RESHARD_ERR_FORMAT, "%zu bytes of %s, expected %zu blocks of %u", call->in_size, block->name, count,
+                         block->bytes);
+    if ((uintptr_t)call->out % _Alignof(float) == 0) {
+        ggml_blocks_decode(call->step->block, call->step->is_swapped, call->in, count, (float *)(void *)call->out);
+    } else {
+        float one[BLOCK_ELEMENTS_MAX];
+        for (size_t i = 0; i < count; i++) {
+            ggml_blocks_decode(call->step->block, call->step->is_swapped, call->in + i * block->bytes, 1, one);
+            memcpy(call->out + i * shown, one, shown);
+        }
+    }
     call->made = call->room;
     return RESHARD_OK;
 }

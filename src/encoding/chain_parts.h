@@ -32,6 +32,7 @@ reshard_status chain_undelta(struct chain_call *call, reshard_error *err);
 reshard_status chain_unastype(struct chain_call *call, reshard_error *err);
 reshard_status chain_unscale(struct chain_call *call, reshard_error *err);
 reshard_status chain_unpackbits(struct chain_call *call, reshard_error *err);
+reshard_status chain_unblock(struct chain_call *call, reshard_error *err);
 
 void chain_inflate_free(void *state);
 void chain_unzstd_free(void *state);

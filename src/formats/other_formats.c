@@ -10,12 +10,11 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { SNAPSHOT, TENSORFLOW, GGUF, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
+enum other { SNAPSHOT, TENSORFLOW, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
     [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
     [TENSORFLOW] = { "TensorFlow", "tf.train.load_checkpoint gives its arrays; safetensors.numpy.save_file writes them" },
-    [GGUF] = { "GGUF", "transformers reads it (gguf_file=) and saves it as a folder that is read (save_pretrained)" },
     [FLAX] = { "Flax (msgpack)", "transformers reads it (from_flax=True) and saves it as a folder that is read (save_pretrained)" },
     [KERAS] = { "HDF5", "h5py gives its arrays; safetensors.numpy.save_file writes them" },
     [ONNX] = { "ONNX", "the checkpoint that the model was exported from holds its weights" },
@@ -33,7 +32,6 @@ static const struct {
     { ".snapshot_metadata", SNAPSHOT, NULL },
     { "saved_model.pb", TENSORFLOW, NULL },
     { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW, NULL },
-    { "*.gguf", GGUF, NULL },
     { "flax_model*.msgpack", FLAX, NULL },
     { "*.h5", KERAS, NULL },
     { "*.keras", KERAS, NULL },
@@ -78,7 +76,7 @@ const struct other_format *other_format_of_file(const char *name, const uint8_t 
     static const struct {
         const char *bytes;
         enum other format;
-    } starts[] = { { "GGUF", GGUF }, { "\x89HDF", KERAS }, { "\x93NUMPY", NUMPY } };
+    } starts[] = { { "\x89HDF", KERAS }, { "\x93NUMPY", NUMPY } };
     for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
         if (size >= strlen(starts[i].bytes) && memcmp(first, starts[i].bytes, strlen(starts[i].bytes)) == 0)
             return &others[starts[i].format];

@@ -5,6 +5,7 @@
 #include "formats/atorch/atorch.h"
 #include "formats/dcp/dcp.h"
 #include "formats/deepspeed/deepspeed.h"
+#include "formats/gguf/gguf_format.h"
 #include "formats/hf/hf.h"
 #include "formats/mcore/mcore.h"
 #include "formats/megatron/megatron.h"
@@ -31,6 +32,7 @@ static const struct format_driver *const registry[] = {
     &format_paddle_flex,        /* "paddle-flex" */
     &format_paddle_uc,          /* "paddle-uc" */
     &format_paddle,             /* "paddle" */
+    &format_gguf,               /* "gguf" */
 };
 
 #define REGISTRY_COUNT ((int)(sizeof(registry) / sizeof(registry[0])))

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "kernels/float_bits.h"
+#include "base/float_bits.h"
 #include "kernels/vector_width.h"
 
 /* The numbers of F8_E4M3 in units of the smallest; but for NaN. */

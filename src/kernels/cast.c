@@ -9,7 +9,7 @@
 #pragma GCC optimize("O3", "no-trapping-math")
 #endif
 
-#include "kernels/float_bits.h"
+#include "base/float_bits.h"
 
 #define BLOCK_ELEMENTS 256
 

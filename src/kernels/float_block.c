@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "kernels/float_bits.h"
+#include "base/float_bits.h"
 #include "kernels/vector_width.h"
 
 /* gcc vectorises these loops only at this level. */

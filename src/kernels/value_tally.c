@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/float_bits.h"
 #include "kernels/cast.h"
-#include "kernels/float_bits.h"
 #include "kernels/vector_width.h"
 
 /* gcc vectorises these loops only at this level. */

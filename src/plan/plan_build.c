@@ -122,7 +122,7 @@ static uint64_t hash_chain(uint64_t hash, const struct chain *chain)
     if (chain->literal)
         hash = hash64(chain->literal, (size_t)chain->decoded_bytes, hash);
     for (uint32_t i = 0; i < chain->step_count; i++)
-        hash = hash_number(hash, chain->steps[i].kind);
+        hash = hash_number(hash, chain->steps[i].kind | (uint64_t)chain->steps[i].block << 32);
     return hash_number(hash, chain->decoded_bytes);
 }
 

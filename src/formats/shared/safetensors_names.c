@@ -28,17 +28,22 @@ bool st_name_take_number(struct str *rest, uint64_t *out)
     return true;
 }
 
-bool st_name_parse_numbered(struct str base, struct str *stem, uint64_t *file, uint64_t *file_count)
+bool name_parse_numbered(struct str base, const char *suffix, struct str *stem, uint64_t *file, uint64_t *file_count)
 {
     for (size_t i = base.size; i-- > 0;) {
         struct str rest = { base.data + i, base.size - i };
         if (st_name_take_text(&rest, "-") && st_name_take_number(&rest, file) && st_name_take_text(&rest, "-of-") &&
-            st_name_take_number(&rest, file_count) && str_is(rest, SUFFIX)) {
+            st_name_take_number(&rest, file_count) && str_is(rest, suffix)) {
             *stem = (struct str){ base.data, i };
             return true;
         }
     }
     return false;
+}
+
+bool st_name_parse_numbered(struct str base, struct str *stem, uint64_t *file, uint64_t *file_count)
+{
+    return name_parse_numbered(base, SUFFIX, stem, file, file_count);
 }
 
 bool st_name_is_index(struct str base)

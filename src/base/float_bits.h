@@ -3,8 +3,8 @@
  * Small float types to and from float32, on bits, without branches that keep compilers from vectorising. Decoding is exact;
  * encoding rounds to nearest even.
  */
-#ifndef KERNELS_FLOAT_BITS_H
-#define KERNELS_FLOAT_BITS_H
+#ifndef BASE_FLOAT_BITS_H
+#define BASE_FLOAT_BITS_H
 
 #include <stdint.h>
 #include <string.h>
