@@ -28,6 +28,8 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "cli"))
 sys.path.insert(0, str(HERE.parent / "tests"))
+import gguf_stub  # noqa: E402
+import gguf_test  # noqa: E402
 import ocdbt_stub  # noqa: E402
 import optimizer_cases  # noqa: E402
 import orbax_test  # noqa: E402
@@ -55,6 +57,7 @@ PACKED = {  # target: families whose cases it opens
     "convert": ["safetensors", "torch-file", "torch-dcp", "zarr", "megatron", "verl", "deepspeed", "lightning", "accelerate",
                 "atorch-fsdp", "numpy"],
     "deepspeed": ["deepspeed"],
+    "gguf": ["gguf"],
     "hf": ["safetensors", "torch-dcp", "hf-real", "accelerate", "peft"],
     "megatron": ["megatron", "torch-file"],
     "optimizer": ["megatron"],
@@ -277,6 +280,31 @@ def universal_folders():
             yield f"drawn-{seed}", packed_files(root, False)
 
 
+def gguf_folders():
+    """Files of either byte order and version, and such as are of several parts."""
+    for seed in range(24):
+        chance, is_big = random.Random(seed), seed % 4 == 3
+        pairs = [(f"k{i}", *gguf_test.drawn_value(chance, 2)) for i in range(seed % 5)]
+        pairs = [pair for pair in pairs if len(gguf_stub.File([pair], []).bytes()) < 600]
+        pairs += [("general.alignment", gguf_stub.U32, 8)] if seed % 3 == 0 else []
+        tensors = [gguf_test.drawn_tensor(chance, f"t{i}", is_big)[0] for i in range(seed % 4)]
+        content = gguf_stub.File(pairs, tensors, 2 + seed % 2, is_big, 8 if seed % 3 == 0 else 32).bytes()
+        yield f"drawn-{seed}", [("m.gguf", 0, content)]
+    tensors = [(f"t{i}", [i], 0, bytes(4 * i)) for i in range(3)]
+    parts = [(f"m-{n:05d}-of-00003.gguf", 0, content) for n, content in enumerate(gguf_test.parts_of(3, tensors), 1)]
+    yield "parts", parts
+    yield "parts-missing", parts[::2]
+    yield "parts-twice", [parts[0], (parts[1][0], 0, parts[0][2]), parts[2]]
+    yield "parts-count", [(name, 0, content) for (name, _, _), content in zip(parts, gguf_test.parts_of(3, tensors, total=4))]
+    yield "part-alone", [("alone.gguf", 0, parts[0][2])]
+    yield "encoder", [("m.gguf", 0, parts[0][2].replace(b"split.count", b"split.other")), ("mmproj.gguf", 0, parts[1][2])]
+    yield "two", [("a.gguf", 0, parts[0][2]), ("b.gguf", 0, parts[1][2])]
+    for name, tensor in (("unread", ("w", [256], 16, bytes(66))), ("unknown", ("w", [4], 99, b"")), ("cut", ("w", [400], 0, bytes(16))),
+                         ("overlap", ("w", [2], 0, bytes(8), 0))):
+        yield name, [("m.gguf", 0, gguf_stub.File([], [("v", [2], 0, bytes(8)), tensor]).bytes())]
+    yield "unread-big", [("m.gguf", 0, gguf_stub.File([], [("w", [32], 7, bytes(24))], is_big=True).bytes())]
+
+
 def ocdbt_folders():
     """Trees of several heights, which the fixtures do not have."""
     for seed in range(16):
@@ -292,7 +320,7 @@ def ocdbt_folders():
 
 
 def packed_candidates(target):
-    folders = {"hf": hf_folders, "optimizer": optimizer_folders, "orbax": ocdbt_folders, "ucp": universal_folders}
+    folders = {"gguf": gguf_folders, "hf": hf_folders, "optimizer": optimizer_folders, "orbax": ocdbt_folders, "ucp": universal_folders}
     for name, files in folders.get(target, list)():
         yield name, pack(files, b"\0")
         yield name + "-lenient", pack(files, b"\1")

@@ -30,7 +30,7 @@ import live as live_judges
 
 REFUSALS = (4, 5, 6)
 PINS = pathlib.Path(__file__).with_name("refusals.json")
-FAMILIES = {"atorch-fsdp", "bytecheckpoint", "deepspeed", "orbax", "torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle",
+FAMILIES = {"atorch-fsdp", "bytecheckpoint", "deepspeed", "gguf", "orbax", "torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle",
             "verl", "accelerate"}
 
 # Types without a safetensors name: the manifests of the families spell them differently, and torch counts packed F4 in pairs.
@@ -45,6 +45,9 @@ def load_cases(roots, families):
             case = json.loads(manifest.read_text())
             if case.get("family") in families and case["case"] not in seen:
                 case["folder"] = manifest.parent
+                if case["family"] == "gguf":  # quantised tensors are shown as what they mean
+                    blocks = (case.get("also") or {}).get("blocks") or {}
+                    case["tensors"] |= {key: block["dequantized"] for key, block in blocks.items()}
                 for tensor in case["tensors"].values():
                     tensor["dtype"] = TORCH_SPELLINGS.get(tensor["dtype"], tensor["dtype"])
                 seen[case["case"]] = case

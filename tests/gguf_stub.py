@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes GGUF files by the description of the format (docs/formats/gguf.md), in either byte order, whatever they say; and what blocks mean, as
-Python computes it: every product here is exact in the 53 bits of a float, so that rounding once at the end is what float32 does."""
+"""Writes GGUF files by the description of the format (docs/formats/gguf.md), in either byte order, whatever they say; and what blocks mean,
+as Python computes it: every product here is exact in the 53 bits of a float, so that rounding once at the end is what float32 does."""
 import struct
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)

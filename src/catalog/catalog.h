@@ -109,6 +109,7 @@ struct catalog_object {
 enum item_kind {
     ITEM_VALUE,  /* value is there */
     ITEM_BLOB,   /* a torch.save container in an extent; driver loads it on request */
+    ITEM_LATE,   /* a value that lies in an extent in the format's own way; driver loads it on request */
     ITEM_RAW,    /* bytes in an extent, opaque */
     ITEM_FILE    /* a side file (config.json, tokenizer) carried along; object names it */
 };
@@ -121,7 +122,7 @@ struct catalog_item {
     enum item_kind kind;
     const struct value *value;          /* ITEM_VALUE */
     const struct value_graph *graph;    /* it belongs to */
-    uint32_t object;                    /* ITEM_BLOB, ITEM_RAW, ITEM_FILE */
+    uint32_t object;                    /* ITEM_BLOB, ITEM_LATE, ITEM_RAW, ITEM_FILE */
     uint64_t offset, bytes;
     enum codec codec;                   /* of the extent */
     bool is_ambiguous;

@@ -187,7 +187,7 @@ static bool lies_at(const struct remains *remains, const struct catalog_warning 
 static bool item_lies_at(const struct catalog_item *item, const struct catalog_warning *warning)
 {
     const struct catalog_span span = { item->object, item->offset, item->bytes };
-    return item->kind == ITEM_BLOB && span_meets(&span, warning);
+    return (item->kind == ITEM_BLOB || item->kind == ITEM_LATE) && span_meets(&span, warning);
 }
 
 /* Chunks, and items with bytes of their own, are bad where the damage is; false: there are none, or nobody knows where it is. */

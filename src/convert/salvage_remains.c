@@ -209,7 +209,8 @@ static void carrying_note_items(struct carrying *carrying)
     for (uint32_t i = 0; i < catalog->item_count; i++) {
         const struct catalog_item *item = &catalog->items[i];
         const struct catalog_span span = { item->object, item->offset, item->bytes };
-        if ((item->kind != ITEM_BLOB && item->kind != ITEM_RAW) || stored->items[i] == IS_LEFT_OUT)
+        bool has_bytes = item->kind == ITEM_BLOB || item->kind == ITEM_LATE || item->kind == ITEM_RAW;
+        if (!has_bytes || stored->items[i] == IS_LEFT_OUT)
             continue;
         places_add(&carrying->kept, &span, NULL);
         if (stored->items[i] == IS_LOST)

@@ -303,7 +303,7 @@ static reshard_status select_item(struct choice *choice, uint32_t index, reshard
     struct catalog_item copy = *item;
     uint32_t wanted;
     copy.key = key;
-    if (item->kind == ITEM_BLOB || item->kind == ITEM_RAW || item->kind == ITEM_FILE) {
+    if (item->kind != ITEM_VALUE) {
         const struct catalog_object *object = &catalog->objects[item->object];
         status = catalog_add_object(out->wanted, object->name, object->bytes, &copy.object, err);
         if (status)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* numcodecs' filters: small transformations of the elements, undone. They work on integers and on float32 and float64. And ggml's blocks. */
+/* numcodecs' filters: small transformations of the elements, undone. They work on integers and on float32 and float64. ggml's blocks become
+ * the latter. */
 #include "encoding/chain_parts.h"
 
 #include <inttypes.h>

@@ -253,7 +253,7 @@ static reshard_status info_take(struct gguf_scan *scan, struct gguf_header *head
     return status;
 }
 
-static int offset_order(const void *a, const void *b, void *context)
+static int gguf_offset_order(const void *a, const void *b, void *context)
 {
     const struct gguf_tensor *tensors = context;
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -278,7 +278,7 @@ static reshard_status offsets_check(struct gguf_header *header, uint32_t *order,
         if (tensor->bytes)
             order[count++] = i;
     }
-    qsort_r(order, count, sizeof(*order), offset_order, header->tensors);
+    qsort_r(order, count, sizeof(*order), gguf_offset_order, header->tensors);
     for (uint32_t i = 0; i < count; last = order[i++]) {
         const struct gguf_tensor *before = last == NAME_NONE ? NULL : &header->tensors[last], *tensor = &header->tensors[order[i]];
         if (before && tensor->offset < before->offset + before->bytes)
@@ -290,7 +290,7 @@ static reshard_status offsets_check(struct gguf_header *header, uint32_t *order,
     return RESHARD_OK;
 }
 
-static reshard_status places_find(struct gguf_header *header, reshard_error *err)
+static reshard_status gguf_places_find(struct gguf_header *header, reshard_error *err)
 {
     uint32_t *order = array_new(header->names.count, sizeof(*order));
     reshard_status status = order ? offsets_check(header, order, err) : error_set_memory(err);
@@ -352,7 +352,7 @@ static reshard_status gguf_header_fill(struct gguf_scan *scan, struct gguf_heade
         return status;
     rest = scan->at % header->alignment;
     header->data_start = rest ? scan->at + (header->alignment - rest) : scan->at;
-    return places_find(header, err);
+    return gguf_places_find(header, err);
 }
 
 reshard_status gguf_header_read(const struct reader *reader, const struct limits *limits, struct gguf_header *out, reshard_error *err)

@@ -73,7 +73,7 @@ static struct value *gguf_number_make(struct value_graph *graph, enum gguf_type 
     return value_new_int(graph, is_signed ? (int64_t)(bits << (64 - width)) >> (64 - width) : (int64_t)bits);
 }
 
-static reshard_status take_string(struct gguf_walk *walk, struct value **out, reshard_error *err)
+static reshard_status gguf_take_string(struct gguf_walk *walk, struct value **out, reshard_error *err)
 {
     struct gguf_scan *scan = walk->scan;
     const uint8_t *bytes;
@@ -112,8 +112,8 @@ static reshard_status array_begin(struct gguf_walk *walk, struct value **out, re
     if (!checked_mul_u64(count, (uint64_t)least, &bytes) || !range_fits(scan->at, bytes, scan->reader->size))
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "an array of %" PRIu64 " values of %d bytes at least, %" PRIu64 " are left",
                             count, least, scan->reader->size - scan->at);
-    if (walk->depth > scan->limits->gguf_depth)
-        return error_set_limit(err, "gguf_depth", walk->depth, scan->limits->gguf_depth);
+    if (walk->depth >= scan->limits->gguf_depth)
+        return error_set_limit(err, "gguf_depth", (uint64_t)walk->depth + 1, scan->limits->gguf_depth);
     struct gguf_level level = { .type = (enum gguf_type)type, .left = count };
     if (walk->graph) {
         level.next = arena_array(&walk->graph->arena, (size_t)count, sizeof(*level.next));
@@ -127,11 +127,11 @@ static reshard_status array_begin(struct gguf_walk *walk, struct value **out, re
     return RESHARD_OK;
 }
 
-static reshard_status element_take(struct gguf_walk *walk, enum gguf_type type, struct value **out, reshard_error *err)
+static reshard_status gguf_element_take(struct gguf_walk *walk, enum gguf_type type, struct value **out, reshard_error *err)
 {
     uint64_t bits;
     if (type == GGUF_STRING)
-        return take_string(walk, out, err);
+        return gguf_take_string(walk, out, err);
     if (type == GGUF_ARRAY)
         return array_begin(walk, out, err);
     reshard_status status = gguf_scan_number(walk->scan, type_bytes[type], "a number", &bits, err);
@@ -155,7 +155,7 @@ static reshard_status walk_value(struct gguf_walk *walk, enum gguf_type type, st
 {
     struct value *ignored = NULL;
     walk->depth = 0;
-    reshard_status status = element_take(walk, type, out ? out : &ignored, err);
+    reshard_status status = gguf_element_take(walk, type, out ? out : &ignored, err);
     while (!status && walk->depth) {
         struct gguf_level *level = &walk->levels[walk->depth - 1];
         if (level_is_passed(walk, level)) {
@@ -163,7 +163,7 @@ static reshard_status walk_value(struct gguf_walk *walk, enum gguf_type type, st
             continue;
         }
         level->left--;
-        status = element_take(walk, level->type, level->next ? level->next++ : &ignored, err);
+        status = gguf_element_take(walk, level->type, level->next ? level->next++ : &ignored, err);
     }
     free(walk->levels);
     return status;

@@ -347,7 +347,7 @@ struct format_driver {
      * against the stored ones. NULL: chunks are born resolved. Called from one thread. */
     reshard_status (*resolve)(struct source *source, const uint32_t *chunks, uint32_t count, reshard_error *err);
 
-    /* Value of an item that is ITEM_BLOB or ITEM_RAW, into a graph that the catalog keeps (later calls return the same). NULL if all
+    /* Value of an item that is ITEM_BLOB, ITEM_LATE or ITEM_RAW, into a graph that the catalog keeps (later calls return it). NULL if all
      * items are values. Sets item->value. Tensors inside become TENSOR_HIDDEN tensors only if the driver added them on reading. */
     reshard_status (*load_item)(struct source *source, uint32_t item, reshard_error *err);
 

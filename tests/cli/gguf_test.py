@@ -236,7 +236,8 @@ def refused(shell):
     path.write_bytes(good)
     shell("ls", path)
     file = lambda pairs=(), tensors=(one,), **how: gguf.File(list(pairs), list(tensors), **how).bytes()  # noqa: E731
-    array = lambda of, count, rest=b"": file([("k", gguf.STRING, "")])[:33] + struct.pack("<IIQ", gguf.ARRAY, of, count) + rest  # noqa: E731
+    start = file([("k", gguf.STRING, "")])[:33]
+    array = lambda of, count, rest=b"": start + struct.pack("<IIQ", gguf.ARRAY, of, count) + rest  # noqa: E731
     for content, why, status in (
             (b"", "file of 0 bytes ends inside its first bytes", 4), (b"GGUF", "ends inside its version", 4),
             (b"GGUE" + good[4:], "it does not start with 'GGUF'", 4),
@@ -245,7 +246,8 @@ def refused(shell):
             (patched(good, 4, "<I", 0), "GGUF version 0", 4),
             (patched(good, 8, "<Q", 2**63), "9223372036854775808 tensors in a file of", 4),
             (patched(good, 16, "<Q", 2**63), "9223372036854775808 keys in a file of", 4),
-            (patched(good, 8, "<Q", 3), "tensor '' is there twice", 4), (patched(good, 24, "<Q", 2**64 - 1), "key of 18446744073709551615 bytes", 4),
+            (patched(good, 8, "<Q", 3), "tensor '' is there twice", 4),
+            (patched(good, 24, "<Q", 2**64 - 1), "key of 18446744073709551615 bytes", 4),
             (good[:30], "ends inside", 4), (good[:50], "ends inside", 4),
             (file([("k", gguf.U8, 1), ("k", gguf.U8, 2)]), "key 'k' is there twice", 4),
             (file(tensors=[one, one]), "tensor 'w' is there twice", 4),
@@ -306,7 +308,8 @@ def hostile(shell):
     for name, content in inputs.items():
         path = shell.work / f"{name}.gguf"
         path.write_bytes(content)
-        for words in (["ls", "--items", "--json", path], ["verify", "--deep", path], ["convert", path, "out", "--to", "torch", "--overwrite"]):
+        for words in (["ls", "--items", "--json", path], ["verify", "--deep", path],
+                      ["convert", path, "out", "--to", "torch", "--overwrite"]):
             child = subprocess.Popen([shell.binary, *map(str, words)], cwd=shell.work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                      preexec_fn=limits)
             said = child.stderr.read().decode(errors="replace")

@@ -22,6 +22,7 @@ import zlib
 import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import gguf_stub
 import small_bombs
 import torch_stub
 
@@ -47,6 +48,11 @@ def safetensors(work, entries, name="model.safetensors"):
 def safetensors_of(work, count):
     return safetensors(work, {f"t{i}": {"dtype": "U8", "shape": [64 // count], "data_offsets": [i * (64 // count), (i + 1) * (64 // count)]}
                               for i in range(count)})
+
+
+def gguf_of(work, pairs):
+    (work / "model.gguf").write_bytes(gguf_stub.File(pairs, []).bytes())
+    return work / "model.gguf"
 
 
 def torch_pickle(work, body, method=zipfile.ZIP_STORED):
@@ -172,6 +178,10 @@ class Cases:
     def json_depth_of_zarr(self, work):
         return ["ls", zarr2(work, [1], [1], {"0": bytes(4)}, attributes="[" * 200 + "]" * 200)], None
 
+    def gguf_depth(self, work):
+        nested = gguf_stub.ARRAY, [(gguf_stub.ARRAY, [(gguf_stub.U8, [1])])]
+        return ["ls", gguf_of(work, [("k", gguf_stub.ARRAY, nested)])], "gguf_depth=2"
+
     def pickle_values(self, work):
         return ["ls", torch_of(work, {"list": list(range(300, 1000)), "w": weight()})], "pickle_values=500"
 
@@ -284,6 +294,12 @@ class Cases:
 
     def item_bytes_of_a_target(self, work):
         return ["convert", torch_of(work, {"w": weight(), "text": "x" * 5000}), work / "out", "--to", "torch-dcp"], "item_bytes=4000"
+
+    def item_bytes_of_metadata(self, work):
+        return ["cat", gguf_of(work, [("k", gguf_stub.ARRAY, (gguf_stub.U8, bytes(6000)))]), "k"], "item_bytes=20000"
+
+    def metadata_bytes_of_gguf(self, work):
+        return ["ls", gguf_of(work, [("k", gguf_stub.STRING, "x" * 6000)])], "metadata_bytes=6000"
 
     def item_bytes_of_a_side_file(self, work):
         folder = hf(work, 1)

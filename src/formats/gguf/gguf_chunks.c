@@ -118,7 +118,7 @@ static reshard_status plain_add(struct gguf_reading *reading, const struct gguf_
 }
 
 /* A tensor that cannot be read: left out where that is wanted, else an error. */
-static reshard_status refuse(struct gguf_reading *reading, const struct gguf_part *part, struct str name, const char *what,
+static reshard_status gguf_refuse(struct gguf_reading *reading, const struct gguf_part *part, struct str name, const char *what,
                              reshard_error *err)
 {
     if (reading->source->skip_unsupported) {
@@ -147,7 +147,7 @@ static reshard_status check_readable(struct gguf_reading *reading, const struct 
         snprintf(what, sizeof(what), "quantised as %s, which is not read from big-endian files", kind);
     else
         snprintf(what, sizeof(what), "quantised as %s, which is not read", kind);
-    return refuse(reading, part, name, what, err);
+    return gguf_refuse(reading, part, name, what, err);
 }
 
 reshard_status gguf_add_tensor(struct gguf_reading *reading, const struct gguf_part *part, uint32_t index, reshard_error *err)

@@ -32,7 +32,7 @@ static bool is_encoder(const struct gguf_name *name)
     return str_starts_with(name->base, "mmproj");
 }
 
-static reshard_status note_missing(struct gguf_folder *folder, const struct gguf_name *model, size_t directory_bytes, uint64_t number,
+static reshard_status gguf_note_missing(struct gguf_folder *folder, const struct gguf_name *model, size_t directory_bytes, uint64_t number,
                                    uint64_t count, struct arena *arena, reshard_error *err)
 {
     if (!count)
@@ -57,11 +57,11 @@ static reshard_status take_parts(struct gguf_folder *folder, const struct gguf_n
             continue;
         if (name.number < expected || name.number > name.total)
             return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': no part of %" PRIu64 " has this number", STR_ARG(name.path), name.total);
-        status = note_missing(folder, model, directory_bytes, expected, name.number - expected, arena, err);
+        status = gguf_note_missing(folder, model, directory_bytes, expected, name.number - expected, arena, err);
         folder->files[folder->file_count++] = name.path.data;
         expected = name.number + 1;
     }
-    return status ? status : note_missing(folder, model, directory_bytes, expected, model->total + 1 - expected, arena, err);
+    return status ? status : gguf_note_missing(folder, model, directory_bytes, expected, model->total + 1 - expected, arena, err);
 }
 
 static reshard_status gguf_folder_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,

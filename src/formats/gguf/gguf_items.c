@@ -17,7 +17,7 @@ static reshard_status add_late(struct gguf_reading *reading, const struct gguf_p
 {
     const struct catalog_item item = { .key = key,
                                        .path = CATALOG_NONE,
-                                       .kind = ITEM_BLOB,
+                                       .kind = ITEM_LATE,
                                        .object = part->object,
                                        .offset = pair->offset - TYPE_BYTES,
                                        .bytes = pair->bytes + TYPE_BYTES };
@@ -107,6 +107,7 @@ reshard_status gguf_load_item(struct source *source, uint32_t index, reshard_err
     store_object_close(object);
     if (status) {
         value_graph_release(&graph);
+        error_prefix(err, "'%s': key '%.*s'", name, STR_ARG(item->key));
         error_object(err, "%s", name);
         return status;
     }

@@ -57,7 +57,7 @@ static reshard_status take_state(struct gguf_reading *reading, const struct gguf
     return status;
 }
 
-static reshard_status part_take(struct gguf_reading *reading, struct gguf_part *part, reshard_error *err)
+static reshard_status gguf_part_take(struct gguf_reading *reading, struct gguf_part *part, reshard_error *err)
 {
     struct source *source = reading->source;
     bool is_first = !reading->version;
@@ -90,7 +90,7 @@ static reshard_status part_bear(struct gguf_reading *reading, const char *name, 
     return status;
 }
 
-static reshard_status part_read(struct gguf_reading *reading, size_t index, reshard_error *err)
+static reshard_status gguf_part_read(struct gguf_reading *reading, size_t index, reshard_error *err)
 {
     struct gguf_part part = { .name = reading->folder.files[index] };
     struct store_object *object = NULL;
@@ -103,7 +103,7 @@ static reshard_status part_read(struct gguf_reading *reading, size_t index, resh
     if (status) {
         status = part_bear(reading, part.name, status, &seen, err);
     } else {
-        status = part_take(reading, &part, err);
+        status = gguf_part_take(reading, &part, err);
         if (status)
             error_object(err, "%s", part.name);
     }
@@ -164,7 +164,7 @@ static reshard_status gguf_read_files(struct gguf_reading *reading, reshard_erro
     const struct gguf_folder *folder = &reading->folder;
     reshard_status status = check_parts(reading, err);
     for (size_t i = 0; i < folder->file_count && !status; i++)
-        status = part_read(reading, i, err);
+        status = gguf_part_read(reading, i, err);
     if (!status && !reading->version)
         status = error_set(err, RESHARD_ERR_FORMAT, "no part can be read");
     if (!status)

@@ -83,6 +83,7 @@ static const char *safetensors_items_kind_of(const struct catalog_item *item)
 {
     switch (item->kind) {
     case ITEM_VALUE:
+    case ITEM_LATE:
         return item->value ? value_kind_name(item->value) : "value";
     case ITEM_BLOB:
         return "pickled object";
