@@ -109,9 +109,9 @@ struct catalog_object {
 enum item_kind {
     ITEM_VALUE,  /* value is there */
     ITEM_BLOB,   /* a torch.save container in an extent; driver loads it on request */
-    ITEM_LATE,   /* a value that lies in an extent in the format's own way; driver loads it on request */
     ITEM_RAW,    /* bytes in an extent, opaque */
-    ITEM_FILE    /* a side file (config.json, tokenizer) carried along; object names it */
+    ITEM_FILE,   /* a side file (config.json, tokenizer) carried along; object names it */
+    ITEM_LATE    /* a value that lies in an extent in the format's own way; driver loads it on request */
 };
 
 struct catalog_item {

@@ -121,7 +121,7 @@ static reshard_status check_parts(struct gguf_reading *reading, reshard_error *e
     if (!folder->missing_count)
         return RESHARD_OK;
     if (folder->missing_count > 1)
-        snprintf(others, sizeof(others), ", nor are %" PRIu64 " more", folder->missing_count - 1);
+        snprintf(others, sizeof(others), ", nor %s %" PRIu64 " more", folder->missing_count > 2 ? "are" : "is", folder->missing_count - 1);
     if (!source_bears_loss(reading->source))
         return error_set(err, RESHARD_ERR_FORMAT, "'%s', one of %" PRIu64 " parts, is not there%s", folder->missing, folder->total, others);
     reading->has_lost = true;
