@@ -130,6 +130,8 @@ static reshard_status gguf_pair_take(struct gguf_scan *scan, struct gguf_header 
         status = gguf_scan_number(scan, gguf_type_bytes(pair->type), "a value", &pair->bits, err);
     else
         status = gguf_value_skip(scan, pair->type, err);
+    if (!status && scan->at > scan->limits->metadata_bytes) /* what was passed over counts too */
+        status = error_set_limit(err, "metadata_bytes", scan->at, scan->limits->metadata_bytes);
     if (status)
         error_prefix(err, "key '%.*s'", STR_ARG(key));
     pair->bytes = scan->at - pair->offset;

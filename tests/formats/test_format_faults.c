@@ -25,6 +25,8 @@ static const struct {
     { "deepspeed/ds-zero3-fp32/ckpt", "hf", NULL, NULL },
     { "deepspeed/ds-uc-zero2-bf16/ckpt", "torch", NULL, NULL },
     { "deepspeed/ds-uc-zero3-fp32/ckpt", "hf", NULL, NULL },
+    { "gguf/gguf-big/ckpt/model.gguf", "torch-dcp", NULL, NULL },
+    { "gguf/gguf-split/ckpt", "hf", NULL, NULL },
     { "orbax/orbax-ocdbt-zarr3/ckpt", "hf", NULL, NULL },
     { "orbax/orbax-plain/ckpt", "torch", NULL, NULL },
     { "zarr/zarr2-zip/ckpt.zip", "zarr", NULL, "zarr-format=3" },
