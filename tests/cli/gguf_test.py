@@ -160,6 +160,8 @@ def metadata(shell):
     assert seen == {"general.architecture": "llama", "big": 2**64 - 1, "least": -2**63, "true": True, "raw": {"__bytes__": "fffe"},
                     "single": 0.10000000149011612, "nan": "nan", "deep": [[], [7]]}, seen
     assert json.loads(shell("cat", path, "tokenizer.ggml.tokens"))[149_999] == "<word 149999>"
+    shutil.copy(path, shell.work / "sha256-0123")  # as Ollama calls them
+    assert "format\tgguf" in shell("inspect", "sha256-0123").decode()
     said = shell("inspect", path).decode()
     assert "llama" in said and "GGUF version" in said, said
 

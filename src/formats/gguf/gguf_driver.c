@@ -2,15 +2,17 @@
 #include "formats/gguf/gguf_format.h"
 
 #include "formats/gguf/gguf_source.h"
+#include "formats/source_probe.h"
 
 #define SCORE_DAMAGED 25 /* of folders: others' weights may lie there too, and say more of what it is */
 #define SCORE_FOLDER 30
 
-static bool gguf_file_starts(struct store *store, const char *name, reshard_error *err)
+/* Under any name, such as Ollama's digests: asked where nobody knows the name, so that others' files are not read for it. */
+static bool gguf_probe_rest(struct store *store, const char *name, reshard_error *err)
 {
     struct store_object *object = NULL;
     char first[4];
-    if (store_open_object(store, name, &object, err))
+    if (store_is_directory(store, name) || store_open_object(store, name, &object, err))
         return false;
     bool is_ours = store_object_size(object) >= sizeof(first) && !store_read_at(object, 0, first, sizeof(first), err) &&
                    memcmp(first, "GGUF", sizeof(first)) == 0;
@@ -28,7 +30,7 @@ static int gguf_probe(struct store *store, const char *name, reshard_error *err)
     if (name[0] && !store_exists(store, name, &is_directory, &bytes))
         return 0;
     if (!is_directory)
-        return str_ends_with(str_of(name), GGUF_SUFFIX) ? 99 : gguf_file_starts(store, name, err) ? 90 : 0;
+        return str_ends_with(str_of(name), GGUF_SUFFIX) ? 99 : 0;
     reshard_status status = gguf_folder_scan(store, name, &arena, &folder, err);
     bool is_damaged = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED || (!status && folder.missing_count);
     int score = is_damaged ? SCORE_DAMAGED : status || !folder.file_count ? 0 : SCORE_FOLDER;
@@ -44,6 +46,7 @@ const struct format_driver format_gguf = {
     .abilities = FORMAT_READS,
     .folder_entries = gguf_entries,
     .probe = gguf_probe,
+    .probe_rest = gguf_probe_rest,
     .read_catalog = gguf_read_catalog,
     .load_item = gguf_load_item,
 };
