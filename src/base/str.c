@@ -257,3 +257,27 @@ bool str_matches_glob(struct str s, struct str pattern)
     }
     return true;
 }
+
+size_t str_put_utf8(uint32_t point, char *out)
+{
+    if (point < 0x80) {
+        out[0] = (char)point;
+        return 1;
+    }
+    if (point < 0x800) {
+        out[0] = (char)(0xC0 | point >> 6);
+        out[1] = (char)(0x80 | (point & 0x3F));
+        return 2;
+    }
+    if (point < 0x10000) {
+        out[0] = (char)(0xE0 | point >> 12);
+        out[1] = (char)(0x80 | (point >> 6 & 0x3F));
+        out[2] = (char)(0x80 | (point & 0x3F));
+        return 3;
+    }
+    out[0] = (char)(0xF0 | point >> 18);
+    out[1] = (char)(0x80 | (point >> 12 & 0x3F));
+    out[2] = (char)(0x80 | (point >> 6 & 0x3F));
+    out[3] = (char)(0x80 | (point & 0x3F));
+    return 4;
+}

@@ -70,6 +70,9 @@ size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates);
 /* The code point of a character of that size, as str_utf8_char found it. */
 uint32_t str_code_point(struct str s, size_t at, size_t size);
 
+/* Writes a code point up to U+10FFFF, a surrogate too, as up to 4 bytes of UTF-8; returns how many. */
+size_t str_put_utf8(uint32_t point, char *out);
+
 /* As str_utf8_char, but 0 too for what is not seen as itself: control characters (some terminals obey U+0080-9F as well), bidirectional and
  * other invisible ones, line separators. */
 size_t str_printable_char(struct str s, size_t at);

@@ -36,18 +36,76 @@ bool npy_dtype(char kind, uint64_t bytes, enum dtype *out)
     return false;
 }
 
-/* "<f4": byte order, kind, size. */
+/* Behind the kind: a size that is not beyond 31 bits. */
+static bool take_element_bytes(struct str text, unsigned unit, uint64_t *out)
+{
+    uint64_t count;
+    if (!str_to_u64(text, &count) || count > INT32_MAX)
+        return false;
+    *out = count * unit;
+    return true;
+}
+
+/* "M8", "M8[ns]", "m8[25us]". */
+static bool is_time(struct str text)
+{
+    struct str unit = { text.data + 2, text.size - 2 };
+    return text.size >= 2 && text.data[1] == '8' && (!unit.size || (unit.data[0] == '[' && str_ends_with(unit, "]")));
+}
+
+/* What no number is: text behind the byte order. */
+static bool parse_other(struct str text, struct npy_header *out)
+{
+    struct str size = { text.data + 1, text.size - 1 };
+    uint64_t ignored;
+    out->element_bytes = 0;
+    switch (text.data[0]) {
+    case 'U':
+        out->content = NPY_TEXTS;
+        return take_element_bytes(size, 4, &out->element_bytes);
+    case 'S':
+        out->content = NPY_STRINGS;
+        return take_element_bytes(size, 1, &out->element_bytes);
+    case 'O':
+        out->content = NPY_OBJECTS;
+        return !size.size || str_to_u64(size, &ignored);
+    case 'M':
+    case 'm':
+        out->content = NPY_TIMES;
+        out->dtype = DTYPE_I64;
+        out->element_bytes = 8;
+        return is_time(text);
+    default:
+        return false;
+    }
+}
+
+static reshard_status unknown_type(struct str text, reshard_error *err)
+{
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "npy: type '%.*s%s' is not one of b1 i1-8 u1-8 f2-8 c8 c16", STR_ARG_BRIEF(text));
+}
+
+/*
+ * "<f4": byte order, kind, size. Of what ml_dtypes adds only bfloat16 can be told: it is '<V2', where bytes without a type are '|V2'. Its
+ * other types are '<V1' or '<f1', several of them alike.
+ */
 static reshard_status parse_type(struct str text, struct npy_header *out, reshard_error *err)
 {
     uint64_t bytes;
-    bool has_order = text.size > 0 && strchr("<>|=", text.data[0]) != NULL;
-    size_t at = has_order;
-    if (text.size > at + 1 && str_to_u64((struct str){ text.data + at + 1, text.size - at - 1 }, &bytes) &&
-        npy_dtype(text.data[at], bytes, &out->dtype)) {
-        out->is_big_endian = text.data[0] == '>' && dtype_info(out->dtype)->swap_bytes > 1;
+    bool has_order = text.size > 0 && strchr("<>|=", text.data[0]) != NULL, is_big = text.size > 0 && text.data[0] == '>';
+    struct str type = { text.data + has_order, text.size - has_order };
+    out->descr = text;
+    if (!type.size)
+        return unknown_type(text, err);
+    bool is_untyped = type.data[0] == 'V' && !is_big && text.data[0] != '<';
+    if (!is_untyped && str_to_u64((struct str){ type.data + 1, type.size - 1 }, &bytes) && npy_dtype(type.data[0], bytes, &out->dtype)) {
+        out->content = NPY_NUMBERS;
+        out->element_bytes = bytes;
+        out->is_big_endian = is_big && dtype_info(out->dtype)->swap_bytes > 1;
         return RESHARD_OK;
     }
-    return error_set(err, RESHARD_ERR_UNSUPPORTED, "npy: type '%.*s%s' is not one of b1 i1-8 u1-8 f2-8 c8 c16", STR_ARG_BRIEF(text));
+    out->is_big_endian = is_big;
+    return parse_other(type, out) ? RESHARD_OK : unknown_type(text, err);
 }
 
 /* ---- the header's dict ---- */
@@ -189,10 +247,10 @@ static reshard_status parse_dict(struct cursor *c, struct npy_header *out, resha
     return RESHARD_OK;
 }
 
-reshard_status npy_parse(const void *bytes, size_t size, struct npy_header *out, reshard_error *err)
+reshard_status npy_data_offset(const void *bytes, size_t size, uint64_t *out, reshard_error *err)
 {
     struct cursor c = cursor_over(bytes, size);
-    struct str signature, text;
+    struct str signature;
     uint8_t major = 0, minor = 0;
     uint16_t short_bytes = 0;
     uint32_t header_bytes = 0;
@@ -203,12 +261,24 @@ reshard_status npy_parse(const void *bytes, size_t size, struct npy_header *out,
     bool complete = major == 1 ? cursor_u16le(&c, &short_bytes) : cursor_u32le(&c, &header_bytes);
     if (major == 1)
         header_bytes = short_bytes;
-    size_t start = c.pos;
-    if (!complete || !cursor_bytes(&c, header_bytes, &text))
+    if (!complete)
         return error_set_at(err, RESHARD_ERR_FORMAT, size, "npy: ends inside the header of %" PRIu32 " bytes", header_bytes);
-    struct npy_header header = { .data_offset = start + header_bytes };
-    struct cursor inner = cursor_over(text.data, text.size);
-    reshard_status status = parse_dict(&inner, &header, err);
+    *out = (uint64_t)c.pos + header_bytes;
+    return RESHARD_OK;
+}
+
+reshard_status npy_parse_any(const void *bytes, size_t size, struct npy_header *out, reshard_error *err)
+{
+    struct npy_header header = { 0 };
+    reshard_status status = npy_data_offset(bytes, size, &header.data_offset, err);
+    if (status)
+        return status;
+    const size_t start = MAGIC_BYTES + 2 + (((const uint8_t *)bytes)[MAGIC_BYTES] == 1 ? 2 : 4);
+    const uint64_t header_bytes = header.data_offset - start;
+    if (header.data_offset > size)
+        return error_set_at(err, RESHARD_ERR_FORMAT, size, "npy: ends inside the header of %" PRIu64 " bytes", header_bytes);
+    struct cursor inner = cursor_over((const uint8_t *)bytes + start, (size_t)header_bytes);
+    status = parse_dict(&inner, &header, err);
     if (status) {
         error_shift(err, start);
         return status;
@@ -217,19 +287,39 @@ reshard_status npy_parse(const void *bytes, size_t size, struct npy_header *out,
     return RESHARD_OK;
 }
 
+reshard_status npy_parse(const void *bytes, size_t size, struct npy_header *out, reshard_error *err)
+{
+    struct npy_header header;
+    reshard_status status = npy_parse_any(bytes, size, &header, err);
+    if (!status && header.content != NPY_NUMBERS)
+        status = unknown_type(header.descr, err);
+    if (!status)
+        *out = header;
+    return status;
+}
+
 /* ---- writing ---- */
+
+/* NULL: NumPy has no such type. */
+static const struct npy_kind *kind_of_dtype(enum dtype dtype)
+{
+    for (size_t i = 0; i < NPY_KIND_COUNT; i++)
+        if (npy_kinds[i].dtype == dtype && npy_kinds[i].is_written)
+            return &npy_kinds[i];
+    return NULL;
+}
+
+bool npy_can_hold(enum dtype dtype)
+{
+    return kind_of_dtype(dtype) != NULL;
+}
 
 static bool append_type(enum dtype dtype, bool *is_substitute, struct buffer *out)
 {
     unsigned bytes = dtype_element_bytes(dtype);
-    char kind = 'u';
-    *is_substitute = true;
-    for (size_t i = 0; i < NPY_KIND_COUNT; i++) {
-        if (npy_kinds[i].dtype == dtype && npy_kinds[i].is_written) {
-            kind = npy_kinds[i].kind;
-            *is_substitute = false;
-        }
-    }
+    const struct npy_kind *known = kind_of_dtype(dtype);
+    char kind = known ? known->kind : 'u';
+    *is_substitute = !known;
     return buffer_printf(out, "'%c%c%u'", bytes == 1 ? '|' : '<', kind, bytes);
 }
 

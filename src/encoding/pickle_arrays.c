@@ -277,3 +277,24 @@ reshard_status pickle_array_read(const struct pickle_skim *skim, const struct va
     reshard_status status = array_head(node, &parts, out, is_plain, err);
     return status || !*is_plain ? status : array_payload(skim, node, &parts, out, err);
 }
+
+bool pickle_array_objects(const struct value *node, struct pickle_object_array *out)
+{
+    struct array_parts parts;
+    struct pickle_array order = { 0 };
+    struct str type;
+    size_t rank;
+    int64_t count;
+    if (!array_parts(node, &parts) || !type_name(parts.type, &type) || type.data[type.data[0] == '|' && type.size > 1] != 'O' ||
+        parts.payload->kind != VALUE_LIST || !value_as_ints(parts.shape, out->shape, RANK_MAX, &rank))
+        return false;
+    order.rank = (int)rank;
+    if (array_order(node, &parts, &order, NULL) || !shape_volume(order.rank, out->shape, &count) ||
+        (uint64_t)count != parts.payload->list.count)
+        return false;
+    out->rank = order.rank;
+    out->is_fortran = order.is_fortran;
+    out->items = parts.payload->list.items;
+    out->count = parts.payload->list.count;
+    return true;
+}

@@ -34,6 +34,19 @@ reshard_status pickle_array_read(const struct pickle_skim *skim, const struct va
 /* Whether pickle_array_read takes such a node once it is written: of a value whose strings are loaded. */
 bool pickle_array_is_sound(const struct value *node);
 
+/*
+ * The elements of an array of Python objects, in the order of its rows, or of its columns; false if the node is no such array, or their
+ * number is not that of its shape.
+ */
+struct pickle_object_array {
+    int rank;
+    int64_t shape[RANK_MAX];
+    bool is_fortran;
+    struct value *const *items;
+    size_t count;
+};
+bool pickle_array_objects(const struct value *node, struct pickle_object_array *out);
+
 /* The string node that holds the elements; NULL if the node is no such array. */
 const struct value *pickle_array_payload(const struct value *node);
 

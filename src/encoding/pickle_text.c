@@ -107,30 +107,6 @@ reshard_status pickle_op_string(struct pickle_machine *m)
     return push_string_node(m, VALUE_BYTES, decoded, NODE_RAW_STRING);
 }
 
-static size_t put_utf8(uint32_t c, char *out)
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (char)(0xC0 | c >> 6);
-        out[1] = (char)(0x80 | (c & 0x3F));
-        return 2;
-    }
-    if (c < 0x10000) {
-        out[0] = (char)(0xE0 | c >> 12);
-        out[1] = (char)(0x80 | (c >> 6 & 0x3F));
-        out[2] = (char)(0x80 | (c & 0x3F));
-        return 3;
-    }
-    out[0] = (char)(0xF0 | c >> 18);
-    out[1] = (char)(0x80 | (c >> 12 & 0x3F));
-    out[2] = (char)(0x80 | (c >> 6 & 0x3F));
-    out[3] = (char)(0x80 | (c & 0x3F));
-    return 4;
-}
-
 /* UNICODE: Latin-1 in which only \uXXXX and \UXXXXXXXX are escapes; another backslash stands for itself and what follows it. */
 reshard_status pickle_op_unicode(struct pickle_machine *m)
 {
@@ -151,14 +127,14 @@ reshard_status pickle_op_unicode(struct pickle_machine *m)
             if (!str_hex_at(line, i + 1, digits, &code) || code > 0x10FFFF)
                 return pickle_fail(m, RESHARD_ERR_FORMAT, "a string with a broken escape at its index %zu", i - 1);
             i += 1 + digits;
-            used += put_utf8((uint32_t)code, out + used);
+            used += str_put_utf8((uint32_t)code, out + used);
             continue;
         }
-        used += put_utf8(c, out + used);
+        used += str_put_utf8(c, out + used);
         if (c == '\\') {
             if (i == line.size)
                 return pickle_fail(m, RESHARD_ERR_FORMAT, "a string ends in a backslash");
-            used += put_utf8((uint8_t)line.data[i++], out + used);
+            used += str_put_utf8((uint8_t)line.data[i++], out + used);
         }
     }
     return push_string_node(m, VALUE_STR, (struct str){ out, used }, 0);

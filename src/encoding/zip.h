@@ -35,6 +35,7 @@ struct zip_archive {
     struct zip_member *members; /* in the order of the central directory */
     uint32_t member_count;
     struct str top;             /* "archive": the one top directory, or "" */
+    bool is_cased;              /* names that differ in case alone are different ones */
     bool crc_is_off;            /* every CRC is 0: the writer had checksums switched off */
     uint64_t directory_offset;
     uint64_t trailing_bytes;    /* after the end record */
@@ -50,6 +51,9 @@ struct zip_archive {
  */
 reshard_status zip_open(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);
 void zip_release(struct zip_archive *archive);
+
+/* The same of an archive that nobody unpacks onto a file system that knows no case: 'W' and 'w' are two members. */
+reshard_status zip_open_cased(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);
 
 /* The members of an archive without its end, as far as they are whole: stored ones, from local headers and descriptors. */
 reshard_status zip_open_cut_off(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);

@@ -24,6 +24,11 @@ static bool equal_folded(struct str a, struct str b)
     return true;
 }
 
+static bool equal_names(const struct zip_archive *archive, struct str a, struct str b)
+{
+    return archive->is_cased ? str_equal(a, b) : equal_folded(a, b);
+}
+
 static uint64_t hash_folded(struct str name, uint64_t seed)
 {
     uint8_t step[FOLD_STEP_BYTES];
@@ -85,7 +90,7 @@ static reshard_status zip_names_check_pairs(const struct zip_archive *archive, r
 {
     for (uint32_t i = 1; i < archive->member_count; i++) {
         for (uint32_t j = 0; j < i; j++) {
-            if (equal_folded(archive->members[i].name, archive->members[j].name))
+            if (equal_names(archive, archive->members[i].name, archive->members[j].name))
                 return twice(&archive->members[j], &archive->members[i], err);
         }
     }
@@ -96,7 +101,7 @@ static reshard_status zip_names_check_pairs(const struct zip_archive *archive, r
 static uint32_t *probe(const struct zip_archive *archive, struct str name)
 {
     uint32_t mask = archive->slot_count - 1, at = (uint32_t)hash_folded(name, archive->seed) & mask;
-    while (archive->slots[at] && !equal_folded(archive->members[archive->slots[at] - 1].name, name))
+    while (archive->slots[at] && !equal_names(archive, archive->members[archive->slots[at] - 1].name, name))
         at = (at + 1) & mask;
     return &archive->slots[at];
 }

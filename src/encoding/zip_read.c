@@ -190,9 +190,10 @@ bool zip_has_all_crcs(const struct zip_archive *archive)
     return true;
 }
 
-reshard_status zip_open(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
+static reshard_status open_archive(const struct reader *reader, const struct limits *limits, bool is_cased, struct zip_archive *out,
+                                   reshard_error *err)
 {
-    struct zip_archive archive = { 0 };
+    struct zip_archive archive = { .is_cased = is_cased };
     struct zip_directory directory = { 0 };
     uint64_t members_end = 0;
     reshard_status status = zip_find_directory(reader, &archive, &directory, err);
@@ -211,6 +212,16 @@ reshard_status zip_open(const struct reader *reader, const struct limits *limits
     archive.crc_is_off = checksums_are_off(&archive);
     *out = archive;
     return RESHARD_OK;
+}
+
+reshard_status zip_open(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
+{
+    return open_archive(reader, limits, false, out, err);
+}
+
+reshard_status zip_open_cased(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
+{
+    return open_archive(reader, limits, true, out, err);
 }
 
 void zip_release(struct zip_archive *archive)

@@ -89,7 +89,7 @@ reshard_status zip_plan(struct zip_plan_member *members, uint32_t count, uint32_
         directory_bytes += central_bytes(member);
     }
     *directory_offset = at;
-    *archive_bytes = at + directory_bytes + ZIP_END64_BYTES + ZIP_LOCATOR_BYTES + ZIP_END_BYTES;
+    *archive_bytes = at + directory_bytes + ZIP_END_BYTES + (count ? ZIP_END64_BYTES + ZIP_LOCATOR_BYTES : 0);
     return RESHARD_OK;
 }
 
@@ -172,9 +172,8 @@ static void write_central(const struct zip_plan_member *member, struct buffer *o
         buffer_append_u64le(out, member->header_offset);
 }
 
-static void write_end(uint32_t count, uint64_t directory_offset, uint64_t directory_bytes, struct buffer *out)
+static void write_end64(uint32_t count, uint64_t directory_offset, uint64_t directory_bytes, struct buffer *out)
 {
-    uint16_t small_count = count >= ZIP_BIG16 ? ZIP_BIG16 : (uint16_t)count;
     buffer_append_u32le(out, ZIP_END64_SIGNATURE);
     buffer_append_u64le(out, ZIP_END64_BYTES - 12);
     buffer_append_u16le(out, END64_MADE_BY);
@@ -189,7 +188,14 @@ static void write_end(uint32_t count, uint64_t directory_offset, uint64_t direct
     buffer_append_u32le(out, 0);
     buffer_append_u64le(out, directory_offset + directory_bytes);
     buffer_append_u32le(out, 1);
+}
 
+/* An archive without members is known by beginning with its end record. */
+static void write_end(uint32_t count, uint64_t directory_offset, uint64_t directory_bytes, struct buffer *out)
+{
+    uint16_t small_count = count >= ZIP_BIG16 ? ZIP_BIG16 : (uint16_t)count;
+    if (count)
+        write_end64(count, directory_offset, directory_bytes, out);
     buffer_append_u32le(out, ZIP_END_SIGNATURE);
     buffer_append_u32le(out, 0);
     buffer_append_u16le(out, small_count);

@@ -10,7 +10,7 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { SNAPSHOT, TENSORFLOW, FLAX, KERAS, ONNX, NUMPY, NPZ, TORCH_CHECKPOINTING };
+enum other { SNAPSHOT, TENSORFLOW, FLAX, KERAS, ONNX, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
     [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
@@ -18,9 +18,7 @@ static const struct other_format others[] = {
     [FLAX] = { "Flax (msgpack)", "transformers reads it (from_flax=True) and saves it as a folder that is read (save_pretrained)" },
     [KERAS] = { "HDF5", "h5py gives its arrays; safetensors.numpy.save_file writes them" },
     [ONNX] = { "ONNX", "the checkpoint that the model was exported from holds its weights" },
-    [NUMPY] = { "NumPy's npy", "numpy.load gives them; safetensors.numpy.save_file writes them" },
     [TORCH_CHECKPOINTING] = { "torch_checkpointing", "restore it with torch_checkpointing and save it with torch.distributed.checkpoint" },
-    [NPZ] = { "NumPy's npz", "numpy.load gives its arrays; safetensors.numpy.save_file writes them" },
 };
 
 /* The first that fits counts. */
@@ -36,8 +34,6 @@ static const struct {
     { "*.h5", KERAS, NULL },
     { "*.keras", KERAS, NULL },
     { "*.onnx", ONNX, NULL },
-    { "*.npz", NPZ, NULL },
-    { "*.npy", NUMPY, NULL },
     { "metadata.pkl", TORCH_CHECKPOINTING, "*_0.pt" }, /* an item's file is ITEM_RANK.pt */
 };
 
@@ -76,7 +72,7 @@ const struct other_format *other_format_of_file(const char *name, const uint8_t 
     static const struct {
         const char *bytes;
         enum other format;
-    } starts[] = { { "\x89HDF", KERAS }, { "\x93NUMPY", NUMPY } };
+    } starts[] = { { "\x89HDF", KERAS } };
     for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
         if (size >= strlen(starts[i].bytes) && memcmp(first, starts[i].bytes, strlen(starts[i].bytes)) == 0)
             return &others[starts[i].format];
@@ -98,7 +94,7 @@ struct below {
 /* Files of other kinds cannot be opened by themselves, or are parts of what their folder is. */
 static bool may_be_checkpoint(const struct store_entry *entry)
 {
-    static const char *const globs[] = { "*.ckpt", "*.pt", "*.pth", "*.bin", "*.safetensors", "*.pdparams" };
+    static const char *const globs[] = { "*.ckpt", "*.pt", "*.pth", "*.bin", "*.safetensors", "*.pdparams", "*.npz" };
     for (size_t i = 0; !entry->is_directory && i < sizeof(globs) / sizeof(globs[0]); i++) {
         if (fnmatch(globs[i], entry->name.data, 0) == 0)
             return true;

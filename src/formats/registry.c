@@ -9,6 +9,7 @@
 #include "formats/hf/hf.h"
 #include "formats/mcore/mcore.h"
 #include "formats/megatron/megatron.h"
+#include "formats/numpy/numpy.h"
 #include "formats/orbax/orbax.h"
 #include "formats/paddle/paddle.h"
 #include "formats/safetensors/safetensors.h"
@@ -33,6 +34,8 @@ static const struct format_driver *const registry[] = {
     &format_paddle_uc,          /* "paddle-uc" */
     &format_paddle,             /* "paddle" */
     &format_gguf,               /* "gguf" */
+    &format_npz,                /* "npz" */
+    &format_npy,                /* "npy" */
 };
 
 #define REGISTRY_COUNT ((int)(sizeof(registry) / sizeof(registry[0])))

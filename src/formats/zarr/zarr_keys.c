@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "formats/shared/file_tree.h"
 
 void zarr_keys_release(struct zarr_keys *keys)
 {
@@ -32,54 +33,23 @@ static int zarr_keys_entry_order(const void *a, const void *b)
 
 /* ---- directories ---- */
 
-struct walk {
-    struct str *stack; /* directories still to be listed, as names in the store */
-    size_t count, capacity;
+struct tree_listing {
+    const struct limits *limits;
+    struct zarr_keys *keys;
 };
 
-static reshard_status walk_push(struct walk *walk, struct str name, reshard_error *err)
+static reshard_status add_file(void *context, const struct store_entry *file, struct str below, reshard_error *err)
 {
-    if (!ARRAY_ROOM(walk->stack, walk->count, walk->capacity))
-        return error_set_memory(err);
-    walk->stack[walk->count++] = name;
-    return RESHARD_OK;
-}
-
-static reshard_status list_directory(struct store *store, struct str directory, size_t prefix, const struct limits *limits,
-                                     struct walk *walk, struct zarr_keys *keys, reshard_error *err)
-{
-    struct store_entry *found;
-    size_t count;
-    char *name = arena_copy(&keys->arena, directory.data, directory.size);
-    if (!name)
-        return error_set_memory(err);
-    reshard_status status = store_list(store, name, &keys->arena, &found, &count, err);
-    for (size_t i = 0; i < count && !status; i++) {
-        if (found[i].is_directory) {
-            status = walk_push(walk, found[i].name, err);
-            continue;
-        }
-        struct zarr_entry entry = { .name = { found[i].name.data + prefix, found[i].name.size - prefix },
-                                    .object = found[i].name,
-                                    .bytes = found[i].bytes,
-                                    .object_bytes = found[i].bytes };
-        status = zarr_keys_add(keys, limits, &entry, err);
-    }
-    return status;
+    const struct tree_listing *listing = context;
+    const struct zarr_entry entry = { .name = below, .object = file->name, .bytes = file->bytes, .object_bytes = file->bytes };
+    return zarr_keys_add(listing->keys, listing->limits, &entry, err);
 }
 
 static reshard_status list_tree(struct store *store, const char *name, const struct limits *limits, struct zarr_keys *keys,
                                 reshard_error *err)
 {
-    struct walk walk = { 0 };
-    size_t prefix = name[0] ? strlen(name) + 1 : 0;
-    reshard_status status = walk_push(&walk, str_of(name), err);
-    while (!status && walk.count) {
-        struct str directory = walk.stack[--walk.count];
-        status = list_directory(store, directory, prefix, limits, &walk, keys, err);
-    }
-    free(walk.stack);
-    return status;
+    struct tree_listing listing = { limits, keys };
+    return file_tree_walk(store, name, SIZE_MAX, &keys->arena, add_file, &listing, err);
 }
 
 /* ---- zip files ---- */

@@ -4,6 +4,7 @@
 
 #include "formats/zarr/zarr_array.h"
 #include "base/array.h"
+#include "formats/shared/file_tree.h"
 #include "formats/zarr/zarr_target.h"
 #include "formats/zarr/zarr_write.h"
 
@@ -23,18 +24,12 @@ struct zarr_laying {
 
 /* ---- names ---- */
 
-/* File systems take no longer part of a path. */
-#define ZARR_PART_BYTES_MAX 255
-
 static reshard_status key_parts_check(const struct zarr_laying *laying, struct str key, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (struct str rest = key; rest.size && !status;) {
         struct str part = str_take(&rest, '/');
-        if (part.size > ZARR_PART_BYTES_MAX)
-            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "it has a part of %zu bytes, file systems take %d", part.size,
-                               ZARR_PART_BYTES_MAX);
-        else if (laying->style.format == 3 && str_starts_with(part, "__"))
+        if (laying->style.format == 3 && str_starts_with(part, "__"))
             status = error_set(err, RESHARD_ERR_UNSUPPORTED, "names in format 3 may not begin with '__'");
     }
     return status;
@@ -42,7 +37,7 @@ static reshard_status key_parts_check(const struct zarr_laying *laying, struct s
 
 static reshard_status key_check(const struct zarr_laying *laying, struct str key, reshard_error *err)
 {
-    reshard_status status = key.size ? store_name_check(key, err) : RESHARD_OK;
+    reshard_status status = key.size ? file_name_check(key, err) : RESHARD_OK;
     if (!status)
         status = key_parts_check(laying, key, err);
     if (!status)
