@@ -30,6 +30,8 @@ sys.path.insert(0, str(HERE.parent / "tests" / "cli"))
 sys.path.insert(0, str(HERE.parent / "tests"))
 import gguf_stub  # noqa: E402
 import gguf_test  # noqa: E402
+import npy_stub  # noqa: E402
+import numpy_test  # noqa: E402
 import ocdbt_stub  # noqa: E402
 import optimizer_cases  # noqa: E402
 import orbax_test  # noqa: E402
@@ -60,6 +62,8 @@ PACKED = {  # target: families whose cases it opens
     "gguf": ["gguf"],
     "hf": ["safetensors", "torch-dcp", "hf-real", "accelerate", "peft"],
     "megatron": ["megatron", "torch-file"],
+    "npy_folder": ["numpy"],
+    "numpy": ["numpy"],
     "optimizer": ["megatron"],
     "orbax": ["orbax"],
     "paddle_files": ["paddle"],
@@ -319,13 +323,36 @@ def ocdbt_folders():
             yield f"drawn-{seed}", packed_files(root, True)
 
 
+def numpy_folders(as_archive):
+    """Small arrays of every kind, and what is wrong with them, which the fixtures have too little of."""
+    header = numpy_test.HEADER
+    parts = {f"{kind}-{big}-{fortran}": npy_stub.numbers(kind, [2, 3], [0, 1] * 3, big, fortran, 1 + big + fortran)[0]
+             for kind in ("F32", "U8") for big in (False, True) for fortran in (False, True)}
+    parts |= {"text": numpy_test.text_array(["a", "bc", "", "\U0001F600"], 3, [2, 2], ">"), "bytes": npy_stub.npy("|S3", [2], b"ab\0c\0d"),
+              "object": npy_stub.npy("|O", [], pickle.dumps({"a": [1]}, 4)), "time": npy_stub.npy("<M8[ns]", [1], bytes(8)),
+              "bf16": npy_stub.npy("<V2", [1], bytes(2)), "records": npy_stub.npy("[('a', '<f4')]", [1], bytes(4)),
+              "short": npy_stub.framed(header, bytes(11)), "long": npy_stub.framed(header, bytes(13)),
+              "none": npy_stub.npy("<f4", [0], b""),
+              "columns": npy_stub.npy("<U1", [2, 2], bytes(16), fortran=True)}
+    names = list(parts)
+    for seed in range(20):
+        chance = random.Random(seed)
+        some = names[seed:seed + 1] if seed < len(names) else chance.sample(names, 4)
+        files = [(f"{chance.choice(['', 'a/'])}{name}.npy", parts[name]) for name in some]
+        if as_archive:
+            deflated = {name for name, _ in files if chance.random() < 0.5}
+            files = [("x.npz", npy_stub.npz([*files, ("raw", b"x")][:1 + seed % 2 * 9], deflated))]
+        yield f"drawn-{seed}", [(name, REPAIR_ZIPS if as_archive else 0, data) for name, data in files]
+
+
 def packed_candidates(target):
-    folders = {"gguf": gguf_folders, "hf": hf_folders, "optimizer": optimizer_folders, "orbax": ocdbt_folders, "ucp": universal_folders}
+    folders = {"gguf": gguf_folders, "hf": hf_folders, "npy_folder": lambda: numpy_folders(False), "numpy": lambda: numpy_folders(True),
+               "optimizer": optimizer_folders, "orbax": ocdbt_folders, "ucp": universal_folders}
     for name, files in folders.get(target, list)():
         yield name, pack(files, b"\0")
         yield name + "-lenient", pack(files, b"\1")
     for name, path in cases(PACKED[target]):
-        files = packed_files(path, target == "zarr_group")
+        files = packed_files(path, target in ("zarr_group", "npy_folder", "numpy"))
         if target == "convert":
             for variant in range(CONVERT_VARIANTS):
                 yield f"{name}-{variant}", pack(files, convert_options(name, number_of(name) % 2 + variant))

@@ -13,7 +13,7 @@ from mutation_tree import FIXTURES, MutationError, Tree, digest_files, program_f
 BUILD_OPTIONS = ["-Dtests=true", "--buildtype=plain", "-Doptimization=0", "-Ddebug=false", "-Db_lto=false", "-Db_coverage=true"]
 LEFT_OUT = {"live"}  # of other environments
 # One command test runs every kind of checkpoint: by family it says more about a line, and takes less time.
-FAMILIES = ("torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle", "atorch-fsdp", "deepspeed", "gguf", "orbax",
+FAMILIES = ("torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle", "atorch-fsdp", "deepspeed", "gguf", "numpy", "orbax",
             "bytecheckpoint", "verl", "accelerate")
 LINES_BACK = 12  # a condition over several lines is counted at its first
 

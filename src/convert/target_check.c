@@ -295,7 +295,7 @@ static bool note_written(struct census *census, const struct catalog *target)
     return good;
 }
 
-/* Where the old checkpoint keeps its tensors, whatever those files are called; nothing if it cannot be read. */
+/* Where the old checkpoint keeps its tensors, and values like them, whatever those files are called; nothing if it cannot be read. */
 static bool note_payload(struct census *census, const struct limits *limits)
 {
     struct open_options options = { .limits = *limits, .iteration = -1, .borrow_store = true, .lenient = true };
@@ -310,6 +310,9 @@ static bool note_payload(struct census *census, const struct limits *limits)
             good = note_known(census, old->catalog->objects[object].name);
         last = object;
     }
+    for (uint32_t i = 0; i < old->catalog->item_count && good; i++)
+        if (old->catalog->items[i].kind == ITEM_BLOB)
+            good = note_known(census, old->catalog->objects[old->catalog->items[i].object].name);
     source_free(old);
     return good;
 }

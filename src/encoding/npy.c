@@ -54,7 +54,7 @@ static bool is_time(struct str text)
 }
 
 /* What no number is: text behind the byte order. */
-static bool parse_other(struct str text, struct npy_header *out)
+static bool npy_parse_other(struct str text, struct npy_header *out)
 {
     struct str size = { text.data + 1, text.size - 1 };
     uint64_t ignored;
@@ -105,7 +105,7 @@ static reshard_status parse_type(struct str text, struct npy_header *out, reshar
         return RESHARD_OK;
     }
     out->is_big_endian = is_big;
-    return parse_other(type, out) ? RESHARD_OK : unknown_type(text, err);
+    return npy_parse_other(type, out) ? RESHARD_OK : unknown_type(text, err);
 }
 
 /* ---- the header's dict ---- */
@@ -201,8 +201,10 @@ static reshard_status take_field(struct cursor *c, struct str key, struct npy_he
     struct str text;
     if (str_is(key, "descr")) {
         *field = NPY_DESCR;
+        npy_skip_space(c);
+        bool may_be_type = npy_next_is(c, '[') || npy_next_is(c, '(') || npy_next_is(c, '\'') || npy_next_is(c, '"'); /* fields, a type in a type */
         if (!take_string(c, &text))
-            return error_set_at(err, RESHARD_ERR_UNSUPPORTED, c->pos, "npy: descr is no plain type");
+            return error_set_at(err, may_be_type ? RESHARD_ERR_UNSUPPORTED : RESHARD_ERR_FORMAT, c->pos, "npy: descr is no plain type");
         return parse_type(text, out, err);
     }
     if (str_is(key, "fortran_order")) {

@@ -190,7 +190,7 @@ bool zip_has_all_crcs(const struct zip_archive *archive)
     return true;
 }
 
-static reshard_status open_archive(const struct reader *reader, const struct limits *limits, bool is_cased, struct zip_archive *out,
+static reshard_status zip_read_archive(const struct reader *reader, const struct limits *limits, bool is_cased, struct zip_archive *out,
                                    reshard_error *err)
 {
     struct zip_archive archive = { .is_cased = is_cased };
@@ -216,12 +216,12 @@ static reshard_status open_archive(const struct reader *reader, const struct lim
 
 reshard_status zip_open(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
 {
-    return open_archive(reader, limits, false, out, err);
+    return zip_read_archive(reader, limits, false, out, err);
 }
 
 reshard_status zip_open_cased(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
 {
-    return open_archive(reader, limits, true, out, err);
+    return zip_read_archive(reader, limits, true, out, err);
 }
 
 void zip_release(struct zip_archive *archive)

@@ -27,6 +27,8 @@ static const struct {
     { "deepspeed/ds-uc-zero3-fp32/ckpt", "hf", NULL, NULL },
     { "gguf/gguf-big/ckpt/model.gguf", "torch-dcp", NULL, NULL },
     { "gguf/gguf-split/ckpt", "hf", NULL, NULL },
+    { "numpy/npz-compressed/ckpt.npz", "npy", NULL, NULL },
+    { "numpy/npy/ckpt", "npz", NULL, NULL },
     { "orbax/orbax-ocdbt-zarr3/ckpt", "hf", NULL, NULL },
     { "orbax/orbax-plain/ckpt", "torch", NULL, NULL },
     { "zarr/zarr2-zip/ckpt.zip", "zarr", NULL, "zarr-format=3" },

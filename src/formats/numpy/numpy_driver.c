@@ -29,7 +29,7 @@ static void read_first(struct store *store, const char *name, uint8_t *out, size
     store_object_close(object);
 }
 
-static bool is_file(struct store *store, const char *name)
+static bool npy_is_file(struct store *store, const char *name)
 {
     bool is_directory = true;
     uint64_t bytes;
@@ -50,7 +50,7 @@ static int npz_probe(struct store *store, const char *name, reshard_error *err)
 {
     uint8_t first[512];
     size_t size;
-    if (!is_file(store, name))
+    if (!npy_is_file(store, name))
         return 0;
     if (str_ends_with(str_of(name), ".npz"))
         return 97;
@@ -59,7 +59,7 @@ static int npz_probe(struct store *store, const char *name, reshard_error *err)
 }
 
 /* What may lie beside arrays that are a checkpoint: nothing that could be one of another format. */
-static bool is_side_file(struct str name)
+static bool npy_is_side_file(struct str name)
 {
     static const char *const globs[] = { ".*", "README*", "*.md", "*.json" };
     struct str base = name;
@@ -76,7 +76,7 @@ static reshard_status look_at_file(void *context, const struct store_entry *file
     bool *has_array = context, is_array = str_ends_with(below, NUMPY_SUFFIX);
     (void)file;
     *has_array |= is_array;
-    return is_array || is_side_file(below) ? RESHARD_OK : error_set(err, RESHARD_ERR_UNSUPPORTED, "no array");
+    return is_array || npy_is_side_file(below) ? RESHARD_OK : error_set(err, RESHARD_ERR_UNSUPPORTED, "no array");
 }
 
 /* A folder is one of arrays only if it holds nothing else: arrays lie beside checkpoints of other formats, and in roots of them. */
@@ -95,7 +95,7 @@ static int npy_probe(struct store *store, const char *name, reshard_error *err)
     size_t size;
     if (store_is_directory(store, name))
         return folder_probe(store, name, err);
-    if (!is_file(store, name))
+    if (!npy_is_file(store, name))
         return 0;
     if (str_ends_with(str_of(name), NUMPY_SUFFIX))
         return 97;

@@ -59,8 +59,8 @@ static bool decode_text(struct arena *arena, const uint8_t *bytes, uint64_t size
     uint64_t used = 0, whole = 0;
     *out = (struct str){ 0 };
     for (uint64_t i = 0; text && i < size; i += 4) {
-        uint32_t point = is_big_endian ? (uint32_t)bytes[i] << 24 | (uint32_t)bytes[i + 1] << 16 | (uint32_t)bytes[i + 2] << 8 | bytes[i + 3]
-                                       : (uint32_t)load_le(bytes + i, 4);
+        uint32_t point = (uint32_t)load_le(bytes + i, 4);
+        point = is_big_endian ? __builtin_bswap32(point) : point;
         if (point > 0x10FFFF)
             return true;
         used += str_put_utf8(point, text + used);
@@ -94,8 +94,8 @@ static reshard_status texts_decode(const struct npy_header *header, struct str d
                                 : decode_string(&graph->arena, element, header->element_bytes, &value->text)))
             return work_error(work, err);
         if (!value->text.data)
-            return error_set_at(err, RESHARD_ERR_FORMAT, header->data_offset + place, "the text at byte %" PRIu64 " has a code point above U+10FFFF",
-                                header->data_offset + place);
+            return error_set_at(err, RESHARD_ERR_FORMAT, header->data_offset + place,
+                                "the text at byte %" PRIu64 " has a code point above U+10FFFF", header->data_offset + place);
     }
     graph->root = values ? values_nest(graph, values, header->rank, header->shape) : NULL;
     return graph->root ? RESHARD_OK : work_error(work, err);

@@ -35,8 +35,8 @@ static bool numpy_is_stored(const struct catalog_tensor *tensor)
 }
 
 /*
- * A name of which a beginning is another tensor's file: a file cannot be a folder as well, and numpy.load gives the array of 'a' to who asks
- * an archive for 'a.npy'.
+ * A name of which a beginning is another tensor's file: a file cannot be a folder as well, and numpy.load gives the array of 'a' to who
+ * asks an archive for 'a.npy'.
  */
 static reshard_status check_apart(const struct numpy_laying *laying, struct str key, reshard_error *err)
 {
@@ -98,7 +98,7 @@ static reshard_status collect_keys(struct numpy_laying *laying, reshard_error *e
 /* ---- arrays ---- */
 
 /* Appends the array's header; *bytes: of its elements. */
-static reshard_status array_head(const struct catalog *catalog, uint32_t index, struct buffer *out, uint64_t *bytes, reshard_error *err)
+static reshard_status npy_array_head(const struct catalog *catalog, uint32_t index, struct buffer *out, uint64_t *bytes, reshard_error *err)
 {
     const struct catalog_tensor *tensor = &catalog->tensors[index];
     bool is_substitute;
@@ -106,7 +106,7 @@ static reshard_status array_head(const struct catalog *catalog, uint32_t index, 
     return npy_write_header(tensor->dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape), &is_substitute, out, err);
 }
 
-static reshard_status check_type(const struct catalog_tensor *tensor, reshard_error *err)
+static reshard_status npy_check_type(const struct catalog_tensor *tensor, reshard_error *err)
 {
     if (npy_can_hold(tensor->dtype))
         return RESHARD_OK;
@@ -122,9 +122,9 @@ static reshard_status array_size(const struct numpy_laying *laying, uint32_t ten
                                  reshard_error *err)
 {
     struct buffer head = { 0 };
-    reshard_status status = check_type(&laying->request->wanted->tensors[tensor], err);
+    reshard_status status = npy_check_type(&laying->request->wanted->tensors[tensor], err);
     if (!status)
-        status = array_head(laying->target->catalog, tensor, &head, bytes, err);
+        status = npy_array_head(laying->target->catalog, tensor, &head, bytes, err);
     *head_bytes = head.size;
     if (!status && !checked_add_u64(*bytes, head.size, bytes))
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "an array of 2^64 bytes");
@@ -223,7 +223,7 @@ static reshard_status publish_member(const struct publish_job *job, uint32_t num
     buffer_clear(bytes);
     zip_write_header(member, ALIGNMENT, bytes);
     const size_t before = bytes->size;
-    reshard_status status = array_head(job->target->catalog, state->tensors[number], bytes, &data_bytes, err);
+    reshard_status status = npy_array_head(job->target->catalog, state->tensors[number], bytes, &data_bytes, err);
     if (status || bytes->failed)
         return status ? status : error_set_memory(err);
     member->crc32 = crc32_zip_combine(crc32_zip(0, bytes->data + before, bytes->size - before), data_crc, data_bytes);
@@ -286,7 +286,7 @@ reshard_status numpy_publish_npy(const struct publish_job *job, uint32_t object,
     const struct numpy_target *state = job->target->driver_state;
     struct buffer head = { 0 };
     uint64_t bytes;
-    reshard_status status = array_head(job->target->catalog, state->tensors[object], &head, &bytes, err);
+    reshard_status status = npy_array_head(job->target->catalog, state->tensors[object], &head, &bytes, err);
     if (!status)
         status = store_write_at(job->objects[object], 0, head.data, head.size, err);
     buffer_release(&head);

@@ -85,7 +85,7 @@ static reshard_status head_read(struct numpy_reading *reading, const struct nump
 /* ---- arrays ---- */
 
 /* In a file that is cut off the elements are lost; bytes behind them are another array's, or nobody's. */
-static reshard_status check_size(struct numpy_reading *reading, const struct numpy_entry *entry, const struct npy_header *header,
+static reshard_status check_elements(struct numpy_reading *reading, const struct numpy_entry *entry, const struct npy_header *header,
                                  reshard_error *err)
 {
     const int64_t volume = box_volume(header->rank, header->shape);
@@ -115,7 +115,7 @@ static void columns_first(const struct npy_header *header, int64_t *strides)
     }
 }
 
-static reshard_status set_layout(struct catalog *catalog, struct catalog_chunk *chunk, const struct numpy_entry *entry,
+static reshard_status numpy_set_layout(struct catalog *catalog, struct catalog_chunk *chunk, const struct numpy_entry *entry,
                                  const struct npy_header *header, reshard_error *err)
 {
     int64_t strides[RANK_MAX];
@@ -151,14 +151,13 @@ static reshard_status add_tensor(struct numpy_reading *reading, const struct num
     uint32_t tensor;
     const uint64_t bytes = (uint64_t)box_volume(header->rank, header->shape) * header->element_bytes;
     reshard_status status = catalog_add_tensor(catalog, entry->key, header->dtype, header->rank, header->shape, &tensor, err);
-    if (status || !bytes)
-        return status;
-    if (header->content == NPY_TIMES)
+    if (!status && header->content == NPY_TIMES)
         catalog_warn(catalog, false, "'%.*s' is of type %.*s: shown as the I64 numbers that it is stored as, without the unit",
                      STR_ARG(entry->key), STR_ARG(header->descr));
     const uint64_t base = entry->codec == CODEC_NONE ? entry->offset : 0;
-    status = catalog_add_chunk(catalog, tensor, NULL, NULL, entry->object, base + header->data_offset, bytes, &chunk, err);
-    return status ? status : set_layout(catalog, chunk, entry, header, err);
+    if (!status) /* without elements too: the file is the tensor's */
+        status = catalog_add_chunk(catalog, tensor, NULL, NULL, entry->object, base + header->data_offset, bytes, &chunk, err);
+    return status || !bytes ? status : numpy_set_layout(catalog, chunk, entry, header, err);
 }
 
 /* header NULL: bytes that are no array. */
@@ -201,7 +200,9 @@ static reshard_status read_entry(struct numpy_reading *reading, const struct num
         return numpy_add_item(reading, entry, NULL, err);
     status = npy_parse_any(reading->head.data, reading->head.size, &header, err);
     if (!status)
-        status = check_size(reading, entry, &header, err);
+        status = check_elements(reading, entry, &header, err);
+    if (status && entry->codec == CODEC_NONE) /* else the place counts in what the member inflates to */
+        error_shift(err, entry->offset);
     if (status)
         return status;
     bool is_tensor = header.content == NPY_NUMBERS || header.content == NPY_TIMES;
@@ -211,11 +212,11 @@ static reshard_status read_entry(struct numpy_reading *reading, const struct num
 static void hint_unsupported(reshard_error *err)
 {
     error_hint(err, "reshard_open_options.lenient leaves out arrays that are not supported");
-    error_hint(err, "numpy saves as such a number what is first viewed as one: array.view('u1'), or array['field'] of records");
+    error_hint(err, "numpy saves numbers of array.view('u1'), and of each field of records, array['FIELD']");
 }
 
 /* Where an entry cannot be read, the others still can, if the caller takes what there is. */
-static reshard_status add_entry(struct numpy_reading *reading, const struct numpy_entry *entry, reshard_error *err)
+static reshard_status numpy_add_entry(struct numpy_reading *reading, const struct numpy_entry *entry, reshard_error *err)
 {
     struct source *source = reading->source;
     reshard_error found = { 0 };
@@ -237,19 +238,19 @@ static reshard_status add_entry(struct numpy_reading *reading, const struct nump
     return status;
 }
 
-static struct str key_of(struct str name)
+static struct str npy_key_of(struct str name)
 {
     return str_ends_with(name, NUMPY_SUFFIX) ? (struct str){ name.data, name.size - NUMPY_SUFFIX_BYTES } : name;
 }
 
-static reshard_status reading_begin(struct numpy_reading *reading, reshard_error *err)
+static reshard_status numpy_reading_begin(struct numpy_reading *reading, reshard_error *err)
 {
     reading->state = calloc(1, sizeof(*reading->state));
     reading->source->driver_state = reading->state;
     return reading->state ? RESHARD_OK : error_set_memory(err);
 }
 
-static void reading_release(struct numpy_reading *reading)
+static void numpy_reading_release(struct numpy_reading *reading)
 {
     name_map_release(&reading->keys);
     buffer_release(&reading->head);
@@ -297,7 +298,7 @@ static reshard_status add_members(struct numpy_reading *reading, const struct re
     for (uint32_t i = 0; !status && i < zip->member_count; i++) {
         const struct zip_member *member = &zip->members[i];
         const struct numpy_entry entry = { .name = member->name,
-                                           .key = key_of(member->name),
+                                           .key = npy_key_of(member->name),
                                            .reader = reader,
                                            .object = reading->state->object,
                                            .member = i,
@@ -307,7 +308,7 @@ static reshard_status add_members(struct numpy_reading *reading, const struct re
                                            .codec = member->method ? CODEC_DEFLATE : CODEC_NONE };
         deflated += member->method != 0;
         if (!member->is_directory)
-            status = add_entry(reading, &entry, err);
+            status = numpy_add_entry(reading, &entry, err);
     }
     if (!status)
         status = catalog_add_fact(reading->source->catalog, "members", err, "%" PRIu32 "%s", zip->member_count,
@@ -319,7 +320,7 @@ reshard_status numpy_read_npz(struct source *source, reshard_error *err)
 {
     struct numpy_reading reading = { .source = source };
     struct store_object *object = NULL;
-    reshard_status status = reading_begin(&reading, err);
+    reshard_status status = numpy_reading_begin(&reading, err);
     if (!status)
         status = store_open_object(source->store, source->name, &object, err);
     if (status)
@@ -332,14 +333,14 @@ reshard_status numpy_read_npz(struct source *source, reshard_error *err)
         status = add_members(&reading, &reader, err);
     if (status)
         error_object(err, "%s", source->name);
-    reading_release(&reading);
+    numpy_reading_release(&reading);
     store_object_close(object);
     return status;
 }
 
 /* ---- npy ---- */
 
-static reshard_status read_file(struct numpy_reading *reading, struct str name, struct str key, reshard_error *err)
+static reshard_status npy_read_file(struct numpy_reading *reading, struct str name, struct str key, reshard_error *err)
 {
     struct source *source = reading->source;
     struct store_object *object = NULL;
@@ -353,7 +354,7 @@ static reshard_status read_file(struct numpy_reading *reading, struct str name, 
         entry.stored_bytes = entry.bytes = reader.size;
         status = catalog_add_object(source->catalog, name, reader.size, &entry.object, err);
         if (!status)
-            status = add_entry(reading, &entry, err);
+            status = numpy_add_entry(reading, &entry, err);
     }
     store_object_close(object);
     arena_release(&arena);
@@ -381,11 +382,11 @@ static reshard_status note_file(void *context, const struct store_entry *file, s
     if (!ARRAY_ROOM(files->names, files->count, files->name_capacity) || !ARRAY_ROOM(files->keys, files->count, files->key_capacity))
         return error_set_memory(err);
     files->names[files->count] = file->name;
-    files->keys[files->count++] = key_of(below);
+    files->keys[files->count++] = npy_key_of(below);
     return RESHARD_OK;
 }
 
-static reshard_status read_folder(struct numpy_reading *reading, reshard_error *err)
+static reshard_status npy_read_folder(struct numpy_reading *reading, reshard_error *err)
 {
     struct source *source = reading->source;
     struct npy_files files = { .reading = reading };
@@ -394,7 +395,7 @@ static reshard_status read_folder(struct numpy_reading *reading, reshard_error *
     if (!status && !files.count)
         status = error_set(err, RESHARD_ERR_FORMAT, "no file NAME.npy in '%s', nor below it", source->name);
     for (uint32_t i = 0; !status && i < files.count; i++)
-        status = read_file(reading, files.names[i], files.keys[i], err);
+        status = npy_read_file(reading, files.names[i], files.keys[i], err);
     if (!status && files.other_count)
         catalog_warn(source->catalog, false, "%" PRIu32 " files are no arrays and are not read, the first is '%.*s'", files.other_count,
                      STR_ARG(files.other));
@@ -407,12 +408,13 @@ static reshard_status read_folder(struct numpy_reading *reading, reshard_error *
 reshard_status numpy_read_npy(struct source *source, reshard_error *err)
 {
     struct numpy_reading reading = { .source = source };
-    reshard_status status = reading_begin(&reading, err);
+    reshard_status status = numpy_reading_begin(&reading, err);
     struct str name = str_of(source->name), base = name;
     for (size_t at; str_find_char(base, '/', &at);)
         base = (struct str){ base.data + at + 1, base.size - at - 1 };
     if (!status)
-        status = store_is_directory(source->store, source->name) ? read_folder(&reading, err) : read_file(&reading, name, key_of(base), err);
-    reading_release(&reading);
+        status = store_is_directory(source->store, source->name) ? npy_read_folder(&reading, err)
+                                                                 : npy_read_file(&reading, name, npy_key_of(base), err);
+    numpy_reading_release(&reading);
     return status;
 }
