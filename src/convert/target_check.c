@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/target_check.h"
 
+#include "base/array.h"
 #include "convert/sidecar.h"
 #include "formats/source_probe.h"
 #include "formats/source_root.h"
@@ -295,24 +296,20 @@ static bool note_written(struct census *census, const struct catalog *target)
     return good;
 }
 
-/* Where the old checkpoint keeps its tensors, and values like them, whatever those files are called; nothing if it cannot be read. */
+/* Where the old checkpoint keeps its tensors and values, whatever those files are called; nothing if it cannot be read. */
 static bool note_payload(struct census *census, const struct limits *limits)
 {
     struct open_options options = { .limits = *limits, .iteration = -1, .borrow_store = true, .lenient = true };
     struct source *old = NULL;
     if (format_open(census->store, "", &options, &old, NULL))
         return true;
-    bool good = true;
-    uint32_t last = CATALOG_NONE;
-    for (uint32_t i = 0; i < old->catalog->chunk_count && good; i++) {
-        uint32_t object = old->catalog->chunks[i].object;
-        if (object != last && object < old->catalog->object_count)
-            good = note_known(census, old->catalog->objects[object].name);
-        last = object;
-    }
-    for (uint32_t i = 0; i < old->catalog->item_count && good; i++)
-        if (old->catalog->items[i].kind == ITEM_BLOB)
-            good = note_known(census, old->catalog->objects[old->catalog->items[i].object].name);
+    bool *is_beside = array_zeroed(old->catalog->object_count, sizeof(*is_beside)), good = is_beside != NULL;
+    for (uint32_t i = 0; good && i < old->catalog->item_count; i++)
+        if (old->catalog->items[i].kind == ITEM_FILE)
+            is_beside[old->catalog->items[i].object] = true;
+    for (uint32_t i = 0; good && i < old->catalog->object_count; i++)
+        good = is_beside[i] || note_known(census, old->catalog->objects[i].name);
+    free(is_beside);
     source_free(old);
     return good;
 }

@@ -202,7 +202,8 @@ static reshard_status take_field(struct cursor *c, struct str key, struct npy_he
     if (str_is(key, "descr")) {
         *field = NPY_DESCR;
         npy_skip_space(c);
-        bool may_be_type = npy_next_is(c, '[') || npy_next_is(c, '(') || npy_next_is(c, '\'') || npy_next_is(c, '"'); /* fields, a type in a type */
+        /* Fields, a type inside a type, a text: what NumPy writes and is not read. The rest it does not write. */
+        bool may_be_type = npy_next_is(c, '[') || npy_next_is(c, '(') || npy_next_is(c, '\'') || npy_next_is(c, '"');
         if (!take_string(c, &text))
             return error_set_at(err, may_be_type ? RESHARD_ERR_UNSUPPORTED : RESHARD_ERR_FORMAT, c->pos, "npy: descr is no plain type");
         return parse_type(text, out, err);

@@ -163,12 +163,11 @@ def items(shell):
     # The files of what is no tensor are the checkpoint's too, and go where it is replaced.
     shell("convert", shell.work / "a.npz", folder, "--to", "npy", "--quiet", "--overwrite", "--exclude", "w")
     assert {path.name for path in folder.rglob("*")} == {"when.npy", "took.npy", "plain.npy"}
-    # Nothing of a pickle is called, and what is damaged is refused when the item is looked at; the tensors are there.
+    # Nothing of a pickle is called, and what is damaged is refused.
     for data, why in ((text_array(["a"], 1, [])[:-4] + b"\0\0\x11\0", "has a code point above U+10FFFF"),
-                      (stub.npy("|O", [], b"cos\nsystem\n(S'touch called'\ntR."), None), (stub.npy("|O", [], b"\x80\4"), "item 'x'"),
+                      (stub.npy("|O", [], b"cos\nsystem\n(S'touch called'\ntR."), None), (stub.npy("|O", [], b"\x80\4"), "'x.npy'"),
                       (stub.npy("|O", [], pickle.dumps(1) + b"x"), "1 bytes follow the pickle")):
         (shell.work / "x.npy").write_bytes(data)
-        shell("ls", "x.npy")
         said = shell("cat", "x.npy", "x", exit_status=4 if why else 0).decode()
         assert why is None or why in said, (why, said)
     assert not (shell.work / "called").exists()
@@ -289,7 +288,7 @@ def wrong_archives(shell):
     refuse(archive + directory + b"PK\5\6" + end, "inflate_ratio", 6)
     # An item larger than what is rewritten, and texts without number.
     (shell.work / "t.npz").write_bytes(stub.npz([("t.npy", stub.npy("<U0", [1 << 60], b""))]))
-    assert "work" in shell("cat", "t.npz", "t", exit_status=6).decode()
+    assert "work" in shell("ls", "t.npz", exit_status=6).decode()
 
 
 def many(shell):

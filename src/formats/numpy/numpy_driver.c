@@ -105,6 +105,14 @@ static int npy_probe(struct store *store, const char *name, reshard_error *err)
 
 /* ---- verifying ---- */
 
+/* The CRCs of items were compared when they were read, and that they have one is known now. */
+static void note_values_checked(struct catalog *catalog, bool has_crcs)
+{
+    catalog->names_are_checked = has_crcs;
+    for (uint32_t i = 0; i < catalog->item_count; i++)
+        catalog->items[i].is_checked |= has_crcs;
+}
+
 /* Names, shapes and types lie in the members as the elements do, under the same CRC. */
 static reshard_status npz_verify(struct source *source, bool deep, reshard_error *err)
 {
@@ -137,7 +145,7 @@ static reshard_status npz_verify(struct source *source, bool deep, reshard_error
     store_object_close(object);
     if (!status) {
         checked_ranges_mark(&checked, source->catalog);
-        source->catalog->names_are_checked = zip_has_all_crcs(zip);
+        note_values_checked(source->catalog, zip_has_all_crcs(zip));
     }
     checked_ranges_release(&checked);
     return status;
@@ -149,7 +157,6 @@ static void numpy_close_source(struct source *source)
     if (!state)
         return;
     zip_release(&state->zip);
-    free(state->items);
     free(state);
     source->driver_state = NULL;
 }
@@ -162,7 +169,6 @@ const struct format_driver format_npz = {
     .abilities = FORMAT_READS | FORMAT_WRITES,
     .probe = npz_probe,
     .read_catalog = numpy_read_npz,
-    .load_item = numpy_load_item,
     .verify = npz_verify,
     .lay_out = numpy_lay_out_npz,
     .publish_object = numpy_publish_npz,
@@ -180,7 +186,6 @@ const struct format_driver format_npy = {
     .folder_entries = npy_entries,
     .probe = npy_probe,
     .read_catalog = numpy_read_npy,
-    .load_item = numpy_load_item,
     .lay_out = numpy_lay_out_npy,
     .publish_object = numpy_publish_npy,
     .close_source = numpy_close_source,

@@ -10,7 +10,6 @@
 #include "encoding/pickle_arrays.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 /* ---- lists of lists ---- */
 
@@ -133,7 +132,7 @@ static reshard_status objects_decode(const struct npy_header *header, struct str
     return status ? status : objects_unwrap(header, graph, err);
 }
 
-/* ---- loading ---- */
+/* ---- all of them ---- */
 
 static reshard_status raw_decode(struct str data, struct value_graph *graph, reshard_error *err)
 {
@@ -144,74 +143,16 @@ static reshard_status raw_decode(struct str data, struct value_graph *graph, res
     return RESHARD_OK;
 }
 
-static reshard_status read_bytes(struct source *source, const struct catalog_item *item, const struct numpy_item *place, struct buffer *out,
-                                 reshard_error *err)
-{
-    const struct limits *limits = &source->limits;
-    const struct zip_archive *zip = &((const struct numpy_source *)source->driver_state)->zip;
-    const struct zip_member *member = place->member == CATALOG_NONE ? NULL : &zip->members[place->member];
-    const uint64_t bytes = member ? member->bytes : item->bytes;
-    struct store_object *object = NULL;
-    struct str name = source->catalog->objects[item->object].name;
-    if (bytes > limits->item_bytes)
-        return error_set_limit(err, "item_bytes", bytes, limits->item_bytes);
-    char *plain = str_copy(name);
-    reshard_status status = plain ? store_open_object(source->store, plain, &object, err) : error_set_memory(err);
-    if (!status) {
-        struct reader reader = store_object_reader(object);
-        if (!member)
-            work_add_input(limits->budget, bytes);
-        status = member ? zip_read_member(&reader, zip, member, limits, out, err) : reader_append(&reader, item->offset, bytes, out, err);
-    }
-    store_object_close(object);
-    free(plain);
-    return status;
-}
-
-/* The bytes stay with the graph, whose texts may point into them. */
-static reshard_status item_decode(struct source *source, const struct numpy_item *place, const struct buffer *bytes,
+reshard_status numpy_value_decode(const struct npy_header *header, const struct buffer *bytes, const struct limits *limits,
                                   struct value_graph *graph, reshard_error *err)
 {
-    const struct npy_header *header = &place->header;
-    graph->arena.work = source->limits.budget;
+    *graph = (struct value_graph){ .arena.work = limits->budget };
+    /* A copy that stays with the graph, whose texts may point into it. */
     struct str data = { arena_copy(&graph->arena, bytes->data ? (const char *)bytes->data : "", bytes->size), bytes->size };
     if (!data.data)
-        return work_error(graph->arena.work, err);
-    if (place->is_raw)
+        return work_error(limits->budget, err);
+    if (!header)
         return raw_decode(data, graph, err);
-    if (header->data_offset > data.size)
-        return error_set(err, RESHARD_ERR_IO, "the file changed while it was read: it is shorter now");
     data = (struct str){ data.data + header->data_offset, data.size - (size_t)header->data_offset };
-    if (header->content == NPY_OBJECTS)
-        return objects_decode(header, data, &source->limits, graph, err);
-    return texts_decode(header, data, graph, err);
-}
-
-reshard_status numpy_load_item(struct source *source, uint32_t index, reshard_error *err)
-{
-    struct catalog_item *item = &source->catalog->items[index];
-    const struct numpy_source *state = source->driver_state;
-    struct value_graph graph = { 0 }, *kept = NULL;
-    struct buffer bytes = { 0 };
-    if (item->value || item->kind != ITEM_BLOB)
-        return RESHARD_OK;
-    reshard_status status = read_bytes(source, item, &state->items[index], &bytes, err);
-    if (!status)
-        status = item_decode(source, &state->items[index], &bytes, &graph, err);
-    buffer_release(&bytes);
-    if (!status) {
-        kept = catalog_adopt_graph(source->catalog, graph);
-        graph = (struct value_graph){ 0 };
-        status = kept ? RESHARD_OK : error_set_memory(err);
-    }
-    value_graph_release(&graph);
-    if (status) {
-        struct str file = source->catalog->objects[item->object].name;
-        error_prefix(err, "'%.*s': item '%.*s'", STR_ARG(file), STR_ARG(item->key));
-        error_object(err, "%.*s", STR_ARG(file));
-        return status;
-    }
-    item->value = kept->root;
-    item->graph = kept;
-    return RESHARD_OK;
+    return header->content == NPY_OBJECTS ? objects_decode(header, data, limits, graph, err) : texts_decode(header, data, graph, err);
 }

@@ -160,29 +160,44 @@ static reshard_status add_tensor(struct numpy_reading *reading, const struct num
     return status || !bytes ? status : numpy_set_layout(catalog, chunk, entry, header, err);
 }
 
+/* All bytes of an entry; those of a member with its CRC compared. */
+static reshard_status read_whole(struct numpy_reading *reading, const struct numpy_entry *entry, struct buffer *out, reshard_error *err)
+{
+    const struct limits *limits = &reading->source->limits;
+    const struct zip_archive *zip = &reading->state->zip;
+    if (entry->bytes > limits->item_bytes)
+        return error_set_limit(err, "item_bytes", entry->bytes, limits->item_bytes);
+    if (entry->member != CATALOG_NONE)
+        return zip_read_member(entry->reader, zip, &zip->members[entry->member], limits, out, err);
+    work_add_input(limits->budget, entry->bytes);
+    return reader_append(entry->reader, entry->offset, entry->bytes, out, err);
+}
+
 /* header NULL: bytes that are no array. */
 static reshard_status numpy_add_item(struct numpy_reading *reading, const struct numpy_entry *entry, const struct npy_header *header,
                                      reshard_error *err)
 {
-    struct numpy_source *state = reading->state;
-    struct catalog_item item = { .key = entry->key,
-                                 .path = CATALOG_NONE,
-                                 .kind = ITEM_BLOB,
-                                 .object = entry->object,
-                                 .offset = entry->offset,
-                                 .bytes = entry->stored_bytes,
-                                 .codec = entry->codec };
-    uint32_t index;
-    reshard_status status = catalog_add_item(reading->source->catalog, &item, NULL, 0, &index, err);
-    if (status)
+    struct catalog *catalog = reading->source->catalog;
+    struct catalog_item item = { .key = entry->key, .path = CATALOG_NONE, .kind = ITEM_VALUE };
+    struct value_graph graph = { 0 }, *kept = NULL;
+    struct buffer bytes = { 0 };
+    reshard_status status = read_whole(reading, entry, &bytes, err);
+    if (!status) {
+        status = numpy_value_decode(header, &bytes, &reading->source->limits, &graph, err);
+        if (status && entry->codec == CODEC_NONE)
+            error_shift(err, entry->offset);
+    }
+    buffer_release(&bytes);
+    if (status) {
+        value_graph_release(&graph);
         return status;
-    if (!ARRAY_RESERVE(state->items, (uint64_t)index + 1, state->item_capacity))
+    }
+    kept = catalog_adopt_graph(catalog, graph);
+    if (!kept)
         return error_set_memory(err);
-    state->items[index] = (struct numpy_item){ .member = entry->member, .is_raw = !header };
-    if (header)
-        state->items[index].header = *header;
-    state->items[index].header.descr = (struct str){ 0 }; /* the header's bytes go */
-    return RESHARD_OK;
+    item.value = kept->root;
+    item.graph = kept;
+    return catalog_add_item(catalog, &item, NULL, 0, NULL, err);
 }
 
 static reshard_status read_entry(struct numpy_reading *reading, const struct numpy_entry *entry, reshard_error *err)

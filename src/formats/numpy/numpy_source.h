@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What reading keeps of NumPy's files: where items lie, and the archive's members for checking. */
+/* What reading keeps of NumPy's files, and what the files of this folder share. */
 #ifndef FORMATS_NUMPY_NUMPY_SOURCE_H
 #define FORMATS_NUMPY_NUMPY_SOURCE_H
 
@@ -10,24 +10,19 @@
 #define NUMPY_SUFFIX ".npy"
 #define NUMPY_SUFFIX_BYTES 4
 
-/* An array that is no tensor, or a member of an archive that is no array. */
-struct numpy_item {
-    uint32_t member;  /* of the archive; CATALOG_NONE: the item's object is its file */
-    bool is_raw;      /* bytes without a header */
-    struct npy_header header;
+struct numpy_source {
+    struct zip_archive zip; /* npz: its members, for checking; else empty */
+    uint32_t object;        /* npz: the archive */
 };
 
-struct numpy_source {
-    struct zip_archive zip; /* npz: its members; else empty */
-    uint32_t object;        /* npz: the archive */
-    struct numpy_item *items; /* by item of the catalog */
-    uint32_t item_capacity;
-};
+/* The value of an array that is no tensor, as the graph's root, from all bytes of its file or member; header NULL: they are no array. Release
+ * the graph in any case. */
+reshard_status numpy_value_decode(const struct npy_header *header, const struct buffer *bytes, const struct limits *limits,
+                                  struct value_graph *graph, reshard_error *err);
 
 /* The drivers' functions. */
 reshard_status numpy_read_npz(struct source *source, reshard_error *err);
 reshard_status numpy_read_npy(struct source *source, reshard_error *err);
-reshard_status numpy_load_item(struct source *source, uint32_t index, reshard_error *err);
 reshard_status numpy_lay_out_npz(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status numpy_lay_out_npy(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status numpy_publish_npz(const struct publish_job *job, uint32_t object, reshard_error *err);
