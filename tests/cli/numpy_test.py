@@ -99,6 +99,7 @@ def written(shell):
     (shell.work / "none.npz").write_bytes(b"PK\5\6" + bytes(18))  # as numpy.savez without arrays
     assert json.loads(shell("ls", "--json", "none.npz"))["tensors"] == []
     shell("convert", "none.npz", "again.npz", "--to", "npz", "--quiet")
+    shell("convert", "none.npz", "none", "--to", "npy", exit_status=5)
     assert (shell.work / "again.npz").read_bytes() == (shell.work / "none.npz").read_bytes()
 
 

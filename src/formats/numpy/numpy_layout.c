@@ -264,6 +264,8 @@ reshard_status numpy_lay_out_npy(const struct layout_request *request, struct ta
     struct numpy_laying laying = { .request = request, .target = target };
     reshard_status status = laying_begin(&laying, err);
     struct numpy_target *state = laying.state;
+    if (!status && !state->count)
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "there is no tensor, and a folder without arrays is no checkpoint");
     for (uint32_t i = 0; !status && i < state->count; i++) {
         uint64_t head_bytes = 0, bytes = 0;
         uint32_t object;
