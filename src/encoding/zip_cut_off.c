@@ -68,6 +68,17 @@ static reshard_status find_descriptor(struct scan *scan, struct zip_member *memb
     return RESHARD_OK;
 }
 
+/* What a local header leaves to its zip64 field, as numpy.savez does for all members. */
+static reshard_status scan_sizes64(struct scan *scan, uint64_t at, uint16_t extra_bytes, struct zip_member *out, reshard_error *err)
+{
+    uint8_t *extra = malloc((size_t)extra_bytes + 1);
+    reshard_status status = extra ? reader_read(scan->reader, at, extra, extra_bytes, err) : error_set_memory(err);
+    if (!status)
+        zip_local_sizes64(extra, extra_bytes, &out->bytes, &out->stored_bytes);
+    free(extra);
+    return status;
+}
+
 /* The member whose local header is at an offset; *found false: there is none that is whole. */
 static reshard_status scan_member(struct scan *scan, uint64_t at, struct zip_member *out, uint64_t *end, bool *found, reshard_error *err)
 {
@@ -98,9 +109,11 @@ static reshard_status scan_member(struct scan *scan, uint64_t at, struct zip_mem
     out->crc32 = crc;
     out->stored_bytes = stored;
     out->bytes = whole;
-    *found = stored == whole && stored != ZIP_BIG32 && range_fits(payload, stored, scan->reader->size);
-    *end = payload + stored;
-    return RESHARD_OK;
+    if (stored == ZIP_BIG32 && whole == ZIP_BIG32)
+        status = scan_sizes64(scan, payload - extra_bytes, extra_bytes, out, err);
+    *found = !status && out->stored_bytes == out->bytes && range_fits(payload, out->bytes, scan->reader->size);
+    *end = payload + out->bytes;
+    return status;
 }
 
 static reshard_status scan_members(struct scan *scan, reshard_error *err)

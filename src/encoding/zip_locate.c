@@ -75,7 +75,7 @@ static bool read_local(struct cursor *c, struct local *out)
 }
 
 /* Local extra fields may end in padding that is no field: the search ends where they stop making sense. */
-static bool local_zip64(const uint8_t *extra, size_t size, uint64_t *bytes, uint64_t *stored_bytes)
+bool zip_local_sizes64(const uint8_t *extra, size_t size, uint64_t *bytes, uint64_t *stored_bytes)
 {
     struct cursor c = cursor_over(extra, size);
     uint16_t id, field_bytes;
@@ -98,7 +98,7 @@ static reshard_status check_sizes(const struct local *local, const uint8_t *extr
 {
     uint64_t bytes = local->bytes, stored_bytes = local->stored_bytes, bytes64 = 0, stored_bytes64 = 0;
     bool has_descriptor = (local->flags & ZIP_FLAG_DESCRIPTOR) != 0;
-    bool has_zip64 = local_zip64(extra, local->extra_bytes, &bytes64, &stored_bytes64);
+    bool has_zip64 = zip_local_sizes64(extra, local->extra_bytes, &bytes64, &stored_bytes64);
     if (local->bytes == ZIP_BIG32 && has_zip64)
         bytes = bytes64;
     if (local->stored_bytes == ZIP_BIG32 && has_zip64)

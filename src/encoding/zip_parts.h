@@ -48,6 +48,9 @@ reshard_status zip_find_directory(const struct reader *reader, struct zip_archiv
 /* Refuses an end record that hides between the last member, which ends at members_end, and the directory. */
 reshard_status zip_check_gap(const struct reader *reader, const struct zip_archive *archive, uint64_t members_end, reshard_error *err);
 
+/* The sizes in the zip64 field of a local header's extra fields; false if there is none. */
+bool zip_local_sizes64(const uint8_t *extra, size_t size, uint64_t *bytes, uint64_t *stored_bytes);
+
 /* Checks all names, refuses those equal under case folding, sets top and the table behind zip_find. */
 reshard_status zip_index_names(struct zip_archive *archive, reshard_error *err);
 
