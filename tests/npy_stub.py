@@ -35,11 +35,15 @@ def numbers(dtype, shape, values, big=False, fortran=False, version=1):
     return npy(order + kind, shape, data, fortran, version), struct.pack(f"<{len(values)}{code}", *values)
 
 
-def npz(members, deflated=()):
-    """An archive of (name, bytes) pairs, which may be named twice."""
+def npz(members, deflated=(), with_zip64=False):
+    """An archive of (name, bytes) pairs, which may be named twice; with_zip64: sizes lie in the zip64 fields, as numpy.savez has them."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, data in members:
-            archive.writestr(name, data, zipfile.ZIP_DEFLATED if name in deflated else zipfile.ZIP_STORED)
+            if with_zip64:
+                with archive.open(name, "w", force_zip64=True) as member:
+                    member.write(data)
+            else:
+                archive.writestr(name, data, zipfile.ZIP_DEFLATED if name in deflated else zipfile.ZIP_STORED)
     return out.getvalue()

@@ -85,9 +85,10 @@ def to_every_format(shell):
 
 
 def nothing_in_every_format(shell):
-    """What is written of a checkpoint without anything in it opens again."""
+    """What is written of a checkpoint without anything in it opens again. A folder of arrays without one is not written."""
     (shell.work / "nothing.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    formats = [f["name"] for f in json.loads(shell("formats", "--json").stdout)["formats"] if f["writes"] and f["name"] != "megatron"]
+    known = json.loads(shell("formats", "--json").stdout)["formats"]
+    formats = [f["name"] for f in known if f["writes"] and f["name"] not in ("megatron", "npy")]
     for name in formats:
         shell("convert", "nothing.safetensors", f"nothing-{name}", "--to", name, "--quiet", "--verify")
         assert json.loads(shell("ls", "--json", f"nothing-{name}").stdout)["tensors"] == [], name

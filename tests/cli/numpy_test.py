@@ -307,10 +307,11 @@ def many(shell):
 def salvaged(shell):
     """What is good of an archive without its end, and of a folder with a file that is cut off."""
     arrays = {key: stub.numbers("F32", [50], range(50))[0] for key in "abcd"}
-    whole = stub.npz([(f"{key}.npy", data) for key, data in arrays.items()])
-    (shell.work / "cut.npz").write_bytes(whole[:len(whole) * 3 // 5])
-    shell.any("salvage", "cut.npz", "good.npz", "--to", "npz")
-    assert set(found(shell, "good.npz")) == {"a", "b"}
+    for with_zip64 in False, True:
+        whole = stub.npz([(f"{key}.npy", data) for key, data in arrays.items()], (), with_zip64)
+        (shell.work / "cut.npz").write_bytes(whole[:len(whole) * 3 // 5])
+        shell.any("salvage", "cut.npz", f"good{with_zip64}.npz", "--to", "npz")
+        assert set(found(shell, f"good{with_zip64}.npz")) == {"a", "b"}, with_zip64
     put(shell.work / "f", arrays)
     (shell.work / "f" / "c.npy").write_bytes(arrays["c"][:200])
     shell.any("salvage", "f", "good", "--to", "npy")

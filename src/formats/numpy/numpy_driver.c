@@ -55,7 +55,7 @@ static int npz_probe(struct store *store, const char *name, reshard_error *err)
     if (str_ends_with(str_of(name), ".npz"))
         return 97;
     read_first(store, name, first, sizeof(first), &size, err);
-    return begins_with_array(first, size) ? 92 : 0;
+    return begins_with_array(first, size) ? 92 : numpy_is_without_arrays(first, size) ? 60 : 0;
 }
 
 /* What may lie beside arrays that are a checkpoint: nothing that could be one of another format. */

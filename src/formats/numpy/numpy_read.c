@@ -273,16 +273,22 @@ static void numpy_reading_release(struct numpy_reading *reading)
 
 /* ---- npz ---- */
 
-/* numpy.savez without arrays writes nothing but the end of an archive. */
+#define EMPTY_BYTES 22
+
+bool numpy_is_without_arrays(const void *bytes, size_t size)
+{
+    static const uint8_t end[EMPTY_BYTES] = { 'P', 'K', 5, 6 };
+    return size == sizeof(end) && memcmp(bytes, end, sizeof(end)) == 0;
+}
+
 static reshard_status is_without_members(const struct reader *reader, bool *out, reshard_error *err)
 {
-    static const uint8_t end[22] = { 'P', 'K', 5, 6 };
-    uint8_t bytes[sizeof(end)];
+    uint8_t bytes[EMPTY_BYTES];
     *out = false;
-    if (reader->size != sizeof(end))
+    if (reader->size != sizeof(bytes))
         return RESHARD_OK;
     reshard_status status = reader_read(reader, 0, bytes, sizeof(bytes), err);
-    *out = !status && memcmp(bytes, end, sizeof(end)) == 0;
+    *out = !status && numpy_is_without_arrays(bytes, sizeof(bytes));
     return status;
 }
 

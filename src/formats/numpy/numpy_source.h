@@ -20,6 +20,9 @@ struct numpy_source {
 reshard_status numpy_value_decode(const struct npy_header *header, const struct buffer *bytes, const struct limits *limits,
                                   struct value_graph *graph, reshard_error *err);
 
+/* Whether so many bytes, all of a file, are what numpy.savez writes without arrays: nothing but the end of an archive. */
+bool numpy_is_without_arrays(const void *bytes, size_t size);
+
 /* The drivers' functions. */
 reshard_status numpy_read_npz(struct source *source, reshard_error *err);
 reshard_status numpy_read_npy(struct source *source, reshard_error *err);
