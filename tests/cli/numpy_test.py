@@ -140,7 +140,8 @@ def items(shell):
     members = {"t": text_array(["häßlich"], 7, []), "tt": text_array(["a", "bc", "", "\U0001F600"], 3, [2, 2], ">"),
                "s": stub.npy("|S3", [2], b"ab\0c\0d"), "o": objects, "w": stub.numbers("F32", [1], [1])[0],
                "when": stub.npy("<M8[ns]", [2], struct.pack("<2q", 1, 2)), "took": stub.npy(">m8[25us]", [1], struct.pack(">q", 3)),
-               "none": stub.npy("<U0", [2], b""), "half": text_array(["\ud800"], 1, []), "columns": stub.npy("|S1", [2, 3], b"adbecf", True)}
+               "none": stub.npy("<U0", [2], b""), "half": text_array(["\ud800"], 1, []),
+               "columns": stub.npy("|S1", [2, 3], b"adbecf", True)}
     folder = shell.work / "f"
     put(folder, members)
     pairs = [(f"{key}.npy", data) for key, data in members.items()]

@@ -161,7 +161,8 @@ static reshard_status add_tensor(struct numpy_reading *reading, const struct num
 }
 
 /* All bytes of an entry; those of a member with its CRC compared. */
-static reshard_status read_whole(struct numpy_reading *reading, const struct numpy_entry *entry, struct buffer *out, reshard_error *err)
+static reshard_status numpy_read_whole(struct numpy_reading *reading, const struct numpy_entry *entry, struct buffer *out,
+                                       reshard_error *err)
 {
     const struct limits *limits = &reading->source->limits;
     const struct zip_archive *zip = &reading->state->zip;
@@ -181,7 +182,7 @@ static reshard_status numpy_add_item(struct numpy_reading *reading, const struct
     struct catalog_item item = { .key = entry->key, .path = CATALOG_NONE, .kind = ITEM_VALUE };
     struct value_graph graph = { 0 }, *kept = NULL;
     struct buffer bytes = { 0 };
-    reshard_status status = read_whole(reading, entry, &bytes, err);
+    reshard_status status = numpy_read_whole(reading, entry, &bytes, err);
     if (!status) {
         status = numpy_value_decode(header, &bytes, &reading->source->limits, &graph, err);
         if (status && entry->codec == CODEC_NONE)

@@ -15,8 +15,8 @@ struct numpy_source {
     uint32_t object;        /* npz: the archive */
 };
 
-/* The value of an array that is no tensor, as the graph's root, from all bytes of its file or member; header NULL: they are no array. Release
- * the graph in any case. */
+/* The value of an array that is no tensor, as the graph's root, from all bytes of its file or member; header NULL: they are no array.
+ * Release the graph in any case. */
 reshard_status numpy_value_decode(const struct npy_header *header, const struct buffer *bytes, const struct limits *limits,
                                   struct value_graph *graph, reshard_error *err);
 
