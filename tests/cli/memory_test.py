@@ -66,7 +66,8 @@ def peaks(measure, name, options):
     yield f"from {name}", measure.convert("whole", "back.safetensors", "--to", "safetensors")
     yield f"hash of {name}", measure("hash", "whole")
     yield f"from {name} as bf16", measure.convert("whole", "back.safetensors", "--to", "safetensors", "--dtype", "bf16")
-    yield f"to {name} as bf16", measure.convert("model.safetensors", "whole", "--to", name, "--dtype", "bf16", *options)
+    half = "f16" if name in ("npz", "npy") else "bf16"  # NumPy has no other
+    yield f"to {name} as {half}", measure.convert("model.safetensors", "whole", "--to", name, "--dtype", half, *options)
 
 
 def formats(binary):

@@ -22,9 +22,9 @@ CASES = (
     ("paddle/paddle-fc-flat/ckpt", "1_0.distcp", 5, "fail-on", 6),
     ("safetensors/safetensors-hf-sharded/ckpt", "model-00001-of-00003.safetensors", 3, "fail-on", 4),
     ("zarr/zarr3-layout/ckpt", "one-by-one/c/0/0", 1, "fail-on", 1),
-    ("torch-file/torch-file-training/ckpt.pt", "ckpt.pt", 25, "fail", 1),
-    ("torch-file/torch-file-tied-legacy/ckpt.pt", "ckpt.pt", 7, "fail", 1),
-    ("torch-file/torch-file-tied-legacy/ckpt.pt", "ckpt.pt", 8, "fail", 3),
+    ("torch-file/torch-file-training/ckpt.pt", "ckpt.pt", 27, "fail", 1),
+    ("torch-file/torch-file-tied-legacy/ckpt.pt", "ckpt.pt", 9, "fail", 1),
+    ("torch-file/torch-file-tied-legacy/ckpt.pt", "ckpt.pt", 10, "fail", 3),
 )
 FILE_CASE = "safetensors/safetensors-hf-sharded/ckpt"
 REASON = os.strerror(errno.EIO)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #define FOLDERS_LOOKED_AT 64
+#define FIRST_BYTES 64 /* of a file of another name: whoever opens one of another format pays for them */
 #define LOCAL_NAME_OFFSET 30 /* of a zip member's local header */
 
 /* ---- probing ---- */
@@ -48,7 +49,7 @@ static bool begins_with_array(const uint8_t *first, size_t size)
 /* The name is nearly enough, so that a damaged file is refused for what it claims to be. Surer than of any zip archive. */
 static int npz_probe(struct store *store, const char *name, reshard_error *err)
 {
-    uint8_t first[512];
+    uint8_t first[FIRST_BYTES];
     size_t size;
     if (!npy_is_file(store, name))
         return 0;
