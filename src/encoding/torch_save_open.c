@@ -206,8 +206,8 @@ static reshard_status refuse_zip(const struct zip_archive *zip, reshard_error *e
     for (uint32_t i = 0; i < zip->member_count; i++) {
         if (!str_ends_with(zip->members[i].name, ".npy"))
             continue;
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "NumPy's npz is not read yet");
-        error_hint(err, "numpy.load gives its arrays; safetensors.numpy.save_file writes them");
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "arrays of NumPy (npz), not what torch.save writes");
+        error_hint(err, "reshard_open_options.format npz reads them");
         return RESHARD_ERR_UNSUPPORTED;
     }
     return error_set(err, RESHARD_ERR_FORMAT, "no record data.pkl");

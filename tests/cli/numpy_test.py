@@ -201,8 +201,9 @@ def recognised(shell):
     # By content, whatever they are called; and a name that promises what the content is not.
     (shell.work / "array.data").write_bytes(data)
     assert set(found(shell, "array.data")) == {"array.data"}
-    (shell.work / "arrays.ckpt").write_bytes(stub.npz([("w.npy", data)]))
-    assert set(found(shell, "arrays.ckpt")) == {"w"}
+    for key in "w", "layer/" * 40 + "w":
+        (shell.work / "arrays.ckpt").write_bytes(stub.npz([(f"{key}.npy", data)]))
+        assert set(found(shell, "arrays.ckpt")) == {key}
     for name in "x.npz", "x.npy":
         (shell.work / name).write_bytes(b"nothing of the kind, and long enough")
         shell("ls", name, exit_status=4)

@@ -14,8 +14,9 @@
 
 /* ---- probing ---- */
 
-/* The first bytes of a file, fewer of a shorter one. *size 0: there is no such file. */
-static void read_first(struct store *store, const char *name, uint8_t *out, size_t room, size_t *size, reshard_error *err)
+/* The first bytes of a file from an offset on, fewer of a shorter one. *size 0: there is no such file. */
+static void read_first(struct store *store, const char *name, uint64_t offset, uint8_t *out, size_t room, size_t *size,
+                       reshard_error *err)
 {
     struct store_object *object = NULL;
     bool is_directory = true;
@@ -23,9 +24,9 @@ static void read_first(struct store *store, const char *name, uint8_t *out, size
     *size = 0;
     if (!name[0] || !store_exists(store, name, &is_directory, &bytes) || is_directory || store_open_object(store, name, &object, err))
         return;
-    bytes = store_object_size(object);
+    bytes = store_object_size(object) > offset ? store_object_size(object) - offset : 0;
     size_t wanted = bytes < room ? (size_t)bytes : room;
-    if (wanted && !store_read_at(object, 0, out, wanted, err))
+    if (wanted && !store_read_at(object, offset, out, wanted, err))
         *size = wanted;
     store_object_close(object);
 }
@@ -37,13 +38,18 @@ static bool npy_is_file(struct store *store, const char *name)
     return name[0] && store_exists(store, name, &is_directory, &bytes) && !is_directory;
 }
 
-/* Whether a zip archive's first member has the name of an array. */
-static bool begins_with_array(const uint8_t *first, size_t size)
+/* Whether a zip archive's first member has the name of an array, which may be longer than what was read. */
+static bool begins_with_array(struct store *store, const char *name, const uint8_t *first, size_t size, reshard_error *err)
 {
+    uint8_t end[NUMPY_SUFFIX_BYTES];
+    size_t got;
     if (size < LOCAL_NAME_OFFSET || memcmp(first, "PK\3\4", 4) != 0)
         return false;
-    size_t name = first[26] | (size_t)first[27] << 8;
-    return name <= size - LOCAL_NAME_OFFSET && str_ends_with((struct str){ (const char *)first + LOCAL_NAME_OFFSET, name }, NUMPY_SUFFIX);
+    const size_t name_bytes = first[26] | (size_t)first[27] << 8;
+    if (name_bytes <= size - LOCAL_NAME_OFFSET)
+        return str_ends_with((struct str){ (const char *)first + LOCAL_NAME_OFFSET, name_bytes }, NUMPY_SUFFIX);
+    read_first(store, name, LOCAL_NAME_OFFSET + name_bytes - sizeof(end), end, sizeof(end), &got, err);
+    return got == sizeof(end) && memcmp(end, NUMPY_SUFFIX, sizeof(end)) == 0;
 }
 
 /* The name is nearly enough, so that a damaged file is refused for what it claims to be. Surer than of any zip archive. */
@@ -55,8 +61,8 @@ static int npz_probe(struct store *store, const char *name, reshard_error *err)
         return 0;
     if (str_ends_with(str_of(name), ".npz"))
         return 97;
-    read_first(store, name, first, sizeof(first), &size, err);
-    return begins_with_array(first, size) ? 92 : numpy_is_without_arrays(first, size) ? 60 : 0;
+    read_first(store, name, 0, first, sizeof(first), &size, err);
+    return begins_with_array(store, name, first, size, err) ? 92 : numpy_is_without_arrays(first, size) ? 60 : 0;
 }
 
 /* What may lie beside arrays that are a checkpoint: nothing that could be one of another format. */
@@ -100,7 +106,7 @@ static int npy_probe(struct store *store, const char *name, reshard_error *err)
         return 0;
     if (str_ends_with(str_of(name), NUMPY_SUFFIX))
         return 97;
-    read_first(store, name, first, sizeof(first), &size, err);
+    read_first(store, name, 0, first, sizeof(first), &size, err);
     return size == sizeof(first) && memcmp(first, "\x93NUMPY", sizeof(first)) == 0 ? 96 : 0;
 }
 
