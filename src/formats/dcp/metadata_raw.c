@@ -39,7 +39,7 @@ static uint32_t first_storage(const struct dcp_metadata *metadata, const uint32_
     return low;
 }
 
-static reshard_status raw_decode(struct dcp_build *build, const struct value *pickle, struct str name, struct dcp_raw *out)
+static reshard_status raw_tensor_decode(struct dcp_build *build, const struct value *pickle, struct str name, struct dcp_raw *out)
 {
     struct torch_blob_tensor tensor;
     if (pickle->kind != VALUE_BYTES || !torch_save_tensor_of_pickle(pickle->text, build->limits, &tensor))
@@ -57,7 +57,7 @@ static reshard_status raw_note(struct dcp_build *build, const uint32_t *sorted, 
     struct dcp_metadata *metadata = build->out;
     struct str name = name_map_at(&metadata->names, index->name);
     struct dcp_raw raw = { 0 };
-    reshard_status status = raw_decode(build, pickle, name, &raw);
+    reshard_status status = raw_tensor_decode(build, pickle, name, &raw);
     for (uint32_t i = first_storage(metadata, sorted, index); !status && i < metadata->storage_count; i++) {
         const uint32_t storage = sorted[i];
         if (compare_indexes(&metadata->indexes[storage], index) != 0)
