@@ -47,6 +47,8 @@ static const struct format_case {
     { "zarr", "torch-dcp/dcp-fsdp2-4", NULL, "chunks=3" },
     { "zarr", "torch-dcp/dcp-fsdp2-4", NULL, "codec=zstd" },
     { "zarr", "megatron/megatron-core-zarr-v0.8.0", NULL, NULL },
+    { "npz", "bytecheckpoint/bytecheckpoint-fsdp2", NULL, NULL },
+    { "npy", "bytecheckpoint/bytecheckpoint-fsdp2", NULL, NULL },
 };
 
 /* ---- folders ---- */
