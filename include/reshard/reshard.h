@@ -148,7 +148,7 @@ typedef struct reshard_chunk {
     reshard_str file;               /* relative to the checkpoint */
     uint64_t offset, bytes;         /* where its bytes lie; of the container blob if is_resolved is 0 */
     int64_t flat_begin, flat_count; /* flat run inside the box; flat_count -1: all of it */
-    const char *encoding;           /* "", "deflate", "zstd" */
+    const char *encoding;           /* "", "deflate", "zstd" …; of GGUF the kind of block, such as "Q4_K" */
     int is_replica, is_resolved;
     int64_t writer;                 /* rank that wrote it, at most 65535, or -1: not known. Since 0.3 */
 } reshard_chunk;
