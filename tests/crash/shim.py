@@ -184,13 +184,26 @@ WRITERS = {
     "paddle": ["--to", "paddle"],
     "paddle-flex": ["--to", "paddle-flex", "--layout", "sharding=2,stage=1v2"],
     "paddle-uc": ["--to", "paddle-uc", "--layout", "tp=2"],
+    "atorch": ["--to", "atorch", "--layout", "ranks=2"],
+    "fsdp-ranks": ["--to", "fsdp-ranks", "--layout", "ranks=2"],
+    "npz": ["--to", "npz"],
+    "npy": ["--to", "npy"],
 }
+
+
+def left_out(shim, work):
+    """Formats that can be written and are not in the list above."""
+    written = {options[options.index("--to") + 1] for options in WRITERS.values()}
+    known = json.loads(shim.plain(["formats", "--json"], work))["formats"]
+    return sorted(one["name"] for one in known if one["writes"] and one["name"] not in written)
 
 
 def source_for(fixtures, writer):
     """A small checkpoint of a real framework that this writer can write."""
     own = {"megatron": "megatron/megatron-dense-legacy-tp1", "paddle": "paddle/paddle331-train",
-           "paddle-flex": "paddle/paddle-strategy-tp2", "paddle-uc": "paddle/paddle-uc-tp1"}
+           "paddle-flex": "paddle/paddle-strategy-tp2", "paddle-uc": "paddle/paddle-uc-tp1",
+           "atorch": "atorch-fsdp/atorch-channels-last", "npz": "bytecheckpoint/bytecheckpoint-ddp",
+           "npy": "bytecheckpoint/bytecheckpoint-ddp"}
     name = own.get(writer, "torch-dcp/dcp-small") + "/ckpt"
     return pathlib.Path(fixtures).resolve() / name
 
