@@ -14,7 +14,7 @@ import sys
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "TESTING.md"
 HEADING = "| target | executions | minutes of a core | lines reached |"
-ROW = re.compile(r"^\| `(\w+)` \| ([\d,]+|not counted yet) \| (\d+|-) \| ([\d.]+) % \|$", re.M)
+ROW = re.compile(r"^\| `(\w+)` \| ([\d,]+|not counted yet) \| (\d+|-) \| ([\d.]+ %|-) \|$", re.M)
 
 
 def rows_of(text):
@@ -40,14 +40,14 @@ def restore(path):
 def publish(path, printed):
     text = PAGE.read_text()
     start, rows = rows_of(text)
-    reached = dict(re.findall(r"^ok: (\w+): ([\d.]+) %", printed, re.M))
+    reached = dict(re.findall(r"^ok: (\w+): ([\d.]+ %)", printed, re.M))
     for name, (executions, seconds) in counts_in(path).items():
         rows[name] = (executions, round(seconds / 60), rows[name][2])
 
     def row(name):
         executions, minutes, share = rows[name]
         return (f"| `{name}` | {executions:,} |" if executions else f"| `{name}` | not counted yet |") + (
-            f" {minutes or '-'} | {reached.get(name, share)} % |")
+            f" {minutes or '-'} | {reached.get(name, share)} |")
 
     PAGE.write_text(text[:start] + ROW.sub(lambda m: row(m[1]), text[start:]))
 
