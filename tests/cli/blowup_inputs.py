@@ -15,6 +15,7 @@ import zipfile
 import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import bytecheckpoint_test
 import torch_stub
 
 
@@ -245,3 +246,30 @@ def safetensors(path, header, payload=b""):
     text = json.dumps(header).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(struct.pack("<Q", len(text)) + text + payload)
+
+
+# ---- ByteCheckpoint ----
+
+class RepeatingPickler(bytecheckpoint_test.MappingPickler):
+    """The first pair of every dict of pairs, again and again, by the memo."""
+    times, key_slot = 60_000, 3000
+
+    def save(self, value, save_persistent_id=True):
+        if not isinstance(value, bytecheckpoint_test.Pairs):
+            return super().save(value, save_persistent_id)
+        key, content = value[0]
+        slot = 1000 if isinstance(content, bytecheckpoint_test.Raw) else 2000
+        self.write(pickle.EMPTY_DICT + pickle.MARK)
+        for part, number in (key, self.key_slot), (content, slot):
+            super().save(part)
+            self.write(pickle.LONG_BINPUT + struct.pack("<I", number))
+        again = b"".join(pickle.LONG_BINGET + struct.pack("<I", number) for number in (self.key_slot, slot))
+        return self.write(again * self.times + pickle.SETITEMS)
+
+
+def repeated_storages(folder):
+    """A blob that storage_data names 60,000 times, and all_tensor_metadata as often."""
+    data, model = bytes(24), bytecheckpoint_test.Folder()
+    model.blob("w", [0, 0], 0, data, bytecheckpoint_test.said_of("F32", [2, 3], [3, 1], data))
+    model.tensor("w", "F32", [2, 3], [bytecheckpoint_test.chunk([0, 0], [2, 3])])
+    model.write(folder, RepeatingPickler)

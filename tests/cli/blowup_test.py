@@ -242,6 +242,7 @@ CASES = {
     "index vectors that an unseeded hash takes for twins": Checkpoint(lambda folder: inputs.colliding_metadata(folder, 80_000), 4),
     "fragments that groups of DeepSpeed share": Checkpoint(inputs.shared_fragments, 6, "work"),
     "numbers that param_groups of DeepSpeed share": Checkpoint(inputs.shared_params, 6, "work"),
+    "a bare storage of ByteCheckpoint that is told again and again": Checkpoint(inputs.repeated_storages, 6, "work"),
     "conditions backwards": Backwards(40000),
     "a config.json of nearly a million tensors": Expected(5800, 1),
     "a config.json of millions of tensors": Expected(65536, 6, "1000000 tensors"),

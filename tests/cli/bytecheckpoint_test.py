@@ -87,11 +87,11 @@ class Folder:
         (folder / "item").unlink()
         self.entries[name] = torch.Object(torch.Named(METADATA, "BytesStorageMetadata"), {})
 
-    def write(self, folder, **changes):
+    def write(self, folder, pickler=None, **changes):
         folder.mkdir(parents=True, exist_ok=True)
         state = dict(state_dict_metadata=self.entries, planner_data=None, storage_data=Pairs(self.storage),
                      all_tensor_metadata=Pairs(self.said), bytecheckpoint_version="0.0.2", user_defined_dict={}) | changes
-        (folder / ".metadata").write_bytes(pickled(named(STORAGE, "Metadata", **state), MappingPickler))
+        (folder / ".metadata").write_bytes(pickled(named(STORAGE, "Metadata", **state), pickler or MappingPickler))
         for name, content in self.files.items():
             (folder / name).write_bytes(bytes(content))
 
