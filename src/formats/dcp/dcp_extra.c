@@ -66,21 +66,13 @@ static reshard_status extra_list(struct source *source, const char *folder, stru
     return status;
 }
 
-static bool extra_find_storage(const struct value *value, void *context)
-{
-    bool *found = context;
-    *found = *found || value->kind == VALUE_PERSID;
-    return !*found;
-}
-
-/* Numbers of storages are those of a file: what holds tensors is never said to be the same. */
 static reshard_status extra_is_same(const struct extra_reading *reading, uint32_t item, const struct value *value, bool *out,
                                     reshard_error *err)
 {
     struct work *work = reading->source->limits.budget;
-    bool found = false;
+    bool found;
     *out = false;
-    if (!value_walk(value, reading->graph->count, work, extra_find_storage, &found, NULL) && !found)
+    if (!rank_item_has_storage(value, reading->graph->count, work, &found))
         return work_error(work, err);
     return found ? RESHARD_OK : value_compare(reading->source->catalog->items[item].value, value, NULL, work, out, err);
 }

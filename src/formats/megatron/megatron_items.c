@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "formats/shared/rank_item.h"
 
 struct megatron_items {
     struct source *source;
@@ -42,21 +43,14 @@ void megatron_items_free(struct megatron_items *items)
     free(items);
 }
 
-static bool is_not_storage(const struct value *value, void *context)
-{
-    bool *found = context;
-    *found = *found || value->kind == VALUE_PERSID;
-    return !*found;
-}
-
-/* Numbers of storages count a file's own, so values with tensors inside are never the same. */
+/* Values with tensors inside are never the same. */
 static reshard_status is_same(struct megatron_items *items, const struct catalog_item *known, const struct megatron_rank *rank,
                               const struct value *value, bool *out, reshard_error *err)
 {
-    bool found = false;
+    bool found;
     uint32_t count = torch_source_of(items->source)->files[rank->file].graph->count;
     *out = false;
-    if (!value_walk(value, count, items->source->limits.budget, is_not_storage, &found, NULL) && !found)
+    if (!rank_item_has_storage(value, count, items->source->limits.budget, &found))
         return error_set_memory(err);
     return found ? RESHARD_OK : value_compare(known->value, value, NULL, items->source->limits.budget, out, err);
 }

@@ -20,6 +20,19 @@ reshard_status rank_item_name(struct arena *arena, uint32_t rank, struct str key
     return RESHARD_OK;
 }
 
+static bool note_storage(const struct value *value, void *context)
+{
+    bool *found = context;
+    *found = *found || value->kind == VALUE_PERSID;
+    return !*found;
+}
+
+bool rank_item_has_storage(const struct value *value, size_t nodes, struct work *work, bool *out)
+{
+    *out = false;
+    return value_walk(value, nodes, work, note_storage, out, NULL) || *out;
+}
+
 bool rank_item_read(struct str key, uint32_t *rank, struct str *base)
 {
     size_t dot;

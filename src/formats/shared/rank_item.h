@@ -15,6 +15,10 @@ struct rank_item {
 reshard_status rank_item_name(struct arena *arena, uint32_t rank, struct str key, const struct path_part *parts, size_t part_count,
                               struct rank_item *out, reshard_error *err);
 
+/* *out: whether a storage lies somewhere inside a value of a graph of so many nodes. Numbers of storages are those of one file, so that
+ * such values of two ranks are never said to be the same. false: the work is spent, or there is no memory. */
+bool rank_item_has_storage(const struct value *value, size_t nodes, struct work *work, bool *out);
+
 /* Of "rank_3.KEY": 3 and KEY. false: it is of no single rank. */
 bool rank_item_read(struct str key, uint32_t *rank, struct str *base);
 

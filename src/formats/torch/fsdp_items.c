@@ -16,19 +16,10 @@ static reshard_status keep_item_value(struct assembling *assembling, struct valu
     return RESHARD_OK;
 }
 
-static bool note_storage(const struct value *value, void *context)
-{
-    bool *found = context;
-    *found = *found || value->kind == VALUE_PERSID;
-    return !*found;
-}
-
 reshard_status fsdp_has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err)
 {
-    *out = false;
-    bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, assembling->source->limits.budget,
-                             note_storage, out, NULL);
-    return walked || *out ? RESHARD_OK : error_set_memory(err);
+    size_t nodes = assembling->state->files[assembling->file].graph->count;
+    return rank_item_has_storage(value, nodes, assembling->source->limits.budget, out) ? RESHARD_OK : error_set_memory(err);
 }
 
 /* Storage numbers in values count a file's own tables, so equal structure is not equal content where a storage lies inside. */
