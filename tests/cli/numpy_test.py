@@ -314,6 +314,20 @@ def salvaged(shell):
         (shell.work / "cut.npz").write_bytes(whole[:len(whole) * 3 // 5])
         shell.any("salvage", "cut.npz", f"good{with_zip64}.npz", "--to", "npz")
         assert set(found(shell, f"good{with_zip64}.npz")) == {"a", "b"}, with_zip64
+        out = shell.any("salvage", "cut.npz", f"again{with_zip64}.npz").stdout
+        assert "unproved-names" in out and "what it would name is lost" in out, out  # a name has no CRC, and stood there twice
+        other = whole.replace(b"b.npy", b"x.npy", 1)  # in the member itself, not in the directory
+        (shell.work / "renamed.npz").write_bytes(other)
+        out = shell.any("salvage", "renamed.npz", f"renamed{with_zip64}.npz", "--to", "npz").stdout
+        assert "unproved-names" in out, out
+    with zipfile.ZipFile(shell.work / "flipped.npz", "w", zipfile.ZIP_STORED) as archive:
+        for key, data in arrays.items():
+            archive.writestr(f"{key}.npy", data)
+    flipped = bytearray((shell.work / "flipped.npz").read_bytes())
+    flipped[flipped.index(b"'descr'") + 2] ^= 1  # the header of one
+    (shell.work / "flipped.npz").write_bytes(flipped)
+    out = shell.any("salvage", "flipped.npz", "others.npz", "--to", "npz").stdout
+    assert "3 of 4 tensors written: 3 proved by checksums, 0 unproved; 1 lost" in out and "unproved" not in out.split("3 of 4")[0], out
     put(shell.work / "f", arrays)
     (shell.work / "f" / "c.npy").write_bytes(arrays["c"][:200])
     shell.any("salvage", "f", "good", "--to", "npy")

@@ -113,14 +113,14 @@ static int npy_probe(struct store *store, const char *name, reshard_error *err)
 /* ---- verifying ---- */
 
 /* The CRCs of items were compared when they were read, and that they have one is known now. */
-static void note_values_checked(struct catalog *catalog, bool has_crcs)
+static void note_values_checked(struct catalog *catalog, bool has_crcs, bool has_directory)
 {
-    catalog->names_are_checked = has_crcs;
+    catalog->names_are_checked = has_crcs && has_directory; /* a name has no CRC, but is there twice */
     for (uint32_t i = 0; i < catalog->item_count; i++)
         catalog->items[i].is_checked |= has_crcs;
 }
 
-/* Names, shapes and types lie in the members as the elements do, under the same CRC. */
+/* Shapes and types lie in the members as the elements do, under the same CRC. */
 static reshard_status npz_verify(struct source *source, bool deep, reshard_error *err)
 {
     const struct numpy_source *state = source->driver_state;
@@ -137,7 +137,9 @@ static reshard_status npz_verify(struct source *source, bool deep, reshard_error
     for (uint32_t i = 0; !status && i < zip->member_count; i++) {
         const struct zip_member *member = &zip->members[i];
         reshard_error found = { 0 };
-        reshard_status result = member->is_directory ? RESHARD_OK : zip_check_member(&reader, zip, member, &source->limits, &found);
+        if (member->is_directory || state->is_lost[i])
+            continue;
+        reshard_status result = zip_check_member(&reader, zip, member, &source->limits, &found);
         if (!result && member->crc32 && !checked_ranges_add(&checked, state->object, member->payload_offset, member->stored_bytes))
             status = error_set_memory(err);
         else if (result == RESHARD_ERR_FORMAT || result == RESHARD_ERR_LIMIT)
@@ -152,7 +154,7 @@ static reshard_status npz_verify(struct source *source, bool deep, reshard_error
     store_object_close(object);
     if (!status) {
         checked_ranges_mark(&checked, source->catalog);
-        note_values_checked(source->catalog, zip_has_all_crcs(zip));
+        note_values_checked(source->catalog, zip_has_all_crcs(zip), !state->is_cut_off);
     }
     checked_ranges_release(&checked);
     return status;
@@ -164,6 +166,7 @@ static void numpy_close_source(struct source *source)
     if (!state)
         return;
     zip_release(&state->zip);
+    free(state->is_lost);
     free(state);
     source->driver_state = NULL;
 }

@@ -242,6 +242,8 @@ static reshard_status numpy_add_entry(struct numpy_reading *reading, const struc
         return RESHARD_OK;
     if (is_lost || (status == RESHARD_ERR_UNSUPPORTED && source->skip_unsupported)) {
         source_warn_left_out(source, entry->key, is_lost, "%s", found.message);
+        if (entry->member != CATALOG_NONE)
+            reading->state->is_lost[entry->member] = is_lost;
         return RESHARD_OK;
     }
     if (err)
@@ -304,6 +306,7 @@ static reshard_status open_members(struct numpy_reading *reading, const struct r
     status = zip_open_cased(reader, &source->limits, zip, err);
     if (status == RESHARD_ERR_FORMAT && source->is_salvage) {
         status = zip_open_cut_off(reader, &source->limits, zip, err);
+        reading->state->is_cut_off = true;
         if (!status)
             catalog_warn_lost(source->catalog, (struct str){ 0 }, "the end of the archive is not there, and what it would name is lost");
     }
@@ -317,6 +320,9 @@ static reshard_status add_members(struct numpy_reading *reading, const struct re
     const struct zip_archive *zip = &reading->state->zip;
     uint32_t deflated = 0;
     reshard_status status = RESHARD_OK;
+    reading->state->is_lost = array_zeroed(zip->member_count, sizeof(*reading->state->is_lost));
+    if (!reading->state->is_lost)
+        return error_set_memory(err);
     for (uint32_t i = 0; !status && i < zip->member_count; i++) {
         const struct zip_member *member = &zip->members[i];
         const struct numpy_entry entry = { .name = member->name,

@@ -13,6 +13,8 @@
 struct numpy_source {
     struct zip_archive zip; /* npz: its members, for checking; else empty */
     uint32_t object;        /* npz: the archive */
+    bool is_cut_off;        /* npz: its directory could not be read, and names stand in it once only */
+    bool *is_lost;          /* npz, by member: it could not be read, and the damage in it was told as that */
 };
 
 /* The value of an array that is no tensor, as the graph's root, from all bytes of its file or member; header NULL: they are no array.
