@@ -35,6 +35,7 @@ import numpy_test  # noqa: E402
 import ocdbt_stub  # noqa: E402
 import optimizer_cases  # noqa: E402
 import orbax_test  # noqa: E402
+import torchsnapshot_test  # noqa: E402
 import ucp_test  # noqa: E402
 FIXTURES = [HERE.parent / "tests" / "fixtures", HERE.parent / "build" / "tests" / "fixtures", HERE.parent.parent / "shared" / "fixtures"]
 MODELS = HERE.parent / "models"
@@ -71,6 +72,7 @@ PACKED = {  # target: families whose cases it opens
     "paddle_uc": ["paddle", "safetensors"],
     "torch_dcp": ["torch-dcp", "bytecheckpoint"],
     "torch_dist": ["megatron"],
+    "torchsnapshot": ["torchsnapshot"],
     "ucp": ["deepspeed"],
     "zarr_group": ["zarr", "megatron"],
 }
@@ -284,6 +286,17 @@ def universal_folders():
             yield f"drawn-{seed}", packed_files(root, False)
 
 
+def snapshot_folders():
+    """Snapshots of several ranks, what ranks have for themselves, paths, values, and what is wrong."""
+    made = [(f"drawn-{seed}", torchsnapshot_test.drawn_snapshot(random.Random(seed))[0]) for seed in range(12)]
+    made += [("paths", torchsnapshot_test.paths_snapshot()), ("values", torchsnapshot_test.values_snapshot()),
+             ("ranks", torchsnapshot_test.ranks_snapshot()[0])]
+    made += [(f"wrong-{i}", torchsnapshot_test.one_of(entry)) for i, (entry, _, _) in enumerate(torchsnapshot_test.wrong())]
+    for name, snapshot in made:
+        yield name, [(file, 0, content) for file, content in snapshot.entries()]
+    yield "yaml", [(".snapshot_metadata", 0, b"version: 0.0.1\n")]
+
+
 def gguf_folders():
     """Files of either byte order and version, and such as are of several parts."""
     for seed in range(24):
@@ -347,7 +360,8 @@ def numpy_folders(as_archive):
 
 def packed_candidates(target):
     folders = {"gguf": gguf_folders, "hf": hf_folders, "npy_folder": lambda: numpy_folders(False), "numpy": lambda: numpy_folders(True),
-               "optimizer": optimizer_folders, "orbax": ocdbt_folders, "ucp": universal_folders}
+               "optimizer": optimizer_folders, "orbax": ocdbt_folders,
+               "torchsnapshot": snapshot_folders, "ucp": universal_folders}
     for name, files in folders.get(target, list)():
         yield name, pack(files, b"\0")
         yield name + "-lenient", pack(files, b"\1")

@@ -37,7 +37,7 @@ LAYERS = {
 }
 # What the files of a driver's folder may include of other folders of src/formats/: what all share, and these. docs/ARCHITECTURE.md draws
 # it.
-SIBLINGS = {"mcore": ["dcp", "zarr"], "orbax": ["zarr"]}
+SIBLINGS = {"mcore": ["dcp", "zarr"], "orbax": ["zarr"], "torchsnapshot": ["dcp"]}
 SHARED = "shared"  # in src/formats/: owned by no driver
 PUBLIC_ONLY = ["cli", "examples", "mpi", "python"]  # they see include/ and their own folder, which proves that the API suffices
 THIRD_PARTY = {  # each library is behind one file of src/

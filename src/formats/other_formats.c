@@ -10,10 +10,9 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { SNAPSHOT, TENSORFLOW, FLAX, KERAS, ONNX, TORCH_CHECKPOINTING };
+enum other { TENSORFLOW, FLAX, KERAS, ONNX, TORCH_CHECKPOINTING };
 
 static const struct other_format others[] = {
-    [SNAPSHOT] = { "torchsnapshot", "restore it with torchsnapshot and save it with torch.distributed.checkpoint" },
     [TENSORFLOW] = { "TensorFlow", "tf.train.load_checkpoint gives its arrays; safetensors.numpy.save_file writes them" },
     [FLAX] = { "Flax (msgpack)", "transformers reads it (from_flax=True) and saves it as a folder that is read (save_pretrained)" },
     [KERAS] = { "HDF5", "h5py gives its arrays; safetensors.numpy.save_file writes them" },
@@ -27,7 +26,6 @@ static const struct {
     enum other format;
     const char *beside; /* counts only beside a file of such a name */
 } names[] = {
-    { ".snapshot_metadata", SNAPSHOT, NULL },
     { "saved_model.pb", TENSORFLOW, NULL },
     { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW, NULL },
     { "flax_model*.msgpack", FLAX, NULL },

@@ -14,6 +14,7 @@
 #include "formats/paddle/paddle.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
+#include "formats/torchsnapshot/torchsnapshot.h"
 
 static const struct format_driver *const registry[] = {
     &format_safetensors,        /* "safetensors" */
@@ -33,6 +34,7 @@ static const struct format_driver *const registry[] = {
     &format_paddle_flex,        /* "paddle-flex" */
     &format_paddle_uc,          /* "paddle-uc" */
     &format_paddle,             /* "paddle" */
+    &format_torchsnapshot,      /* "torchsnapshot" */
     &format_gguf,               /* "gguf" */
     &format_npz,                /* "npz" */
     &format_npy,                /* "npy" */

@@ -29,6 +29,8 @@ static const struct {
     { "gguf/gguf-split/ckpt", "hf", NULL, NULL },
     { "numpy/npz-compressed/ckpt.npz", "npy", NULL, NULL },
     { "numpy/npy/ckpt", "npz", NULL, NULL },
+    { "torchsnapshot/torchsnapshot-ranks/ckpt", "torch-dcp", NULL, NULL },
+    { "torchsnapshot/torchsnapshot-single/ckpt", "torch", NULL, NULL },
     { "orbax/orbax-ocdbt-zarr3/ckpt", "hf", NULL, NULL },
     { "orbax/orbax-plain/ckpt", "torch", NULL, NULL },
     { "zarr/zarr2-zip/ckpt.zip", "zarr", NULL, "zarr-format=3" },

@@ -186,6 +186,11 @@ reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err);
 /* The same for the archives that were opened for items, such as common.pt. */
 reshard_status dcp_verify_archives(struct source *source, bool deep, reshard_error *err);
 
+/* Compares the checksums of one container that is not compressed; damage is a warning of the catalog. *has_checksums: each member had one,
+ * and it agreed. */
+reshard_status dcp_verify_container(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, bool *has_checksums,
+                                    reshard_error *err);
+
 /* The directory that name means: itself, or the one that a file .metadata lies in. It ends with '/' unless it is ""; free it. */
 reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err);
 

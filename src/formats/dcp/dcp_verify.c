@@ -284,30 +284,38 @@ static reshard_status check_files(struct source *source, bool has_metadata, stru
     return status;
 }
 
-/* ---- files whose values are items ---- */
+/* ---- containers by themselves ---- */
 
-static reshard_status check_archive(struct source *source, const struct dcp_archive *archive, reshard_error *err)
+reshard_status dcp_verify_container(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, bool *has_checksums,
+                                    reshard_error *err)
 {
     struct store_object *file = NULL;
     struct zip_archive zip = { 0 };
     struct reader all, window;
+    enum torch_container container = TORCH_NO_CONTAINER;
     reshard_error found = { 0 };
-    reshard_status status = dcp_open_object(source, archive->object, &file, err);
+    reshard_status status = dcp_open_object(source, object, &file, err);
+    *has_checksums = false;
     if (status)
         return status;
     all = store_object_reader(file);
-    status = reader_window(&all, archive->offset, archive->bytes, &window, &found);
+    status = reader_window(&all, offset, bytes, &window, &found);
     if (!status)
+        status = torch_save_probe(&window, &container, &found);
+    if (!status && container == TORCH_NO_CONTAINER)
+        status = torch_save_check_raw(&window, &found);
+    if (!status && container == TORCH_ZIP)
         status = zip_open(&window, &source->limits, &zip, &found);
     for (uint32_t i = 0; i < zip.member_count && !status; i++) {
         if (!zip.members[i].is_directory)
             status = zip_check_member(&window, &zip, &zip.members[i], &source->limits, &found);
     }
+    *has_checksums = !status && zip.member_count && zip_has_all_crcs(&zip);
     zip_release(&zip);
     store_object_close(file);
     if (is_damage(source, status)) {
-        catalog_warn_place(source->catalog, archive->object, archive->offset, archive->bytes, "'%.*s': %s",
-                           STR_ARG(source->catalog->objects[archive->object].name), found.message);
+        catalog_warn_place(source->catalog, object, offset, bytes, "'%.*s': %s", STR_ARG(source->catalog->objects[object].name),
+                           found.message);
         return RESHARD_OK;
     }
     if (status && err)
@@ -318,10 +326,11 @@ static reshard_status check_archive(struct source *source, const struct dcp_arch
 reshard_status dcp_verify_archives(struct source *source, bool deep, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
+    bool has_checksums;
     (void)deep;
     for (const struct dcp_archive *archive = dcp_state(source)->archives; archive && !status; archive = archive->next) {
         if (archive->codec == CODEC_NONE && archive->archive.container == TORCH_ZIP)
-            status = check_archive(source, archive, err);
+            status = dcp_verify_container(source, archive->object, archive->offset, archive->bytes, &has_checksums, err);
     }
     return status;
 }

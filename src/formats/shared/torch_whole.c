@@ -21,8 +21,7 @@ static bool all_made(struct value *const *values, size_t count)
     return good;
 }
 
-/* The persistent id of a storage that is the hidden tensor's bytes. */
-static struct value *new_storage(struct value_graph *graph, const struct dtype_info *info, uint32_t tensor, int64_t elements)
+static struct value *new_storage(struct value_graph *graph, const struct dtype_info *info, uint32_t storage, int64_t elements)
 {
     bool is_typed = info->torch_storage[0] != '\0';
     struct value **id = arena_array(&graph->arena, 5, sizeof(*id)), *persid = value_new(graph, VALUE_PERSID);
@@ -34,32 +33,37 @@ static struct value *new_storage(struct value_graph *graph, const struct dtype_i
     id[3] = value_new_str(graph, STR("cpu"));
     id[4] = value_new_int(graph, is_typed ? elements : elements * info->bits / 8);
     persid->inner = all_made(id, 5) ? value_new_list(graph, VALUE_TUPLE, id, 5) : NULL;
-    persid->storage = tensor + 1;
+    persid->storage = storage + 1;
     return persid->inner ? persid : NULL;
+}
+
+struct value *torch_tensor_value(struct value_graph *graph, enum dtype dtype, int rank, const int64_t *shape, uint32_t storage)
+{
+    const struct dtype_info *info = dtype_info(dtype);
+    bool is_typed = info->torch_storage[0] != '\0';
+    size_t count = is_typed ? 6 : 7;
+    int64_t strides[RANK_MAX];
+    strides_row_major(rank, shape, strides);
+    struct value **args = arena_array(&graph->arena, 7, sizeof(*args));
+    struct value *ordered = value_new_global(graph, "collections", "OrderedDict");
+    struct value *function = value_new_global(graph, "torch._utils", is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    if (!args || !ordered || !function)
+        return NULL;
+    args[0] = new_storage(graph, info, storage, box_volume(rank, shape));
+    args[1] = value_new_int(graph, 0);
+    args[2] = new_ints(graph, shape, rank);
+    args[3] = new_ints(graph, strides, rank);
+    args[4] = value_new(graph, VALUE_BOOL);
+    args[5] = value_new_call(graph, ordered, NULL, 0);
+    args[6] = value_new_global(graph, "torch", info->torch_name);
+    return all_made(args, 7) ? value_new_call(graph, function, args, count) : NULL;
 }
 
 static bool name_whole(struct value_graph *graph, const struct catalog *catalog, const struct torch_whole *whole)
 {
     const struct catalog_tensor *tensor = &catalog->tensors[whole->tensor];
-    const struct dtype_info *info = dtype_info(tensor->dtype);
-    const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
-    bool is_typed = info->torch_storage[0] != '\0';
-    size_t count = is_typed ? 6 : 7;
-    int64_t strides[RANK_MAX];
-    strides_row_major(tensor->rank, shape, strides);
-    struct value **args = arena_array(&graph->arena, 7, sizeof(*args));
-    struct value *ordered = value_new_global(graph, "collections", "OrderedDict");
-    struct value *function = value_new_global(graph, "torch._utils", is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
-    if (!args || !ordered || !function)
-        return false;
-    args[0] = new_storage(graph, info, whole->tensor, box_volume(tensor->rank, shape));
-    args[1] = value_new_int(graph, 0);
-    args[2] = new_ints(graph, shape, tensor->rank);
-    args[3] = new_ints(graph, strides, tensor->rank);
-    args[4] = value_new(graph, VALUE_BOOL);
-    args[5] = value_new_call(graph, ordered, NULL, 0);
-    args[6] = value_new_global(graph, "torch", info->torch_name);
-    struct value *call = all_made(args, 7) ? value_new_call(graph, function, args, count) : NULL;
+    struct value *call =
+        torch_tensor_value(graph, tensor->dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape), whole->tensor);
     if (!call)
         return false;
     whole->node->kind = call->kind;

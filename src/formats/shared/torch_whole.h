@@ -5,6 +5,12 @@
 
 #include "catalog/catalog.h"
 
+/*
+ * The call torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()), or v3 with the type, of a row-major tensor.
+ * storage: what the item's storages are counted by, from 0. NULL without memory.
+ */
+struct value *torch_tensor_value(struct value_graph *graph, enum dtype dtype, int rank, const int64_t *shape, uint32_t storage);
+
 /* A node of an item, and the catalog's tensor that it is to name. */
 struct torch_whole {
     struct value *node;
@@ -12,9 +18,8 @@ struct torch_whole {
 };
 
 /*
- * Makes each node, of the graph, the call torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()), or v3 with the
- * type, whose storage is the catalog's tensor. Not before torch_source_hide_storages, which counts storages anew. Fails without memory
- * alone.
+ * Makes each node, of the graph, such a call, whose storage is the catalog's tensor. Not before torch_source_hide_storages, which counts
+ * storages anew. Fails without memory alone.
  */
 reshard_status torch_wholes_name(struct value_graph *graph, const struct catalog *catalog, const struct torch_whole *wholes, size_t count,
                                  reshard_error *err);

@@ -97,6 +97,19 @@ static bool is_optimizer(struct str key)
     return str_is(key, FSDP_OPTIMIZER_KEY) || (rank_item_read(key, &rank, &base) && str_is(base, FSDP_OPTIMIZER_KEY));
 }
 
+static reshard_status holds_tensor(const struct layout_request *request, uint32_t index, bool *out, reshard_error *err)
+{
+    const struct catalog_item *item;
+    struct work *work = request->limits.budget;
+    reshard_status status = layout_item(request, index, &item, err);
+    *out = false;
+    if (status == RESHARD_ERR_UNSUPPORTED)
+        return RESHARD_OK; /* it has no value, which is told where it would be written */
+    if (!status && item->value && item->graph && !rank_item_has_storage(item->value, item->graph->count, work, out))
+        status = work_error(work, err);
+    return status;
+}
+
 static reshard_status choose_item(const struct layout_request *request, struct target *target, uint32_t index, uint32_t flat,
                                   const struct said *said, reshard_error *err)
 {
@@ -114,6 +127,14 @@ static reshard_status choose_item(const struct layout_request *request, struct t
         return leave_out(target, index, key, NOTE_RANKS, "there is no such rank any more", err);
     if (!is_own && is_said_elsewhere(said, key))
         return leave_out(target, index, key, NOTE_NO_PLACE, NULL, err);
+    bool has_tensor = false;
+    if (is_own && !is_optimizer(key) && !request->wanted->items[index].is_beside) {
+        reshard_status status = holds_tensor(request, index, &has_tensor, err);
+        if (status)
+            return status;
+    }
+    if (has_tensor)
+        return leave_out(target, index, key, NOTE_RANKS, "a tensor of this rank alone, which would be read as a part of the model's", err);
     uint32_t ranks = request->source_catalog->ranks;
     if (is_own && ranks > 0 && rank == 1 && state->spread.world > ranks)
         return target_note_changed(target, NOTE_RANKS, base, err, "ranks from %" PRIu32 " on get what rank 0 has", ranks);
