@@ -328,6 +328,18 @@ def damaged(shell):
     assert done.returncode == 1 and "app.o" in done.stdout, (done.stdout, done.stderr)
 
 
+def replicas(shell):
+    """Ranks may list copies of what is replicated: each is compared; the same bytes, listed again, are none."""
+    for second, status in (b"abcd", 0), (b"abce", 1):
+        snapshot = stub.Snapshot(3)
+        for rank, data in enumerate((b"abcd", second)):
+            snapshot.add("app/w", snapshot.tensor("U8", [4], data, f"replicated/{rank}", True), [rank])
+        snapshot.add("app/w", snapshot.manifest["0/app/w"], [2])
+        snapshot.write(shell.work / "s")
+        said = shell("verify", "s", exit_status=status).decode()
+        assert "1 replicas" in said and ("differ" in said) == (status == 1), said
+
+
 def recognised(shell):
     folder = one_of(tensor()).write(shell.work / "s")
     for path in ("s", "s/.snapshot_metadata"):
@@ -367,7 +379,7 @@ def main():
     chance = random.Random(arguments.seed)
     return small_models.run(arguments.bin, [
         ("drawn snapshots come back", drawn(chance, arguments.count)), ("parts of paths", paths), ("values", values),
-        ("what ranks have for themselves", of_ranks), ("what is wrong", refused), ("what is left out", left_out), ("damage", damaged),
+        ("what ranks have for themselves", of_ranks), ("what is wrong", refused), ("what is left out", left_out), ("damage", damaged), ("replicas", replicas),
         ("which folders", recognised), ("what torchsnapshot wrote", real(arguments.root))])
 
 
