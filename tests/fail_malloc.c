@@ -25,6 +25,13 @@ void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 void *__wrap_reallocarray(void *memory, size_t count, size_t size);
 
+unsigned long fail_step_max(void)
+{
+    const char *said = getenv("RESHARD_FAULT_STEP");
+    unsigned long step = said ? strtoul(said, NULL, 10) : 0;
+    return step ? step : FAIL_STEP;
+}
+
 unsigned long fail_next(unsigned long nth)
 {
     static unsigned long drawn;
@@ -35,7 +42,7 @@ unsigned long fail_next(unsigned long nth)
         drawn = seed ? strtoul(seed, NULL, 10) : 1;
     }
     drawn = drawn * 6364136223846793005UL + 1442695040888963407UL;
-    return nth + 1 + (drawn >> 33) % 19;
+    return nth + 1 + (drawn >> 33) % fail_step_max();
 }
 
 void fail_malloc_once_at(unsigned long nth)

@@ -24,8 +24,11 @@ void fail_arena_at(unsigned long nth);
 
 /*
  * The number to try after nth, for loops that are long: where RESHARD_EVERY_FAULT is set, as `make faults` does, the next one; else one up
- * to 19 further on, drawn by the seed RESHARD_FAULT_SEED (1). The first ten are always tried.
+ * to FAIL_STEP further on, or to RESHARD_FAULT_STEP as `make asan` says, drawn by the seed RESHARD_FAULT_SEED (1). The first ten are always
+ * tried.
  */
+#define FAIL_STEP 19
+unsigned long fail_step_max(void);
 unsigned long fail_next(unsigned long nth);
 
 /* Allocations of the kind since then; as far as the failure, if it has happened. */

@@ -24,9 +24,9 @@ spread() {
 }
 one_by_one() {
     run tests/crash/durability_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --states 6 --reruns 60 --seed "$seed"
-    run tests/cli/blowup_test.py --bin "$build/cli/reshard" --runs 12
+    run tests/cli/blowup_test.py --bin "$build/cli/reshard" --runs 8
     run tests/cli/flip_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --flips 200 --seed "$seed"
-    run tests/cli/salvage_every_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --damages 2 --seed "$seed"
+    run tests/cli/salvage_every_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --damages 1 --seed "$seed"
     if [ -x "$build/tests/mpi/mpi_ranks" ] && command -v mpirun.openmpi >/dev/null; then
         run tests/mpi/mpi_test.py --mpirun mpirun.openmpi --ranks "$build/tests/mpi/mpi_ranks" --only random_layouts_through --share 1 --saved-cases 1667
     else

@@ -379,8 +379,8 @@ def main():
     chance = random.Random(arguments.seed)
     return small_models.run(arguments.bin, [
         ("drawn snapshots come back", drawn(chance, arguments.count)), ("parts of paths", paths), ("values", values),
-        ("what ranks have for themselves", of_ranks), ("what is wrong", refused), ("what is left out", left_out), ("damage", damaged), ("replicas", replicas),
-        ("which folders", recognised), ("what torchsnapshot wrote", real(arguments.root))])
+        ("what ranks have for themselves", of_ranks), ("what is wrong", refused), ("what is left out", left_out), ("damage", damaged),
+        ("replicas", replicas), ("which folders", recognised), ("what torchsnapshot wrote", real(arguments.root))])
 
 
 if __name__ == "__main__":
