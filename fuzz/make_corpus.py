@@ -35,6 +35,7 @@ import numpy_test  # noqa: E402
 import ocdbt_stub  # noqa: E402
 import optimizer_cases  # noqa: E402
 import orbax_test  # noqa: E402
+import torch_checkpointing_test  # noqa: E402
 import torchsnapshot_test  # noqa: E402
 import ucp_test  # noqa: E402
 FIXTURES = [HERE.parent / "tests" / "fixtures", HERE.parent / "build" / "tests" / "fixtures", HERE.parent.parent / "shared" / "fixtures"]
@@ -71,6 +72,7 @@ PACKED = {  # target: families whose cases it opens
     "paddle_flex": ["paddle"],
     "paddle_uc": ["paddle", "safetensors"],
     "torch_dcp": ["torch-dcp", "bytecheckpoint"],
+    "torch_checkpointing": ["torch_checkpointing"],
     "torch_dist": ["megatron"],
     "torchsnapshot": ["torchsnapshot"],
     "ucp": ["deepspeed"],
@@ -286,6 +288,17 @@ def universal_folders():
             yield f"drawn-{seed}", packed_files(root, False)
 
 
+def item_folders():
+    """Files of items and ranks, and metadata that say otherwise."""
+    good = torch_checkpointing_test.of_ranks()
+    made = [(name, good, torch_checkpointing_test.metadata(2, ["model"], version)) for name, version in (("ranks", "2.0"), ("old", "1.0"))]
+    made += [(f"wrong-{i}", given, said) for i, (given, said, _, _) in enumerate(torch_checkpointing_test.wrong())]
+    for name, given, said in made:
+        files = [(file, 0, content) for file, content in torch_checkpointing_test.entries(given, said)]
+        yield name, files
+        yield f"{name}-beside", [("config.json", 0, b"{}"), *files[1:]]
+
+
 def snapshot_folders():
     """Snapshots of several ranks, what ranks have for themselves, paths, values, and what is wrong."""
     made = [(f"drawn-{seed}", torchsnapshot_test.drawn_snapshot(random.Random(seed))[0]) for seed in range(12)]
@@ -361,7 +374,7 @@ def numpy_folders(as_archive):
 def packed_candidates(target):
     folders = {"gguf": gguf_folders, "hf": hf_folders, "npy_folder": lambda: numpy_folders(False), "numpy": lambda: numpy_folders(True),
                "optimizer": optimizer_folders, "orbax": ocdbt_folders,
-               "torchsnapshot": snapshot_folders, "ucp": universal_folders}
+               "torch_checkpointing": item_folders, "torchsnapshot": snapshot_folders, "ucp": universal_folders}
     for name, files in folders.get(target, list)():
         yield name, pack(files, b"\0")
         yield name + "-lenient", pack(files, b"\1")

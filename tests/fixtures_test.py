@@ -31,7 +31,7 @@ import live as live_judges
 REFUSALS = (4, 5, 6)
 PINS = pathlib.Path(__file__).with_name("refusals.json")
 FAMILIES = {"atorch-fsdp", "bytecheckpoint", "deepspeed", "gguf", "numpy", "orbax", "torch-dcp", "torch-file", "safetensors", "zarr",
-            "megatron", "paddle", "torchsnapshot", "verl", "accelerate"}
+            "megatron", "paddle", "torch_checkpointing", "torchsnapshot", "verl", "accelerate"}
 
 # Types without a safetensors name: the manifests of the families spell them differently, and torch counts packed F4 in pairs.
 TORCH_SPELLINGS = {"COMPLEX32": "complex32", "F4_E2M1FN_X2": "float4_e2m1fn_x2"}  # some manifests spell torch's own types in capitals

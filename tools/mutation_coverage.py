@@ -14,7 +14,7 @@ BUILD_OPTIONS = ["-Dtests=true", "--buildtype=plain", "-Doptimization=0", "-Ddeb
 LEFT_OUT = {"live"}  # of other environments
 # One command test runs every kind of checkpoint: by family it says more about a line, and takes less time.
 FAMILIES = ("torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle", "atorch-fsdp", "deepspeed", "gguf", "numpy", "orbax",
-            "bytecheckpoint", "torchsnapshot", "verl", "accelerate")
+            "bytecheckpoint", "torch_checkpointing", "torchsnapshot", "verl", "accelerate")
 LINES_BACK = 12  # a condition over several lines is counted at its first
 
 

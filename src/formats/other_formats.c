@@ -10,29 +10,26 @@
 #define LOOKED_AT_MAX 200 /* entries below a folder */
 #define SHOWN_MAX 2       /* three hints are seen, and one more says how many there are */
 
-enum other { TENSORFLOW, FLAX, KERAS, ONNX, TORCH_CHECKPOINTING };
+enum other { TENSORFLOW, FLAX, KERAS, ONNX };
 
 static const struct other_format others[] = {
     [TENSORFLOW] = { "TensorFlow", "tf.train.load_checkpoint gives its arrays; safetensors.numpy.save_file writes them" },
     [FLAX] = { "Flax (msgpack)", "transformers reads it (from_flax=True) and saves it as a folder that is read (save_pretrained)" },
     [KERAS] = { "HDF5", "h5py gives its arrays; safetensors.numpy.save_file writes them" },
     [ONNX] = { "ONNX", "the checkpoint that the model was exported from holds its weights" },
-    [TORCH_CHECKPOINTING] = { "torch_checkpointing", "restore it with torch_checkpointing and save it with torch.distributed.checkpoint" },
 };
 
 /* The first that fits counts. */
 static const struct {
     const char *glob;
     enum other format;
-    const char *beside; /* counts only beside a file of such a name */
 } names[] = {
-    { "saved_model.pb", TENSORFLOW, NULL },
-    { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW, NULL },
-    { "flax_model*.msgpack", FLAX, NULL },
-    { "*.h5", KERAS, NULL },
-    { "*.keras", KERAS, NULL },
-    { "*.onnx", ONNX, NULL },
-    { "metadata.pkl", TORCH_CHECKPOINTING, "*_0.pt" }, /* an item's file is ITEM_RANK.pt */
+    { "saved_model.pb", TENSORFLOW },
+    { "*.data-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]", TENSORFLOW },
+    { "flax_model*.msgpack", FLAX },
+    { "*.h5", KERAS },
+    { "*.keras", KERAS },
+    { "*.onnx", ONNX },
 };
 
 #define NAMES (sizeof(names) / sizeof(names[0]))
@@ -49,8 +46,7 @@ static bool any_entry_fits(const struct store_entry *entries, size_t count, size
 const struct other_format *other_format_of_entries(const struct store_entry *entries, size_t count, size_t prefix_bytes)
 {
     for (size_t i = 0; i < NAMES; i++) {
-        if (any_entry_fits(entries, count, prefix_bytes, names[i].glob) &&
-            (!names[i].beside || any_entry_fits(entries, count, prefix_bytes, names[i].beside)))
+        if (any_entry_fits(entries, count, prefix_bytes, names[i].glob))
             return &others[names[i].format];
     }
     return NULL;
@@ -59,7 +55,7 @@ const struct other_format *other_format_of_entries(const struct store_entry *ent
 static const struct other_format *format_of_name(const char *name)
 {
     for (size_t i = 0; i < NAMES; i++) {
-        if (!names[i].beside && fnmatch(names[i].glob, name, 0) == 0)
+        if (fnmatch(names[i].glob, name, 0) == 0)
             return &others[names[i].format];
     }
     return NULL;

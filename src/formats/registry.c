@@ -26,6 +26,7 @@ static const struct format_driver *const registry[] = {
     &format_torch_dcp,          /* "torch-dcp" */
     &format_atorch,             /* "atorch" */
     &format_fsdp_ranks,         /* "fsdp-ranks" */
+    &format_torch_checkpointing, /* "torch_checkpointing" */
     &format_deepspeed,          /* "deepspeed" */
     &format_ucp,                /* "ucp" */
     &format_megatron,           /* "megatron" */

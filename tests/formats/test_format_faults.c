@@ -29,6 +29,7 @@ static const struct {
     { "gguf/gguf-split/ckpt", "hf", NULL, NULL },
     { "numpy/npz-compressed/ckpt.npz", "npy", NULL, NULL },
     { "numpy/npy/ckpt", "npz", NULL, NULL },
+    { "torch_checkpointing/torch-checkpointing-odd/ckpt", "torch-dcp", NULL, NULL },
     { "torchsnapshot/torchsnapshot-ranks/ckpt", "torch-dcp", NULL, NULL },
     { "torchsnapshot/torchsnapshot-single/ckpt", "torch", NULL, NULL },
     { "orbax/orbax-ocdbt-zarr3/ckpt", "hf", NULL, NULL },

@@ -189,7 +189,7 @@ def private_tensors(binary, path, private):
 
 
 def case(rng, number, binary, folder):
-    if number % 4:
+    if number % 6:
         return compare(binary, *single(rng, folder))
     path, tensors, values, private = several(rng, folder)
     return compare(binary, path, tensors, values) or private_tensors(binary, path, private)
@@ -225,7 +225,7 @@ def make_fixtures(top):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin")
-    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--count", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fixtures", type=pathlib.Path)
     args = parser.parse_args()

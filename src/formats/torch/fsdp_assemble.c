@@ -191,6 +191,32 @@ static reshard_status fsdp_assemble_add_leaf(const struct torch_leaf *leaf, void
                      : fsdp_add_item(assembling, leaf->parts, leaf->part_count, leaf->value, err);
 }
 
+/* The same with the item's key in front. */
+static reshard_status add_leaf_of_item(const struct torch_leaf *leaf, void *context, reshard_error *err)
+{
+    struct assembling *assembling = context;
+    struct torch_leaf whole = *leaf;
+    if (!ARRAY_RESERVE(assembling->parts, leaf->part_count + 1, assembling->part_capacity))
+        return error_set_memory(err);
+    assembling->parts[0] = (struct path_part){ .kind = PATH_KEY, .key = assembling->item };
+    if (leaf->part_count)
+        memcpy(assembling->parts + 1, leaf->parts, leaf->part_count * sizeof(*leaf->parts));
+    whole.parts = assembling->parts;
+    whole.part_count = leaf->part_count + 1;
+    return fsdp_assemble_add_leaf(&whole, context, err);
+}
+
+/* An item without tensors is one value. */
+static reshard_status take_item_file(struct assembling *assembling, const struct torch_file *opened, reshard_error *err)
+{
+    const struct torch_leaf root = { .value = opened->graph->root };
+    bool has_tensors;
+    reshard_status status = fsdp_has_storage(assembling, opened->graph->root, &has_tensors, err);
+    if (!status && !has_tensors)
+        return add_leaf_of_item(&root, assembling, err);
+    return status ? status : torch_flatten(opened->graph, &assembling->source->limits, add_leaf_of_item, assembling, err);
+}
+
 /* *is_lost: the file cannot be read, and what it holds may be missing. */
 static reshard_status open_rank_file(struct assembling *assembling, const struct fsdp_file *file, bool *is_lost, reshard_error *err)
 {
@@ -218,8 +244,11 @@ static reshard_status take_rank_file(struct assembling *assembling, const struct
     bool *wanted = array_zeroed(opened->archive.storage_count, sizeof(*wanted));
     if (!wanted)
         return error_set_memory(err);
-    status = kind == FSDP_MODEL ? torch_flatten(opened->graph, &source->limits, fsdp_assemble_add_leaf, assembling, err)
-                                : fsdp_add_beside(assembling, kind, file, err);
+    if (assembling->item.size)
+        status = take_item_file(assembling, opened, err);
+    else
+        status = kind == FSDP_MODEL ? torch_flatten(opened->graph, &source->limits, fsdp_assemble_add_leaf, assembling, err)
+                                    : fsdp_add_beside(assembling, kind, file, err);
     if (!status)
         status = torch_source_hide_storages(source, assembling->file, assembling->item_values, assembling->item_count, wanted, err);
     if (!status && assembling->is_merged && file->rank == 0)
@@ -387,6 +416,7 @@ static void assembling_release(struct assembling *assembling)
     free(assembling->items);
     free(assembling->item_values);
     free(assembling->merged);
+    free(assembling->parts);
     buffer_release(&assembling->key);
 }
 
@@ -434,14 +464,37 @@ void fsdp_close_source(struct source *source)
     torch_source_close(source);
 }
 
+static reshard_status assembling_begin(struct assembling *assembling, reshard_error *err)
+{
+    struct source *source = assembling->source;
+    reshard_status status = torch_source_new(source, err);
+    assembling->state = torch_source_of(source);
+    if (!status && !(assembling->state->ranks = arena_zalloc(&source->catalog->arena, sizeof(*assembling->state->ranks))))
+        status = error_set_memory(err);
+    return status;
+}
+
+reshard_status fsdp_read_items(struct source *source, const struct fsdp_groups *groups, uint32_t ranks, reshard_error *err)
+{
+    struct assembling assembling = { .source = source };
+    reshard_status status = assembling_begin(&assembling, err);
+    source->catalog->ranks = ranks;
+    assembling.is_one_file = ranks == 1;
+    for (uint32_t i = 0; !status && i < groups->count; i++) {
+        assembling.item = groups->groups[i].files[0].prefix;
+        status = add_rank_files(&assembling, &groups->groups[i], FSDP_MODEL, err);
+    }
+    if (!status)
+        status = fsdp_ties_find(source->catalog, err);
+    assembling_release(&assembling);
+    return status;
+}
+
 reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
 {
     struct fsdp_groups groups = { 0 };
     struct assembling assembling = { .source = source };
-    reshard_status status = torch_source_new(source, err);
-    assembling.state = torch_source_of(source);
-    if (!status && !(assembling.state->ranks = arena_zalloc(&source->catalog->arena, sizeof(*assembling.state->ranks))))
-        status = error_set_memory(err);
+    reshard_status status = assembling_begin(&assembling, err);
     if (!status)
         status = enter_folder(source, err);
     if (!status)

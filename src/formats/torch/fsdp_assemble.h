@@ -59,6 +59,9 @@ struct assembling {
     struct source *source;
     struct torch_source *state;
     uint32_t file, rank;
+    struct str item;            /* files are those of one item of several, whose key comes before theirs; empty: of the model */
+    struct path_part *parts;    /* of a leaf in such a file */
+    uint32_t part_capacity;
     struct name_map keys;       /* of tensors: number -> tensors[number] */
     struct known_tensor *tensors;
     uint32_t tensor_capacity;
@@ -80,6 +83,9 @@ struct assembling {
 
 reshard_status fsdp_read_catalog(struct source *source, reshard_error *err);
 void fsdp_close_source(struct source *source);
+
+/* The same of groups of files ITEM_RANK.pt. */
+reshard_status fsdp_read_items(struct source *source, const struct fsdp_groups *groups, uint32_t ranks, reshard_error *err);
 
 /* fsdp_assemble.c: adds what a leaf of a file is, a piece of a tensor; *out CATALOG_NONE: it is none. The key is assembling->key. */
 reshard_status fsdp_add_tensor(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t *out, reshard_error *err);

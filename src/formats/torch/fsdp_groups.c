@@ -50,6 +50,21 @@ bool fsdp_file_parse(struct str name, struct fsdp_file *out)
     return rank < RANKS_MAX;
 }
 
+bool fsdp_item_file_parse(struct str name, struct fsdp_file *out)
+{
+    static const char extension[] = ".pt";
+    size_t end = name.size - (sizeof(extension) - 1), digits = end;
+    uint64_t rank;
+    if (!str_ends_with(name, extension))
+        return false;
+    while (digits > 0 && fsdp_groups_is_digit(name.data[digits - 1]))
+        digits--;
+    if (digits < 2 || name.data[digits - 1] != '_' || !str_to_u64((struct str){ name.data + digits, end - digits }, &rank))
+        return false;
+    *out = (struct fsdp_file){ .name = name, .prefix = { name.data, digits - 1 }, .extension = STR(".pt"), .rank = (uint32_t)rank };
+    return rank < RANKS_MAX;
+}
+
 /* "model_world_size_4_" says 4; 0 if nothing is said. */
 static uint32_t said_world(struct str prefix)
 {
@@ -121,8 +136,8 @@ static reshard_status check_worlds(const struct fsdp_groups *groups, reshard_err
     return RESHARD_OK;
 }
 
-static reshard_status list_files(struct store *store, const char *directory, struct arena *arena, struct fsdp_file **out, size_t *count,
-                                 reshard_error *err)
+static reshard_status list_files(struct store *store, const char *directory, bool (*parse)(struct str name, struct fsdp_file *out),
+                                 struct arena *arena, struct fsdp_file **out, size_t *count, reshard_error *err)
 {
     struct store_entry *entries;
     size_t entry_count = 0, skip = directory[0] ? strlen(directory) + 1 : 0;
@@ -135,7 +150,7 @@ static reshard_status list_files(struct store *store, const char *directory, str
         return error_set_memory(err);
     for (size_t i = 0; i < entry_count; i++) {
         struct str name = entries[i].name, base = { name.data + skip, name.size - skip };
-        if (entries[i].is_directory || !fsdp_file_parse(base, &(*out)[*count]))
+        if (entries[i].is_directory || !parse(base, &(*out)[*count]))
             continue;
         (*out)[(*count)++].name = name;
     }
@@ -148,7 +163,7 @@ static reshard_status look_for_rank_files(struct store *store, const char *direc
     reshard_error seen = { 0 };
     struct fsdp_file *files;
     size_t count;
-    reshard_status status = list_files(store, directory, arena, &files, &count, &seen);
+    reshard_status status = list_files(store, directory, fsdp_file_parse, arena, &files, &count, &seen);
     *out = !status && count > 0;
     return status == RESHARD_ERR_MEMORY ? error_set_memory(err) : RESHARD_OK;
 }
@@ -221,7 +236,7 @@ reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_
             status = error_set(err, RESHARD_ERR_FORMAT, "'%s' is not the file of one rank: no \"rank_N\" before its extension", name);
     }
     if (!status)
-        status = list_files(store, directory, &found.arena, &files, &count, err);
+        status = list_files(store, directory, fsdp_file_parse, &found.arena, &files, &count, err);
     if (!status && count > 0)
         qsort(files, count, sizeof(*files), fsdp_groups_file_order);
     if (!status)
@@ -232,6 +247,26 @@ reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_
     }
     *out = found;
     return RESHARD_OK;
+}
+
+reshard_status fsdp_item_groups_find(struct store *store, const char *directory, uint32_t world, bool may_lack, struct fsdp_groups *out,
+                                     reshard_error *err)
+{
+    struct fsdp_file *files = NULL;
+    size_t count = 0;
+    reshard_status status = list_files(store, directory, fsdp_item_file_parse, &out->arena, &files, &count, err);
+    if (!status && count > 0)
+        qsort(files, count, sizeof(*files), fsdp_groups_file_order);
+    if (!status)
+        status = group_files(files, count, NULL, may_lack, out, err);
+    for (uint32_t i = 0; !status && i < out->count; i++) {
+        struct fsdp_group *group = &out->groups[i];
+        if (group->world > world || (!may_lack && group->world < world))
+            status = error_set(err, RESHARD_ERR_FORMAT, "there are files of %" PRIu32 " ranks beside '%.*s', the metadata says %" PRIu32,
+                               group->world, STR_ARG(group->files[0].name), world);
+        group->world = world;
+    }
+    return status;
 }
 
 void fsdp_groups_release(struct fsdp_groups *groups)

@@ -33,6 +33,9 @@ struct fsdp_groups {
 /* Whether a base name is one rank's. The parts point into name. */
 bool fsdp_file_parse(struct str name, struct fsdp_file *out);
 
+/* Whether it is ITEM_RANK.pt, as torch_checkpointing names files; the prefix is ITEM. */
+bool fsdp_item_file_parse(struct str name, struct fsdp_file *out);
+
 /* What a file's name says it holds. */
 enum fsdp_kind fsdp_file_kind(const struct fsdp_file *file);
 
@@ -43,6 +46,10 @@ char *fsdp_folder_find(struct store *store, const char *name, struct arena *aren
 /* The groups of a directory; with a file name, only its group. *model_count is 0 if there is none: no error. Missing and surplus ranks, and
  * a left-over file of another world size, are errors. may_lack: files of ranks may be missing. */
 reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_lack, struct fsdp_groups *out, reshard_error *err);
+
+/* The same of files ITEM_RANK.pt in a directory, a group for each item, for so many ranks. */
+reshard_status fsdp_item_groups_find(struct store *store, const char *directory, uint32_t world, bool may_lack, struct fsdp_groups *out,
+                                     reshard_error *err);
 void fsdp_groups_release(struct fsdp_groups *groups);
 
 #endif

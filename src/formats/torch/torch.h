@@ -14,6 +14,8 @@
  *
  * fsdp-ranks: a directory of such files, one a rank, whose DTensors or ShardedTensors are the pieces of whole tensors; the file
  * names hold "rank_N" (model_world_size_4_rank_0.pt, ckpt_rank_0.pt). Spec: docs/formats/torch.md.
+ *
+ * torch_checkpointing: the same with files ITEM_N.pt for each of several items, beside metadata.pkl.
  */
 #ifndef FORMATS_TORCH_TORCH_H
 #define FORMATS_TORCH_TORCH_H
@@ -22,5 +24,6 @@
 
 extern const struct format_driver format_torch;      /* "torch" */
 extern const struct format_driver format_fsdp_ranks; /* "fsdp-ranks" */
+extern const struct format_driver format_torch_checkpointing; /* "torch_checkpointing" */
 
 #endif
