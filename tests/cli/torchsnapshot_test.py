@@ -180,6 +180,9 @@ def ranks_snapshot():
         snapshot.add("app/same", snapshot.tensor("U8", [2], b"ab", "0/app/same", is_batched=False), [rank])  # of one file
         snapshot.add("app/object", snapshot.object({"rank": rank}, f"{rank}/app/object"), [rank])
     snapshot.add("app/last", stub.told(9), [2])
+    snapshot.add("app/list", stub.container("list"), [0, 2])
+    snapshot.add("app/list/0", stub.told(1), [0, 2])
+    snapshot.add("app/list", stub.told(8), [1])  # which has a value where others have a list
     snapshot.add("app/all", stub.told(4, True), [1])
     snapshot.add("app/w", snapshot.tensor("U8", [3], b"xyz", replicated=True))
     return snapshot, data
@@ -191,7 +194,7 @@ def of_ranks(shell):
     assert found(shell, "s") == {"app.w": digest("U8", [3], b"xyz")}
     keys = set(items(shell, "s"))
     own = {f"app.{key}" for key in ("rank", "own", "rows", "saved", "object")}
-    assert keys == own | {"app.step", "app.same", "app.all", "rank_2.app.last"} | \
+    assert keys == own | {"app.step", "app.same", "app.all", "app.list.0", "rank_1.app.list", "rank_2.app.last"} | \
         {f"rank_{rank}.{key}" for rank in (1, 2) for key in own} - {"rank_1.app.rank"}, keys
     shell("convert", "s", "s.pt", "--to", "torch", "--no-sync")
     state = torch_stub.load(shell.work / "s.pt")

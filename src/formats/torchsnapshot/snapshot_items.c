@@ -89,10 +89,10 @@ static reshard_status told_value(struct snapshot_reading *reading, const struct 
 {
     struct str text, type = entry->type;
     struct value_graph *graph = reading->graph;
-    bool is_list = str_is(type, "list"), is_dict = str_is(type, "dict") || str_is(type, "OrderedDict"), is_bool = str_is(type, "bool"),
+    bool is_list, is_container = snapshot_is_container(type, &is_list), is_bool = str_is(type, "bool"),
          is_bytes = str_is(type, "bytes") || str_is(type, "float"), is_str = str_is(type, "str"), is_int = str_is(type, "int");
     *out = NULL;
-    if (is_list || is_dict) {
+    if (is_container) {
         *out = value_new_list(graph, is_list ? VALUE_LIST : VALUE_DICT, NULL, 0);
         return *out ? RESHARD_OK : error_set_memory(err);
     }
@@ -244,9 +244,11 @@ static reshard_status says_same(struct snapshot_reading *reading, const struct s
     return value_compare(a->value, b->value, NULL, reading->source->limits.budget, out, err);
 }
 
-static bool is_filled(const struct snapshot_path *path)
+/* A container that its members tell of. */
+static bool is_filled(const struct snapshot_path *path, const struct snapshot_entry *entry)
 {
-    return (path->is_list || path->is_dict) && path->has_children;
+    bool is_list;
+    return path->has_children && snapshot_is_container(entry->type, &is_list);
 }
 
 reshard_status snapshot_add_items(struct snapshot_reading *reading, uint32_t path, bool has_tensor, reshard_error *err)
@@ -255,13 +257,11 @@ reshard_status snapshot_add_items(struct snapshot_reading *reading, uint32_t pat
     const struct snapshot_path *known = &manifest->paths[path];
     const struct snapshot_entry *first = NULL;
     reshard_status status = RESHARD_OK;
-    if (is_filled(known))
-        return RESHARD_OK;
     for (uint32_t i = known->first; !status && i != CATALOG_NONE; i = manifest->entries[i].next) {
         const struct snapshot_entry *entry = &manifest->entries[i];
         struct rank_item name = { .key = buffer_str(&reading->key), .parts = reading->parts, .part_count = reading->part_count };
         bool is_sharded, is_same = false;
-        if (snapshot_is_tensor(entry->type, &is_sharded) && snapshot_is_shared(reading, entry))
+        if (is_filled(known, entry) || (snapshot_is_tensor(entry->type, &is_sharded) && snapshot_is_shared(reading, entry)))
             continue;
         if (first)
             status = says_same(reading, first, entry, &is_same, err);

@@ -75,9 +75,8 @@ static reshard_status manifest_add_entry(struct snapshot_manifest *manifest, str
         return error_set_memory(err);
     struct snapshot_path *known = &manifest->paths[at];
     if (was_new) {
-        bool is_dict = str_is(entry.type, "dict") || str_is(entry.type, "OrderedDict");
-        *known = (struct snapshot_path){ .first = manifest->entry_count, .is_list = str_is(entry.type, "list"), .is_dict = is_dict };
-        if (is_dict)
+        *known = (struct snapshot_path){ .first = manifest->entry_count };
+        if (snapshot_is_container(entry.type, &known->is_list) && !known->is_list)
             note_keys(value_dict_get(value, "keys"), known);
     } else {
         manifest->entries[known->last].next = manifest->entry_count;

@@ -16,6 +16,12 @@ bool snapshot_is_tensor(struct str type, bool *is_sharded)
     return *is_sharded || str_is(type, "Tensor") || str_is(type, "ChunkedTensor");
 }
 
+bool snapshot_is_container(struct str type, bool *is_list)
+{
+    *is_list = str_is(type, "list");
+    return *is_list || str_is(type, "dict") || str_is(type, "OrderedDict");
+}
+
 bool snapshot_is_shared(const struct snapshot_reading *reading, const struct snapshot_entry *entry)
 {
     bool is_sharded;

@@ -21,7 +21,7 @@ struct snapshot_entry {
 /* A path of the state, such as "app/model/weight", with all that ranks say of it, the first rank first. */
 struct snapshot_path {
     uint32_t first, last;  /* entries */
-    bool is_list, is_dict; /* a container of others, as the first rank says */
+    bool is_list;          /* as the first rank says */
     bool has_int_keys, has_text_keys; /* a dict's */
     bool has_children;
 };
@@ -105,6 +105,9 @@ reshard_status snapshot_pieces_read(struct snapshot_reading *reading, const stru
 
 /* Whether it is a tensor of any of those types; *is_sharded: one that ranks hold parts of. */
 bool snapshot_is_tensor(struct str type, bool *is_sharded);
+
+/* Whether it is a container, whose members have entries of their own: a list, or a dict of either kind. */
+bool snapshot_is_container(struct str type, bool *is_list);
 
 /* Whether every rank has the same: it is told once. */
 bool snapshot_is_shared(const struct snapshot_reading *reading, const struct snapshot_entry *entry);
