@@ -327,6 +327,8 @@ def damaged(shell):
     assert done.returncode == 1 and "app.v" in done.stdout, (done.stdout, done.stderr)
     assert set(found(shell, "rest2")) == {"app.c", "app.w"}
     (folder / "0" / "app" / "o").unlink()
+    said = shell("verify", "s", exit_status=1).decode()
+    assert "item 'app.o' is lost: it lies in '0/app/o', which is gone or cut off" in said, said
     done = shell.any("salvage", "s", "rest3", "--to", "torch-dcp", "--no-sync")
     assert done.returncode == 1 and "app.o" in done.stdout, (done.stdout, done.stderr)
 
@@ -348,6 +350,13 @@ def recognised(shell):
     for path in ("s", "s/.snapshot_metadata"):
         assert json.loads(shell("inspect", "--json", path))["format"] == "torchsnapshot", path
         assert set(found(shell, path)) == {"app.w"}
+    step = shell.work / "runs" / "global_step_3"
+    step.parent.mkdir()
+    one_of(tensor()).write(step)
+    (step / "stray").write_bytes(b"?")
+    (step.parent / "latest_checkpointed_iteration.txt").write_text("3")
+    assert found(shell, "runs") == found(shell, "s")
+    assert b"'stray': nothing refers to it" in shell("verify", "runs")
     (folder / ".snapshot_metadata").unlink()
     assert b"no known checkpoint format" in shell("inspect", "s", exit_status=5)
     said = shell("convert", one_of(tensor()).write(shell.work / "t"), "out", "--to", "torchsnapshot", exit_status=5).decode()

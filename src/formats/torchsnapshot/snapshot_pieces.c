@@ -159,7 +159,6 @@ static reshard_status tensor_read(struct snapshot_reading *reading, const struct
     if (out->rank < 0) {
         out->rank = rank;
         memcpy(out->extent, shape, sizeof(shape));
-        memset(out->start, 0, sizeof(out->start));
     } else if (rank != out->rank || !shape_equal(rank, shape, rank, out->extent)) {
         return error_set(err, RESHARD_ERR_FORMAT, "a shard's \"sizes\" are not the shape of its tensor");
     }

@@ -138,7 +138,7 @@ static reshard_status tensor_add(struct snapshot_reading *reading, uint32_t path
         status = error_set(err, RESHARD_ERR_FORMAT, "no rank has a piece of it");
     if (!status && *is_there)
         status = shape_find(reading, pieces.entry, pieces.first, pieces.count, shape, err);
-    const struct snapshot_piece *list = state->pieces + pieces.first;
+    const struct snapshot_piece *list = pieces.count ? state->pieces + pieces.first : NULL;
     if (!status && *is_there)
         status = catalog_add_tensor(source->catalog, buffer_str(&reading->key), list->dtype, list->rank, shape, &tensor, err);
     if (!status && *is_there && reading->part_count > 1)
