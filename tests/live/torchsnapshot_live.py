@@ -68,6 +68,7 @@ def drawn_value(rng, depth):
     if len({str(key) for key in keys}) < len(keys):
         keys = [key for key in keys if isinstance(key, str)]
     made = {key: drawn_value(rng, depth - 1) for key in keys}
+    made.pop("", None)  # whose file would be a folder
     return collections.OrderedDict(made) if rng.random() < 0.3 else made
 
 
