@@ -125,22 +125,13 @@ static reshard_status item_add(struct snapshot_reading *reading, struct catalog_
     return catalog_add_item(reading->source->catalog, item, name->parts, name->part_count > 1 ? name->part_count : 0, index, err);
 }
 
-static reshard_status note_saved_item(struct source *source, const struct catalog_item *item, reshard_error *err)
-{
-    struct snapshot_state *state = snapshot_state_of(source);
-    if (!ARRAY_ROOM(state->saved, state->saved_count, state->saved_capacity))
-        return error_set_memory(err);
-    state->saved[state->saved_count++] = (struct snapshot_saved){ item->object, item->offset, item->bytes };
-    return RESHARD_OK;
-}
-
 static reshard_status blob_add(struct snapshot_reading *reading, const struct snapshot_piece *piece, const struct rank_item *name,
                                uint32_t rank, reshard_error *err)
 {
     struct catalog_item item = { .kind = ITEM_BLOB, .object = piece->object, .offset = piece->offset, .bytes = piece->bytes };
     uint32_t index;
     reshard_status status = item_add(reading, &item, name, rank, &index, err);
-    return status ? status : note_saved_item(reading->source, &item, err);
+    return status ? status : snapshot_note_saved(reading->source, (struct snapshot_saved){ item.object, item.offset, item.bytes }, err);
 }
 
 static reshard_status object_add(struct snapshot_reading *reading, const struct snapshot_entry *entry, const struct rank_item *name,

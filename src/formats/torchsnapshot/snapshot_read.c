@@ -55,12 +55,12 @@ static reshard_status shape_find(const struct snapshot_reading *reading, const s
     return RESHARD_OK;
 }
 
-static reshard_status note_saved(struct source *source, const struct snapshot_piece *piece, reshard_error *err)
+reshard_status snapshot_note_saved(struct source *source, struct snapshot_saved saved, reshard_error *err)
 {
     struct snapshot_state *state = snapshot_state_of(source);
     if (!ARRAY_ROOM(state->saved, state->saved_count, state->saved_capacity))
         return error_set_memory(err);
-    state->saved[state->saved_count++] = (struct snapshot_saved){ piece->object, piece->offset, piece->bytes };
+    state->saved[state->saved_count++] = saved;
     return RESHARD_OK;
 }
 
@@ -75,9 +75,10 @@ static reshard_status piece_add_chunk(struct source *source, uint32_t tensor, co
     if (status)
         return status;
     chunk->writer = rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
-    if (piece->is_saved)
-        chunk->flags |= CHUNK_UNRESOLVED;
-    return piece->is_saved ? note_saved(source, piece, err) : RESHARD_OK;
+    if (!piece->is_saved)
+        return RESHARD_OK;
+    chunk->flags |= CHUNK_UNRESOLVED;
+    return snapshot_note_saved(source, (struct snapshot_saved){ piece->object, piece->offset, piece->bytes }, err);
 }
 
 /* Whether the piece is one of those before it, of the same bytes: all ranks list what is replicated. */
@@ -125,30 +126,35 @@ static reshard_status pieces_gather(struct snapshot_reading *reading, uint32_t p
     return status;
 }
 
-static reshard_status tensor_add(struct snapshot_reading *reading, uint32_t path, bool *is_there, reshard_error *err)
+static reshard_status tensor_put(struct snapshot_reading *reading, const struct tensor_pieces *pieces, reshard_error *err)
 {
     struct source *source = reading->source;
-    struct snapshot_state *state = snapshot_state_of(source);
-    struct tensor_pieces pieces = { 0 };
     int64_t shape[RANK_MAX];
-    uint32_t tensor = CATALOG_NONE, own = 0;
+    uint32_t tensor, own = 0; /* pieces of the first rank */
+    if (!pieces->count)
+        return error_set(err, RESHARD_ERR_FORMAT, "no rank has a piece of it");
+    const struct snapshot_piece *list = snapshot_state_of(source)->pieces + pieces->first;
+    reshard_status status = shape_find(reading, pieces->entry, pieces->first, pieces->count, shape, err);
+    if (!status)
+        status = catalog_add_tensor(source->catalog, buffer_str(&reading->key), list->dtype, list->rank, shape, &tensor, err);
+    if (!status && reading->part_count > 1)
+        status = catalog_set_tensor_path(source->catalog, tensor, reading->parts, reading->part_count, err);
+    while (own < pieces->count && pieces->ranks[own] == pieces->ranks[0])
+        own++;
+    for (uint32_t i = 0; !status && i < pieces->count; i++)
+        if (pieces->is_sharded || i < own || !is_listed_again(&list[i], &list[i % own]))
+            status = piece_add_chunk(source, tensor, &list[i], pieces->ranks[i], err);
+    return status;
+}
+
+static reshard_status tensor_add(struct snapshot_reading *reading, uint32_t path, bool *is_there, reshard_error *err)
+{
+    struct tensor_pieces pieces = { 0 };
     reshard_status status = pieces_gather(reading, path, &pieces, err);
     *is_there = pieces.entry != NULL;
-    if (!status && *is_there && !pieces.count)
-        status = error_set(err, RESHARD_ERR_FORMAT, "no rank has a piece of it");
-    if (!status && *is_there)
-        status = shape_find(reading, pieces.entry, pieces.first, pieces.count, shape, err);
-    const struct snapshot_piece *list = pieces.count ? state->pieces + pieces.first : NULL;
-    if (!status && *is_there)
-        status = catalog_add_tensor(source->catalog, buffer_str(&reading->key), list->dtype, list->rank, shape, &tensor, err);
-    if (!status && *is_there && reading->part_count > 1)
-        status = catalog_set_tensor_path(source->catalog, tensor, reading->parts, reading->part_count, err);
-    while (!status && own < pieces.count && pieces.ranks[own] == pieces.ranks[0])
-        own++;
-    for (uint32_t i = 0; !status && i < pieces.count; i++)
-        if (pieces.is_sharded || i < own || !is_listed_again(&list[i], &list[i % own]))
-            status = piece_add_chunk(source, tensor, &list[i], pieces.ranks[i], err);
-    state->piece_count = pieces.first;
+    if (!status && pieces.entry)
+        status = tensor_put(reading, &pieces, err);
+    snapshot_state_of(reading->source)->piece_count = pieces.first;
     free(pieces.ranks);
     return status;
 }

@@ -103,6 +103,9 @@ reshard_status snapshot_object_read(struct snapshot_reading *reading, const stru
 reshard_status snapshot_pieces_read(struct snapshot_reading *reading, const struct snapshot_entry *entry, uint32_t *count,
                                     reshard_error *err);
 
+/* Keeps the range for verifying. */
+reshard_status snapshot_note_saved(struct source *source, struct snapshot_saved saved, reshard_error *err);
+
 /* Whether it is a tensor of any of those types; *is_sharded: one that ranks hold parts of. */
 bool snapshot_is_tensor(struct str type, bool *is_sharded);
 
