@@ -27,7 +27,8 @@ WRITING = [("alloc", errno.ENOMEM), ("look", errno.EIO), ("thread", errno.EAGAIN
 
 
 AGAIN = ("ls --json", "cat npy", "hash --io direct")  # beside ls, cat and hash
-ALL_MIN = 100_000 # failures in all, of some 200,000
+ALL_MIN = 100_000  # failures in all, of some 200,000
+DIFFERING = 4  # tensors, or one more, of which `diff` looks for what explains it: 100 allocations each
 
 
 @dataclasses.dataclass
@@ -124,13 +125,14 @@ def differences(found, wanted):
 # ---- what is run ----
 
 def reading_verbs(shim, name, path, other, work):
-    key = shim.plain(["ls", path], work).decode().splitlines()[0].split("\t")[0]
+    keys = [line.split("\t")[0] for line in shim.plain(["ls", path], work).decode().splitlines()]
+    key, some = keys[0], keys[::max(1, len(keys) // DIFFERING)]
     for verb, arguments in {
             "inspect": ["inspect", path], "ls": ["ls", path, "--chunks", "--items"], "ls --json": ["ls", path, "--json"],
             "hash": ["hash", path, "--threads", "1", "--digest", "xxh3"], "cat": ["cat", path, key],
             "cat npy": ["cat", path, key, "--as", "npy"], "verify": ["verify", path],
             "verify --deep": ["verify", "--deep", "--threads", "1", path],
-            "plan": ["plan", path, "--to", "safetensors"], "diff": ["diff", path, other], "stats": ["stats", path, "--threads", "1"],
+            "plan": ["plan", path, "--to", "safetensors"], "diff": ["diff", path, other, *some], "stats": ["stats", path, "--threads", "1"],
             "hash --io direct": ["hash", path, "--threads", "1", "--digest", "crc32c", "--io", "direct"]}.items():
         yield Verb(f"{verb} of {name}", arguments, READING, again=verb in AGAIN)
     # What cannot be looked at or opened is lost, and the run succeeds: those failures have a test of their own (bad_sectors_test.py).
@@ -172,6 +174,7 @@ def verbs(shim, fixtures, work):
         shim.plain(["convert", shims.source_for(fixtures, name), olds[name], *shims.WRITERS[name], "--dtype", "f64", "--quiet"], work)
     small["fsdp-ranks"] = pathlib.Path(fixtures).resolve() / "torch-file/torch-file-fsdp2-ranks/ckpt"
     yield from mapping_verbs(shim, small["safetensors"], work)
+    yield Verb("diff of equals", ["diff", small["safetensors"], small["torch-dcp"]], READING)
     for name, path in small.items():
         yield from reading_verbs(shim, name, path, olds.get(name, path), work)
         if name in shims.WRITERS:
