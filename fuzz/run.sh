@@ -38,10 +38,11 @@ failed=0
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 
 # step NAME ARGUMENT...: one run of a target; what it leaves under artifacts/ is a finding. Sets executed.
+# Without -entropic=0 libFuzzer spends nine tenths of its time on weights of inputs that reach much, already while it loads them.
 step() {
     local name=$1 program=$build/fuzz/fuzz_$target why=
     shift
-    "$program" -rss_limit_mb=1024 -timeout=$timeout -print_final_stats=1 -artifact_prefix="$work/artifacts/$target-" "$@" >"$work/log" 2>&1 ||
+    "$program" -rss_limit_mb=1024 -timeout=$timeout -entropic=0 -print_final_stats=1 -artifact_prefix="$work/artifacts/$target-" "$@" >"$work/log" 2>&1 ||
         why=$(grep -m1 -E 'ERROR|runtime error|SUMMARY' "$work/log" || echo "exit status $?")
     executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log")
     executed=${executed:-0}
@@ -89,7 +90,7 @@ look_up() {
 
 fuzz() {
     mkdir -p "$grown"
-    step fuzz -max_total_time="$seconds" -runs="$1" -seed="${FUZZ_SEED:-0}" -max_len="$longest" -entropic=0 -dict="$here/$words.dict" "$grown" "$corpus"
+    step fuzz -max_total_time="$seconds" -runs="$1" -seed="${FUZZ_SEED:-0}" -max_len="$longest" -dict="$here/$words.dict" "$grown" "$corpus"
 }
 
 mkdir -p "$work/artifacts"

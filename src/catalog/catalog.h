@@ -342,6 +342,12 @@ static inline bool catalog_chunk_is_strided(const struct catalog *catalog, const
     return layout && layout->strides != CATALOG_NONE;
 }
 
+/* A rank as chunks and items keep it: the last one that fits stands for all behind it. */
+static inline uint16_t catalog_writer(uint64_t rank)
+{
+    return rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
+}
+
 /* The rank that wrote a chunk, or -1: the format does not tell. */
 static inline int64_t catalog_chunk_writer(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {

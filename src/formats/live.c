@@ -52,7 +52,7 @@ static reshard_status live_add_chunk(struct catalog *catalog, uint32_t tensor, c
     reshard_status status = catalog_add_chunk(catalog, tensor, shard->start, shard->extent, object, 0, bytes, &chunk, err);
     if (status)
         return status;
-    chunk->writer = shard->writer < UINT16_MAX ? (uint16_t)shard->writer : UINT16_MAX;
+    chunk->writer = catalog_writer(shard->writer);
     if (!shard->is_flattened && !shard->strides)
         return RESHARD_OK;
     struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);

@@ -37,11 +37,6 @@ static reshard_status layout_add_object(struct target *target, struct str name, 
     return RESHARD_OK;
 }
 
-static uint16_t layout_writer(uint32_t rank)
-{
-    return rank > UINT16_MAX ? UINT16_MAX : (uint16_t)rank;
-}
-
 /* ---- chunks ---- */
 
 /* Where an entry's data lie, and whose file that is. */
@@ -61,7 +56,7 @@ static reshard_status layout_add_run(const struct entry_place *place, uint32_t t
                                   .strides = is_strided ? parameter->strides : NULL,
                                   .object = place->object,
                                   .offset = place->offset + (uint64_t)at * size,
-                                  .writer = layout_writer(place->rank) };
+                                  .writer = catalog_writer(place->rank) };
     return flat_run_add(place->target->catalog, tensor, &run, err);
 }
 
@@ -70,7 +65,7 @@ static reshard_status layout_add_whole(const struct entry_place *place, uint32_t
     struct catalog_chunk *chunk;
     reshard_status status = catalog_add_chunk(place->target->catalog, tensor, NULL, NULL, place->object, place->offset, bytes, &chunk, err);
     if (!status)
-        chunk->writer = layout_writer(place->rank);
+        chunk->writer = catalog_writer(place->rank);
     return status;
 }
 

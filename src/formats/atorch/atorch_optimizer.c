@@ -175,11 +175,6 @@ static reshard_status state_add_tensor(struct state_reading *reading, const stru
                               parameter->shape, out, err);
 }
 
-static uint16_t state_writer(uint32_t rank)
-{
-    return rank > UINT16_MAX ? UINT16_MAX : (uint16_t)rank;
-}
-
 /* A whole stored tensor: a number, or what one rank keeps in its own shape. */
 static reshard_status state_add_whole(struct state_reading *reading, uint32_t tensor, const struct state_record *record, reshard_error *err)
 {
@@ -187,7 +182,7 @@ static reshard_status state_add_whole(struct state_reading *reading, uint32_t te
     reshard_status status =
         catalog_add_chunk(reading->source->catalog, tensor, NULL, NULL, record->object, record->offset, record->bytes, &chunk, err);
     if (!status)
-        chunk->writer = state_writer(record->rank);
+        chunk->writer = catalog_writer(record->rank);
     return status;
 }
 
@@ -200,7 +195,7 @@ static reshard_status state_add_part(struct state_reading *reading, const struct
                                   .strides = parameter->strides,
                                   .object = record->object,
                                   .offset = record->offset + (uint64_t)place * dtype_element_bytes(record->dtype),
-                                  .writer = state_writer(record->rank) };
+                                  .writer = catalog_writer(record->rank) };
     return flat_run_add(reading->source->catalog, tensor, &run, err);
 }
 

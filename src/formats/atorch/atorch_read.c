@@ -206,7 +206,7 @@ static reshard_status atorch_add_parts(struct source *source, const struct atorc
                                 .count = part.count,
                                 .strides = parameter->strides,
                                 .object = state->flat_objects[rank],
-                                .writer = rank > UINT16_MAX ? UINT16_MAX : (uint16_t)rank };
+                                .writer = catalog_writer(rank) };
         run.offset = state->offsets[(size_t)(unit - state->model.units) * state->model.ranks + rank] + (uint64_t)part.place * size;
         status = flat_run_add(source->catalog, tensor, &run, err);
     }

@@ -192,7 +192,7 @@ static reshard_status find_place(struct reading *reading, uint32_t storage, stru
         out->raw = &metadata->raws[storage];
     out->is_left_out = is_lost && !reading->building->source->is_salvage;
     if (dcp_file_rank(path, &rank))
-        out->writer = rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
+        out->writer = catalog_writer(rank);
     reshard_status status = dcp_transform_codec(metadata, range->transforms, &out->codec, err);
     reading->building->compressed_count += out->codec != CODEC_NONE;
     return status;

@@ -266,7 +266,7 @@ static reshard_status add_tensor_chunk(const struct dcp_placing *placing, const 
         return status;
     uint64_t rank = 0;
     if (dcp_file_rank(placing->files[piece->file].name, &rank))
-        chunk->writer = rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
+        chunk->writer = catalog_writer(rank);
     chunk->flags = CHUNK_WANT_CRC;
     state->blobs[state->blob_count] = (struct dcp_blob){ piece->offset, piece->bytes };
     chunk->driver_data = ++state->blob_count;

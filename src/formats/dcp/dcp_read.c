@@ -2,7 +2,9 @@
 #include "formats/dcp/dcp_source.h"
 #include "formats/shared/flat_keys.h"
 #include "formats/shared/megatron_keys.h"
+#include "formats/shared/side_files.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 bool dcp_is_listed(const char *const *names, struct str name)
@@ -14,37 +16,25 @@ bool dcp_is_listed(const char *const *names, struct str name)
     return false;
 }
 
-/* Files that belong to the checkpoint itself, or to us. */
-static bool is_own_file(struct str base, const char *const *own_files)
+/* Others belong to the checkpoint itself, or to us. */
+static bool is_dcp_side_file(const void *own_files, const struct store_entry *entry, struct str base)
 {
-    return base.size == 0 || base.data[0] == '.' || str_ends_with(base, ".distcp") || str_ends_with(base, ".metadata") ||
-           str_is(base, SIDECAR_NAME) || dcp_is_listed(own_files, base);
+    (void)entry;
+    return base.size > 0 && base.data[0] != '.' && !str_ends_with(base, ".distcp") && !str_ends_with(base, ".metadata") &&
+           !str_is(base, SIDECAR_NAME) && !dcp_is_listed(own_files, base);
 }
 
 reshard_status dcp_add_side_files(struct source *source, const char *sub_directory, const char *const *own_files, reshard_error *err)
 {
-    struct arena arena = { 0 };
-    struct store_entry *entries;
-    size_t count, prefix = strlen(dcp_state(source)->directory);
-    char *plain = arena_printf(&arena, "%s%s", dcp_state(source)->directory, sub_directory);
-    reshard_status status = RESHARD_OK;
-    if (!plain) {
-        status = error_set_memory(err);
-        goto out;
-    }
-    size_t size = strlen(plain);
+    const char *directory = dcp_state(source)->directory;
+    char *plain = NULL;
+    const int size = asprintf(&plain, "%s%s", directory, sub_directory);
+    if (size < 0)
+        return error_set_memory(err);
     if (size > 0)
         plain[size - 1] = '\0';
-    status = store_list(source->store, plain, &arena, &entries, &count, err);
-    for (size_t i = 0; i < count && !status; i++) {
-        struct str base = { entries[i].name.data + prefix, entries[i].name.size - prefix };
-        if (entries[i].is_directory || entries[i].leads_out || (!sub_directory[0] && is_own_file(base, own_files)))
-            continue;
-        status = catalog_add_file(source->catalog, base, entries[i].name, entries[i].bytes, err);
-    }
-
-out:
-    arena_release(&arena);
+    reshard_status status = side_files_add(source, plain, strlen(directory), sub_directory[0] ? NULL : is_dcp_side_file, own_files, err);
+    free(plain);
     return status;
 }
 

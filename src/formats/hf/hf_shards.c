@@ -272,7 +272,7 @@ static reshard_status add_pieces(struct hf_assembly *assembly, reshard_error *er
         ranks = plan > ranks ? plan : ranks;
         uint64_t writer = plan ? plan - 1 : 0;
         for (uint32_t i = 0; i < file->header.count && !status; i++)
-            status = hf_shards_add_piece(assembly, f, i, writer < UINT16_MAX ? (uint16_t)writer : UINT16_MAX, err);
+            status = hf_shards_add_piece(assembly, f, i, catalog_writer(writer), err);
     }
     read->source->catalog->ranks = ranks < UINT32_MAX ? (uint32_t)ranks : UINT32_MAX;
     return status;

@@ -38,7 +38,7 @@ static uint32_t global_rank(const struct mcore_buckets *buckets, const struct mc
     const struct rank_place *place = &group->place;
     int64_t rank = group->is_expert ? ((place->pp * group->rules.dp + part) * layout->ep + place->ep) * layout->etp + place->etp
                                     : (place->pp * group->rules.dp + part) * layout->tp + place->tp;
-    return rank < UINT16_MAX ? (uint32_t)rank : UINT16_MAX;
+    return catalog_writer((uint64_t)rank);
 }
 
 /* A stretch of a bucket, cut where ranks begin and where it would be too large. */

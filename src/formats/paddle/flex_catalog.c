@@ -349,7 +349,7 @@ static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex
     if (status)
         return key_refused(name, status, err);
     enum flex_file_kind kind = flex_file_kind_of(flex_text(metadata, index->file), &rank, &uid);
-    added->writer = kind == FLEX_OTHER_FILE ? 0 : rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
+    added->writer = kind == FLEX_OTHER_FILE ? 0 : catalog_writer(rank);
     added->flags = CHUNK_UNRESOLVED;
     added->driver_data = flex_chunk_data(index->replica, shard->is_flattened);
     if (!shape_volume(flex_vector_rank(metadata, shard->shape), shape, &volume))

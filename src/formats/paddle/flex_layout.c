@@ -355,7 +355,7 @@ static reshard_status flex_layout_add_chunk(struct target *target, const struct 
                                               catalog_vector_at(catalog, piece->extent), file->object, offset, bytes, &chunk, err);
     if (status)
         return status;
-    chunk->writer = file->rank < UINT16_MAX ? (uint16_t)file->rank : UINT16_MAX;
+    chunk->writer = catalog_writer(file->rank);
     if (piece->count < 0)
         return RESHARD_OK;
     struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);

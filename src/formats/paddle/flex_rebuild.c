@@ -131,7 +131,7 @@ static reshard_status rebuild_place_file(struct rebuilding *rebuilding, struct f
         status = catalog_add_chunk(catalog, found->tensor, NULL, NULL, object, 0, 0, &chunk, err);
         if (status)
             continue;
-        chunk->writer = file->rank < UINT16_MAX ? (uint16_t)file->rank : UINT16_MAX;
+        chunk->writer = catalog_writer(file->rank);
         chunk->driver_data = flex_chunk_data(-1, false);
         status = flex_place_in(catalog, data, (uint32_t)(chunk - catalog->chunks), err);
     }

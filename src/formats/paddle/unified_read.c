@@ -17,7 +17,7 @@ uint16_t uc_file_number(const struct uc_read *read, struct str name, uint32_t in
         index = (uint32_t)number - 1;
     }
     *count = index + 1 > *count ? index + 1 : *count;
-    return index < UINT16_MAX ? (uint16_t)index : UINT16_MAX;
+    return catalog_writer(index);
 }
 
 reshard_status uc_add_tensor(struct uc_read *read, enum uc_family family, const struct st_file *file, uint32_t file_index,

@@ -204,7 +204,7 @@ reshard_status torch_source_add_run(struct source *source, const struct torch_ru
         catalog_add_chunk(source->catalog, run->tensor, NULL, NULL, file->object, base + begin, bytes, &chunk, err);
     if (status)
         return status;
-    chunk->writer = run->writer > UINT16_MAX ? UINT16_MAX : (uint16_t)run->writer;
+    chunk->writer = catalog_writer(run->writer);
     chunk->flags |= (uint16_t)(tensor->flags & TORCH_TENSOR_SWAP ? CHUNK_SWAP : 0);
     bool with_crc = bytes == storage->bytes && !file->has_crc_in_chunk[tensor->storage];
     status = torch_source_set_layout(source->catalog, chunk, storage, 1, NULL, with_crc, err);

@@ -2,10 +2,12 @@
 #include "formats/torch/fsdp_assemble.h"
 
 #include "formats/shared/flat_keys.h"
+#include "formats/shared/side_files.h"
 #include "formats/source_probe.h"
 #include "formats/torch/fsdp_flat.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/array.h"
@@ -61,7 +63,7 @@ static reshard_status fsdp_assemble_add_chunk(struct assembling *assembling, uin
     reshard_status status =
         torch_source_add_chunk(assembling->source, tensor, start, assembling->file, archive_tensor, with_crc, &chunk, err);
     if (!status && chunk)
-        chunk->writer = assembling->rank > UINT16_MAX ? UINT16_MAX : (uint16_t)assembling->rank;
+        chunk->writer = catalog_writer(assembling->rank);
     return status;
 }
 
@@ -387,23 +389,23 @@ static reshard_status fsdp_add_config(struct source *source, uint32_t ranks, res
     return status;
 }
 
+static bool is_no_weights(const void *context, const struct store_entry *entry, struct str base)
+{
+    (void)context, (void)entry;
+    return base.data[0] != '.' && !str_ends_with(base, ".safetensors") && !str_ends_with(base, ".bin") &&
+           !str_ends_with(base, ".index.json");
+}
+
 static reshard_status add_huggingface(struct source *source, reshard_error *err)
 {
-    struct arena arena = { 0 };
-    struct store_entry *entries;
-    size_t count = 0;
-    char *folder = arena_printf(&arena, "%s%shuggingface", source->name, source->name[0] ? "/" : "");
-    reshard_status status = folder ? RESHARD_OK : error_set_memory(err);
-    if (!status && store_is_directory(source->store, folder))
-        status = store_list(source->store, folder, &arena, &entries, &count, err);
-    for (size_t i = 0; !status && i < count; i++) {
-        struct str name = entries[i].name, base = { name.data + strlen(folder) + 1, name.size - strlen(folder) - 1 };
-        bool is_weights = str_ends_with(base, ".safetensors") || str_ends_with(base, ".bin") || str_ends_with(base, ".index.json");
-        if (entries[i].is_directory || entries[i].leads_out || is_weights || base.data[0] == '.')
-            continue;
-        status = catalog_add_file(source->catalog, base, name, entries[i].bytes, err);
-    }
-    arena_release(&arena);
+    char *folder;
+    const int size = asprintf(&folder, "%s%shuggingface", source->name, source->name[0] ? "/" : "");
+    if (size < 0)
+        return error_set_memory(err);
+    reshard_status status = RESHARD_OK;
+    if (store_is_directory(source->store, folder))
+        status = side_files_add(source, folder, (size_t)size + 1, is_no_weights, NULL, err);
+    free(folder);
     return status;
 }
 

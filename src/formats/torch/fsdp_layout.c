@@ -214,7 +214,7 @@ static reshard_status add_run_chunks(struct target *target, const struct fsdp_ta
             break;
         chunk->flags |= CHUNK_WANT_CRC;
         chunk->driver_data = number;
-        chunk->writer = file->rank > UINT16_MAX ? UINT16_MAX : (uint16_t)file->rank;
+        chunk->writer = catalog_writer(file->rank);
         struct chunk_layout *layout = run->count < elements ? catalog_chunk_layout(target->catalog, chunk) : NULL;
         if (run->count < elements && !layout)
             return error_set_memory(err);
@@ -245,7 +245,7 @@ static reshard_status add_record_chunks(struct target *target, const struct fsdp
             break;
         chunk->flags |= CHUNK_WANT_CRC;
         chunk->driver_data = i;
-        chunk->writer = file->rank > UINT16_MAX ? UINT16_MAX : (uint16_t)file->rank;
+        chunk->writer = catalog_writer(file->rank);
     }
     return status;
 }

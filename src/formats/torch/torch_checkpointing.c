@@ -7,6 +7,7 @@
 #include "formats/torch/torch.h"
 
 #include "encoding/pickle.h"
+#include "formats/shared/side_files.h"
 #include "formats/source_probe.h"
 #include "formats/source_root.h"
 #include "formats/torch/fsdp_assemble.h"
@@ -135,22 +136,11 @@ static reshard_status read_metadata(struct source *source, struct fsdp_groups *g
 /* ---- the folder ---- */
 
 /* What lies beside: items in files of other names and kinds, for one. */
-static reshard_status add_other_files(struct source *source, reshard_error *err)
+static bool is_other_file(const void *context, const struct store_entry *entry, struct str base)
 {
-    struct arena arena = { 0 };
-    struct store_entry *entries;
-    size_t count = 0, skip = source->name[0] ? strlen(source->name) + 1 : 0;
-    reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
-    for (size_t i = 0; !status && i < count; i++) {
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
-        struct fsdp_file file;
-        bool is_ours = str_is(base, METADATA) || str_is(base, SIDECAR_NAME) || fsdp_item_file_parse(base, &file);
-        if (is_ours || entries[i].is_directory || entries[i].leads_out || base.data[0] == '.')
-            continue;
-        status = catalog_add_file(source->catalog, base, entries[i].name, entries[i].bytes, err);
-    }
-    arena_release(&arena);
-    return status;
+    struct fsdp_file file;
+    (void)context, (void)entry;
+    return base.data[0] != '.' && !str_is(base, METADATA) && !str_is(base, SIDECAR_NAME) && !fsdp_item_file_parse(base, &file);
 }
 
 static reshard_status items_read_catalog(struct source *source, reshard_error *err)
@@ -161,7 +151,7 @@ static reshard_status items_read_catalog(struct source *source, reshard_error *e
     if (!status)
         status = fsdp_read_items(source, &groups, world, err);
     if (!status)
-        status = add_other_files(source, err);
+        status = side_files_add(source, source->name, source->name[0] ? strlen(source->name) + 1 : 0, is_other_file, NULL, err);
     fsdp_groups_release(&groups);
     return status;
 }

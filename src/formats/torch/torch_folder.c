@@ -4,6 +4,7 @@
 #include "base/array.h"
 #include "encoding/json.h"
 #include "formats/shared/safetensors_names.h"
+#include "formats/shared/side_files.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -134,20 +135,10 @@ static reshard_status check_all_found(const struct index_reading *index, reshard
     return RESHARD_OK;
 }
 
-static reshard_status torch_folder_add_side_files(struct source *source, reshard_error *err)
+static bool is_folder_side_file(const void *context, const struct store_entry *entry, struct str base)
 {
-    struct arena arena = { 0 };
-    struct store_entry *entries;
-    size_t count = 0, skip = source->name[0] ? strlen(source->name) + 1 : 0;
-    reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
-    for (size_t i = 0; !status && i < count; i++) {
-        struct str name = entries[i].name, base = { name.data + skip, name.size - skip };
-        if (entries[i].is_directory || entries[i].leads_out || !st_name_is_side_file(base) || entries[i].bytes > SIDE_FILE_BYTES_MAX)
-            continue;
-        status = catalog_add_file(source->catalog, base, name, entries[i].bytes, err);
-    }
-    arena_release(&arena);
-    return status;
+    (void)context;
+    return st_name_is_side_file(base) && entry->bytes <= SIDE_FILE_BYTES_MAX;
 }
 
 static reshard_status read_single(struct source *source, reshard_error *err)
@@ -187,5 +178,6 @@ reshard_status torch_folder_read(struct source *source, reshard_error *err)
     if (seen.code == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
     reshard_status status = is_sharded ? read_sharded(source, err) : read_single(source, err);
-    return status ? status : torch_folder_add_side_files(source, err);
+    const size_t skip = source->name[0] ? strlen(source->name) + 1 : 0;
+    return status ? status : side_files_add(source, source->name, skip, is_folder_side_file, NULL, err);
 }

@@ -121,7 +121,7 @@ static reshard_status item_add(struct snapshot_reading *reading, struct catalog_
 {
     item->key = name->key;
     item->path = CATALOG_NONE;
-    item->writer = rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
+    item->writer = catalog_writer(rank);
     return catalog_add_item(reading->source->catalog, item, name->parts, name->part_count > 1 ? name->part_count : 0, index, err);
 }
 

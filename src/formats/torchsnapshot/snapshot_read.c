@@ -74,7 +74,7 @@ static reshard_status piece_add_chunk(struct source *source, uint32_t tensor, co
                                               piece->bytes, &chunk, err);
     if (status)
         return status;
-    chunk->writer = rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
+    chunk->writer = catalog_writer(rank);
     if (!piece->is_saved)
         return RESHARD_OK;
     chunk->flags |= CHUNK_UNRESOLVED;

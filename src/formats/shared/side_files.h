@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files beside a checkpoint's own, which are carried along as items: a tokenizer, a configuration. */
+#ifndef FORMATS_SHARED_SIDE_FILES_H
+#define FORMATS_SHARED_SIDE_FILES_H
+
+#include "formats/driver.h"
+
+/* Whether a file is to be carried along; base: its name in its directory. */
+typedef bool (*side_file_test)(const void *context, const struct store_entry *entry, struct str base);
+
+/*
+ * Adds the files of a directory of the source's store ("": the store's own) that the test takes, NULL: all; no directories, no links that
+ * lead out. Their keys are their names in the store without the first `skip` bytes.
+ */
+reshard_status side_files_add(struct source *source, const char *directory, size_t skip, side_file_test is_wanted, const void *context,
+                              reshard_error *err);
+
+#endif
