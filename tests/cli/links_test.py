@@ -16,6 +16,7 @@ import small_models
 
 SIZE = 54321
 SECRET = b"secret" + b"s" * (SIZE - 6)
+CARRY_FILES = ("hf", "torch-dcp", "torch_dist", "paddle-flex", "paddle-uc", "atorch")
 NOTE = "leads out of the checkpoint's directory"
 
 
@@ -149,12 +150,27 @@ def payload_behind_a_link(shell):
             shutil.rmtree(copy)
 
 
+def side_file_of_any_format(shell):
+    """Whoever writes folders that carry such files along: what a link leads to outside is no item there, and a file is."""
+    for form in CARRY_FILES:
+        folder = shell.work / form
+        shell("convert", "in", folder, "--to", form)
+        folder = folder / "release" if (folder / "release").exists() else folder
+        (folder / "tokenizer.json").symlink_to(shell.work / "outside" / "note")
+        listed = json.loads(shell("ls", "--items", "--json", folder)[0])
+        assert "tokenizer.json" not in str(listed["items"]) and NOTE in str(listed["warnings"]), f"{form}: {listed}"
+        (folder / "tokenizer.json").unlink()
+        (folder / "tokenizer.json").write_bytes(SECRET)
+        listed = json.loads(shell("ls", "--items", "--json", folder)[0])
+        assert "tokenizer.json" in [item["key"] for item in listed["items"]] and not listed["warnings"], f"{form}: {listed}"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     options = parser.parse_args()
     cases = [side_file_beside, side_file_elsewhere, nothing_behind_the_link, followed_when_asked, links_inside_are_no_matter, many_links,
-             hub_cache, payload_behind_a_link]
+             hub_cache, payload_behind_a_link, side_file_of_any_format]
     return small_models.run(options.bin,
                             [(case.__name__, lambda shell, case=case: case(Shell(shell.binary, shell.work))) for case in cases])
 

@@ -94,7 +94,7 @@ struct flex_file {
 };
 
 struct flex_listing {
-    struct flex_file *files; /* in the arena it was made in; directories are left out */
+    struct flex_file *files; /* in the arena it was made in; without directories, and links that lead out */
     size_t count;
     bool has_folder[FLEX_ROLES];
 };

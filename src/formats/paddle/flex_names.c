@@ -74,9 +74,11 @@ reshard_status flex_list(struct store *store, struct str directory, struct arena
             names_note_folder(out, base);
             continue;
         }
+        if (entries[i].leads_out)
+            continue;
         struct flex_file *file = &out->files[out->count++];
         *file = (struct flex_file){ .name = entries[i].name, .bytes = entries[i].bytes };
-        file->kind = entries[i].leads_out ? FLEX_OTHER_FILE : flex_file_kind_of(base, &file->rank, &file->uid);
+        file->kind = flex_file_kind_of(base, &file->rank, &file->uid);
     }
     return RESHARD_OK;
 }
