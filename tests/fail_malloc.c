@@ -32,6 +32,11 @@ unsigned long fail_step_max(void)
     return step ? step : FAIL_STEP;
 }
 
+unsigned long fail_stride(void)
+{
+    return fail_step_max() / FAIL_STEP;
+}
+
 unsigned long fail_next(unsigned long nth)
 {
     static unsigned long drawn;

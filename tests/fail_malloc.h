@@ -30,6 +30,8 @@ void fail_arena_at(unsigned long nth);
 #define FAIL_STEP 19
 unsigned long fail_step_max(void);
 unsigned long fail_next(unsigned long nth);
+/* How many times as far apart as in `check` failures are to lie: 1, or what `make asan` says. */
+unsigned long fail_stride(void);
 
 /* Allocations of the kind since then; as far as the failure, if it has happened. */
 unsigned long fail_malloc_calls(void);

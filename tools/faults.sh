@@ -34,7 +34,7 @@ one_by_one() {
     fi
 }
 in_process() {
-    RESHARD_EVERY_FAULT=1 RESHARD_MANY_FIXTURES=1 RESHARD_FAULT_SEED="$seed" meson test -C "$build" --no-rebuild --timeout-multiplier 10 --print-errorlogs faults format_faults fixture_failures \
+    RESHARD_EVERY_FAULT=1 RESHARD_MANY_FIXTURES=1 RESHARD_FAULT_SEED="$seed" meson test -C "$build" --no-rebuild --timeout-multiplier 10 --print-errorlogs dcp_faults faults format_faults fixture_failures \
         megatron_faults settings_faults map_faults saved_layouts && echo "ok in-process" >>"$log" || echo "not ok - faults inside the process" | tee -a "$log"
 }
 (log=$logs/spread && spread) &

@@ -192,7 +192,7 @@ static void try_commits(reshard_status (*made)(const reshard_writer_input *, con
         CHECK_OK(with_input(made, "torch-dcp", 1));
         assert_int_equal(access(path, F_OK), 0);
     }
-    assert_true(failed > 20 * FAIL_STEP / fail_step_max());
+    assert_true(failed > 20 / fail_stride());
 }
 
 TEST(a_commit_that_failed_is_made_again)

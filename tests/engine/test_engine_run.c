@@ -163,7 +163,7 @@ TEST(no_fault_ever_gives_wrong_data)
         uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
         for (int kind = FAULT_IO; kind <= FAULT_DISK_FULL; kind++) {
             bool was_hit = true;
-            for (uint64_t nth = 1; was_hit && nth < 400; nth++) {
+            for (uint64_t nth = 1; was_hit && nth < 400; nth += fail_stride()) {
                 struct store *fault = store_new_fault(sample.store, (enum fault_kind)kind, nth);
                 reshard_status status = sample_run(&sample, plan, fault, fault, "t", &engine, false, crcs, &err);
                 was_hit = store_fault_was_hit(fault);
@@ -199,7 +199,7 @@ TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
         unsigned long nth = 0;
         reshard_status status;
         do {
-            fail_malloc_at(++nth);
+            fail_malloc_at(nth += fail_stride());
             status = sample_run(&sample, plan, sample.store, sample.store, "t", &engine, seed % 4 > 1, crcs, &err);
         } while (fail_malloc_was_hit());
         assert_int_equal(status, RESHARD_OK);

@@ -85,7 +85,7 @@ static void fail_each_read(void (*fail_at)(unsigned long nth))
             struct store *store = NULL;
             CHECK_OK(store_open_path(path, 0, &store, NULL, &err));
             struct source *source = make_source(cases[i].driver, store);
-            fail_at(++nth);
+            fail_at(nth = fail_next(nth));
             reshard_status status = use(source, &err);
             was_hit = fail_malloc_was_hit();
             if (status != RESHARD_OK && status != RESHARD_ERR_MEMORY)
@@ -93,7 +93,7 @@ static void fail_each_read(void (*fail_at)(unsigned long nth))
             check_close(source);
             store_free(store);
         } while (was_hit);
-        print_message("# %s: %lu allocations\n", cases[i].folder, nth - 1);
+        print_message("# %s: %lu allocations, or less\n", cases[i].folder, nth - 1);
     }
 }
 

@@ -189,7 +189,7 @@ static void fail_every_fixture(struct fault *fault)
 {
     const char *given = getenv("RESHARD_FAULT_SEED");
     const unsigned long seed = given ? strtoul(given, NULL, 10) : 1;
-    const size_t checked_part = fault->checked_part * fail_step_max() / FAIL_STEP;
+    const size_t checked_part = fault->checked_part * fail_stride();
     const size_t step = getenv("RESHARD_MANY_FIXTURES") ? fault->part : checked_part, first = seed % step;
     char pattern[4096];
     glob_t all;

@@ -136,11 +136,16 @@ static void make_levels(float *values, size_t count, int kind)
     }
 }
 
+/* Pieces of one element as far as some blocks reach, then of one more than a block. */
 static void add_in_pieces(struct value_counter *counter, const void *elements, size_t count, size_t piece)
 {
     const unsigned width = dtype_element_bytes(counter->dtype);
-    for (size_t done = 0; done < count; done += piece)
-        value_counter_add(counter, (const uint8_t *)elements + done * width, piece < count - done ? piece : count - done);
+    for (size_t done = 0; done < count;) {
+        size_t size = piece == 1 && done >= 5 * FLOAT_BLOCK ? FLOAT_BLOCK + 1 : piece;
+        size = size < count - done ? size : count - done;
+        value_counter_add(counter, (const uint8_t *)elements + done * width, size);
+        done += size;
+    }
 }
 
 /* By each width of machine: the same to the last bit, for any pieces. */
