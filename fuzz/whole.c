@@ -48,7 +48,7 @@ struct checkpoint *whole_open(struct store *store, const char *name, const struc
 
 struct engine_options whole_run(void)
 {
-    return (struct engine_options){ .memory_bytes = 1 << 20, .threads = 1 };
+    return (struct engine_options){ .memory_bytes = 1 << 17, .chunk_memory = 1 << 20, .threads = 1 }; /* less than sanitizers map anew */
 }
 
 bool whole_is_small(const struct catalog *catalog)

@@ -184,6 +184,39 @@ struct chunk_layout *catalog_chunk_layout(struct catalog *catalog, struct catalo
     return &catalog->layouts[chunk->layout - 1];
 }
 
+reshard_status catalog_chunk_set_strides(struct catalog *catalog, struct catalog_chunk *chunk, int rank, const int64_t *strides,
+                                         reshard_error *err)
+{
+    uint32_t vector = catalog_vector(catalog, strides, rank);
+    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->strides = vector;
+    return RESHARD_OK;
+}
+
+reshard_status catalog_chunk_set_run(struct catalog *catalog, struct catalog_chunk *chunk, int64_t begin, int64_t count, reshard_error *err)
+{
+    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->flat_begin = begin;
+    layout->flat_count = count;
+    return RESHARD_OK;
+}
+
+reshard_status catalog_chunk_set_codec(struct catalog *catalog, struct catalog_chunk *chunk, enum codec codec, uint64_t offset,
+                                       uint64_t bytes, reshard_error *err)
+{
+    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->codec = codec;
+    layout->coded_offset = offset;
+    layout->coded_bytes = bytes;
+    return RESHARD_OK;
+}
+
 reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count,
                                 uint32_t *out, reshard_error *err)
 {

@@ -218,6 +218,16 @@ reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor, const
 /* The side record of a chunk, made on first use (row-major, whole box, not encoded); NULL without memory. The pointer is good until
  * the next one is made. */
 struct chunk_layout *catalog_chunk_layout(struct catalog *catalog, struct catalog_chunk *chunk);
+
+/* One such property each; without memory only the error is set. Strides are in elements, of the box's axes. */
+reshard_status catalog_chunk_set_strides(struct catalog *catalog, struct catalog_chunk *chunk, int rank, const int64_t *strides,
+                                         reshard_error *err);
+/* The elements are a run of the box's row-major order. */
+reshard_status catalog_chunk_set_run(struct catalog *catalog, struct catalog_chunk *chunk, int64_t begin, int64_t count,
+                                     reshard_error *err);
+/* The chunk's offset and bytes are in what the codec makes of this part of its object. */
+reshard_status catalog_chunk_set_codec(struct catalog *catalog, struct catalog_chunk *chunk, enum codec codec, uint64_t offset,
+                                       uint64_t bytes, reshard_error *err);
 static inline const struct chunk_layout *catalog_layout_of(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {
     return chunk->layout ? &catalog->layouts[chunk->layout - 1] : 0;

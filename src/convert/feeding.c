@@ -268,16 +268,11 @@ static reshard_status piece_catalog(const struct catalog *catalog, const struct 
         return status;
     if (piece->box.dtype != like->dtype)
         out->tensors[tensor].stored_as = 1 + piece->box.dtype;
-    if (piece->box.strides || piece->box.flat_count) {
-        uint32_t vector = piece->box.strides ? catalog_vector(out, piece->box.strides, like->rank) : CATALOG_NONE;
-        struct chunk_layout *layout = catalog_chunk_layout(out, chunk);
-        if (!layout || (piece->box.strides && vector == CATALOG_NONE))
-            return error_set_memory(err);
-        layout->strides = vector;
-        layout->flat_begin = piece->box.flat_count ? piece->box.flat_begin : 0;
-        layout->flat_count = piece->box.flat_count ? piece->box.flat_count : -1;
-    }
-    return catalog_seal(out, true, err);
+    if (piece->box.strides)
+        status = catalog_chunk_set_strides(out, chunk, like->rank, piece->box.strides, err);
+    if (!status && piece->box.flat_count)
+        status = catalog_chunk_set_run(out, chunk, piece->box.flat_begin, piece->box.flat_count, err);
+    return status ? status : catalog_seal(out, true, err);
 }
 
 struct there_walk {

@@ -58,18 +58,12 @@ static reshard_status side_tensor(struct side *side, size_t index, uint32_t *out
 
 static reshard_status side_layout(struct catalog *catalog, const struct shard *shard, struct catalog_chunk *chunk, reshard_error *err)
 {
-    if (!shard->is_flattened && !shard->strides)
-        return RESHARD_OK;
-    uint32_t strides = shard->strides ? catalog_vector(catalog, shard->strides, shard->rank) : CATALOG_NONE;
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout || (shard->strides && strides == CATALOG_NONE))
-        return error_set_memory(err);
-    layout->strides = strides;
-    if (shard->is_flattened) {
-        layout->flat_begin = shard->flat_begin;
-        layout->flat_count = shard->flat_end - shard->flat_begin;
-    }
-    return RESHARD_OK;
+    reshard_status status = RESHARD_OK;
+    if (shard->strides)
+        status = catalog_chunk_set_strides(catalog, chunk, shard->rank, shard->strides, err);
+    if (!status && shard->is_flattened)
+        status = catalog_chunk_set_run(catalog, chunk, shard->flat_begin, shard->flat_end - shard->flat_begin, err);
+    return status;
 }
 
 static reshard_status side_add(struct side *side, size_t index, reshard_error *err)

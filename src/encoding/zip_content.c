@@ -107,24 +107,26 @@ reshard_status zip_read_member(const struct reader *reader, const struct zip_arc
 }
 
 struct content_check {
+    uint8_t *window;
+    size_t window_bytes; /* one more than the member has, at most: what is more shows */
     uint64_t bytes;
     uint32_t crc32;
     bool is_zero;
 };
 
 static reshard_status check_through(const struct reader *reader, const struct zip_member *member, const struct limits *limits,
-                                    uint8_t *window, struct content_check *check, reshard_error *err)
+                                    struct content_check *check, reshard_error *err)
 {
     struct decoder *decoder = NULL;
     enum codec codec = member->method == ZIP_METHOD_DEFLATED ? CODEC_DEFLATE : CODEC_NONE;
     reshard_status status = decoder_new(codec, reader, member->payload_offset, member->stored_bytes, limits, &decoder, err);
-    size_t got = WINDOW_BYTES;
-    while (!status && got == WINDOW_BYTES) {
-        status = decoder_read(decoder, window, WINDOW_BYTES, &got, err);
+    size_t got = check->window_bytes;
+    while (!status && got == check->window_bytes) {
+        status = decoder_read(decoder, check->window, check->window_bytes, &got, err);
         if (status)
             break;
-        check->crc32 = crc32_zip(check->crc32, window, got);
-        check->is_zero = check->is_zero && is_zeros(window, got);
+        check->crc32 = crc32_zip(check->crc32, check->window, got);
+        check->is_zero = check->is_zero && is_zeros(check->window, got);
         check->bytes += got;
         if (check->bytes > member->bytes)
             break;
@@ -136,12 +138,13 @@ static reshard_status check_through(const struct reader *reader, const struct zi
 reshard_status zip_check_member(const struct reader *reader, const struct zip_archive *archive, const struct zip_member *member,
                                 const struct limits *limits, reshard_error *err)
 {
-    uint8_t *window = malloc(WINDOW_BYTES);
-    if (!window)
+    struct content_check check = { .window_bytes = member->bytes < WINDOW_BYTES ? (size_t)member->bytes + 1 : WINDOW_BYTES,
+                                   .is_zero = true };
+    check.window = malloc(check.window_bytes);
+    if (!check.window)
         return place(member, error_set_memory(err), err);
-    struct content_check check = { .is_zero = true };
-    reshard_status status = check_through(reader, member, limits, window, &check, err);
-    free(window);
+    reshard_status status = check_through(reader, member, limits, &check, err);
+    free(check.window);
     if (!status && check.bytes != member->bytes)
         status = error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset,
                               "inflates to %s than the %" PRIu64 " bytes that the directory says",

@@ -72,19 +72,12 @@ reshard_status engine_box_measure(const struct engine_box *box, struct str key, 
 static reshard_status box_set_layout(struct catalog *catalog, struct catalog_chunk *chunk, int rank, const int64_t *extent,
                                      const struct engine_box *box, reshard_error *err)
 {
-    bool is_strided = box->strides && !strides_are_row_major(rank, extent, box->strides);
-    if (!is_strided && !box->flat_count)
-        return RESHARD_OK;
-    uint32_t vector = is_strided ? catalog_vector(catalog, box->strides, rank) : CATALOG_NONE;
-    struct chunk_layout *layout = is_strided && vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->strides = vector;
-    if (box->flat_count) {
-        layout->flat_begin = box->flat_begin;
-        layout->flat_count = box->flat_count;
-    }
-    return RESHARD_OK;
+    reshard_status status = RESHARD_OK;
+    if (box->strides && !strides_are_row_major(rank, extent, box->strides))
+        status = catalog_chunk_set_strides(catalog, chunk, rank, box->strides, err);
+    if (!status && box->flat_count)
+        status = catalog_chunk_set_run(catalog, chunk, box->flat_begin, box->flat_count, err);
+    return status;
 }
 
 /* Box number `index` as a tensor, an object, and the recipe between it and the source. */

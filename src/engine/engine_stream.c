@@ -178,12 +178,7 @@ static reshard_status chunk_target(const struct catalog *source, const struct ca
     status = catalog_add_chunk(target, tensor, catalog_vector_at(source, chunk->start), extent, 0, 0, bytes, &added, err);
     if (status || !is_run)
         return status;
-    struct chunk_layout *target_layout = catalog_chunk_layout(target, added);
-    if (!target_layout)
-        return error_set_memory(err);
-    target_layout->flat_begin = layout->flat_begin;
-    target_layout->flat_count = layout->flat_count;
-    return RESHARD_OK;
+    return catalog_chunk_set_run(target, added, layout->flat_begin, layout->flat_count, err);
 }
 
 reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options,

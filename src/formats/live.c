@@ -55,16 +55,8 @@ static reshard_status live_add_chunk(struct catalog *catalog, uint32_t tensor, c
     chunk->writer = catalog_writer(shard->writer);
     if (!shard->is_flattened && !shard->strides)
         return RESHARD_OK;
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    if (shard->is_flattened) {
-        layout->flat_begin = shard->flat_begin;
-        layout->flat_count = shard->flat_end - shard->flat_begin;
-        return RESHARD_OK;
-    }
-    layout->strides = catalog_vector(catalog, shard->strides, shard->rank);
-    return layout->strides == CATALOG_NONE ? error_set_memory(err) : RESHARD_OK;
+    return shard->is_flattened ? catalog_chunk_set_run(catalog, chunk, shard->flat_begin, shard->flat_end - shard->flat_begin, err)
+                               : catalog_chunk_set_strides(catalog, chunk, shard->rank, shard->strides, err);
 }
 
 static reshard_status live_shard_bytes(const struct shard *shard, uint64_t *out, reshard_error *err)

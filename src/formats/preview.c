@@ -13,12 +13,7 @@ static reshard_status preview_add_chunk(struct catalog *into, const struct catal
     added->writer = chunk->writer;
     if (!given || given->flat_count < 0)
         return RESHARD_OK;
-    struct chunk_layout *layout = catalog_chunk_layout(into, added);
-    if (!layout)
-        return error_set_memory(err);
-    layout->flat_begin = given->flat_begin;
-    layout->flat_count = given->flat_count;
-    return RESHARD_OK;
+    return catalog_chunk_set_run(into, added, given->flat_begin, given->flat_count, err);
 }
 
 /* A tensor without chunks of its own is not stored: it is dropped, or tied to another. */

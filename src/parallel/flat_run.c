@@ -29,14 +29,8 @@ static bool run_add_box(const int64_t *start, const int64_t *extent, int64_t fla
     if (emission->status)
         return false;
     chunk->writer = emission->run->writer;
-    if (strides_are_row_major(emission->rank, own_extent, emission->strides))
-        return true;
-    uint32_t strides = catalog_vector(emission->catalog, emission->strides, emission->rank);
-    struct chunk_layout *layout = strides == CATALOG_NONE ? NULL : catalog_chunk_layout(emission->catalog, chunk);
-    if (!layout)
-        emission->status = error_set_memory(emission->err);
-    else
-        layout->strides = strides;
+    if (!strides_are_row_major(emission->rank, own_extent, emission->strides))
+        emission->status = catalog_chunk_set_strides(emission->catalog, chunk, emission->rank, emission->strides, emission->err);
     return !emission->status;
 }
 
@@ -76,10 +70,5 @@ reshard_status flat_run_add(struct catalog *catalog, uint32_t tensor, const stru
     chunk->writer = run->writer;
     if (run->count == box_volume(owner.rank, shape))
         return RESHARD_OK;
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->flat_begin = run->begin;
-    layout->flat_count = run->count;
-    return RESHARD_OK;
+    return catalog_chunk_set_run(catalog, chunk, run->begin, run->count, err);
 }

@@ -59,12 +59,7 @@ static reshard_status vector_add_chunk(const struct emission *emission, const st
     added->driver_data = is_unresolved ? 1 + (uint32_t)skipped : part->driver_data;
     if (begin == box->begin && end == box->begin + box->count)
         return RESHARD_OK;
-    struct chunk_layout *layout = catalog_chunk_layout(emission->catalog, added);
-    if (!layout)
-        return error_set_memory(err);
-    layout->flat_begin = begin - box->begin;
-    layout->flat_count = end - begin;
-    return RESHARD_OK;
+    return catalog_chunk_set_run(emission->catalog, added, begin - box->begin, end - begin, err);
 }
 
 static reshard_status vector_add_box(const struct emission *emission, const struct emitted_box *box, reshard_error *err)

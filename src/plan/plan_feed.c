@@ -119,14 +119,7 @@ static reshard_status feed_add_chunk(struct plan_feed *feed, const struct catalo
     if (status)
         return status;
     chunk->flags |= like->flags & CHUNK_WANT_CRC;
-    if (!is_strided)
-        return RESHARD_OK;
-    uint32_t vector = catalog_vector(target, strides, named->rank);
-    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(target, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->strides = vector;
-    return RESHARD_OK;
+    return is_strided ? catalog_chunk_set_strides(target, chunk, named->rank, strides, err) : RESHARD_OK;
 }
 
 /* Adds a part of a step, a box in target coordinates. */

@@ -184,6 +184,15 @@ void strides_row_major(int rank, const int64_t *shape, int64_t *strides)
     }
 }
 
+void strides_column_major(int rank, const int64_t *shape, int64_t *strides)
+{
+    int64_t stride = 1;
+    for (int i = 0; i < rank; i++) {
+        strides[i] = stride;
+        stride *= shape[i] > 0 ? shape[i] : 1;
+    }
+}
+
 bool strides_are_row_major(int rank, const int64_t *shape, const int64_t *strides)
 {
     int64_t stride = 1;

@@ -58,6 +58,8 @@ const char *shape_text(int rank, const int64_t *shape, const char *between, char
 
 /* Row-major strides in elements: strides[rank-1] = 1. shape has passed shape_volume; zero extents count as 1. */
 void strides_row_major(int rank, const int64_t *shape, int64_t *strides);
+/* The same the other way round, as Fortran has it: strides[0] = 1. */
+void strides_column_major(int rank, const int64_t *shape, int64_t *strides);
 
 /* Whether strides address `shape` row-major without gaps (axes of extent 1 do not matter; empty is contiguous). */
 bool strides_are_row_major(int rank, const int64_t *shape, const int64_t *strides);

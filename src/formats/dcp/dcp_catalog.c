@@ -402,14 +402,8 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
     added->writer = made.writer;
     if (place.raw)
         return tensor_failed(name, resolve_raw(reading, added, &place, err), err);
-    if (place.codec != CODEC_NONE) {
-        struct chunk_layout *layout = catalog_chunk_layout(catalog, added);
-        if (!layout)
-            return tensor_failed(name, error_set_memory(err), err);
-        layout->codec = place.codec;
-        layout->coded_offset = place.offset;
-        layout->coded_bytes = place.bytes;
-    }
+    if (place.codec != CODEC_NONE)
+        return tensor_failed(name, catalog_chunk_set_codec(catalog, added, place.codec, place.offset, place.bytes, err), err);
     return RESHARD_OK;
 }
 

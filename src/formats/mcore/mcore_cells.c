@@ -47,12 +47,7 @@ static reshard_status add_run(struct catalog *catalog, uint32_t tensor, const st
     added->writer = like->writer;
     if (begin == 0 && count == cell->volume)
         return RESHARD_OK;
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, added);
-    if (!layout)
-        return error_set_memory(err);
-    layout->flat_begin = begin;
-    layout->flat_count = count;
-    return RESHARD_OK;
+    return catalog_chunk_set_run(catalog, added, begin, count, err);
 }
 
 /* A part of the run as a box of the real tensor. */

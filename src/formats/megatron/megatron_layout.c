@@ -53,12 +53,7 @@ static reshard_status layout_add_chunk(struct chunking *chunking, const int64_t 
     chunk->flags |= CHUNK_WANT_CRC;
     if (strides_are_row_major(rank, extent, strides))
         return RESHARD_OK;
-    uint32_t vector = catalog_vector(catalog, whole_strides, lead + rank);
-    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->strides = vector;
-    return RESHARD_OK;
+    return catalog_chunk_set_strides(catalog, chunk, lead + rank, whole_strides, err);
 }
 
 static reshard_status layout_add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
@@ -100,14 +95,9 @@ static reshard_status add_flat(struct chunking *chunking, reshard_error *err)
         catalog_add_chunk(catalog, chunking->tensor, NULL, NULL, chunking->rank->object, chunking->payload, bytes, &chunk, err);
     if (status)
         return status;
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->flat_begin = chunking->rank->place.ep * count;
-    layout->flat_count = count;
     chunk->driver_data = chunking->record;
     chunk->flags |= CHUNK_WANT_CRC;
-    return RESHARD_OK;
+    return catalog_chunk_set_run(catalog, chunk, chunking->rank->place.ep * count, count, err);
 }
 
 /* The chunks of a parameter, or of state of it, from the payload on. */

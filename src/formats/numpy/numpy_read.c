@@ -106,41 +106,20 @@ static reshard_status check_elements(struct numpy_reading *reading, const struct
     return RESHARD_ERR_FORMAT;
 }
 
-static void columns_first(const struct npy_header *header, int64_t *strides)
-{
-    int64_t stride = 1;
-    for (int i = 0; i < header->rank; i++) {
-        strides[i] = stride;
-        stride *= header->shape[i] > 0 ? header->shape[i] : 1;
-    }
-}
-
 static reshard_status numpy_set_layout(struct catalog *catalog, struct catalog_chunk *chunk, const struct numpy_entry *entry,
                                  const struct npy_header *header, reshard_error *err)
 {
     int64_t strides[RANK_MAX];
-    uint32_t vector = CATALOG_NONE;
-    bool is_strided = header->is_fortran && header->rank > 1;
+    reshard_status status = RESHARD_OK;
     if (header->is_big_endian)
         chunk->flags |= CHUNK_SWAP;
-    if (!is_strided && entry->codec == CODEC_NONE)
-        return RESHARD_OK;
-    if (is_strided) {
-        columns_first(header, strides);
-        vector = catalog_vector(catalog, strides, header->rank);
-        if (vector == CATALOG_NONE)
-            return error_set_memory(err);
+    if (header->is_fortran && header->rank > 1) {
+        strides_column_major(header->rank, header->shape, strides);
+        status = catalog_chunk_set_strides(catalog, chunk, header->rank, strides, err);
     }
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->strides = vector;
-    if (entry->codec != CODEC_NONE) {
-        layout->codec = entry->codec;
-        layout->coded_offset = entry->offset;
-        layout->coded_bytes = entry->stored_bytes;
-    }
-    return RESHARD_OK;
+    if (!status && entry->codec != CODEC_NONE)
+        status = catalog_chunk_set_codec(catalog, chunk, entry->codec, entry->offset, entry->stored_bytes, err);
+    return status;
 }
 
 static reshard_status add_tensor(struct numpy_reading *reading, const struct numpy_entry *entry, const struct npy_header *header,

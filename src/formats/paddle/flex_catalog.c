@@ -363,14 +363,7 @@ static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex
                                     STR_ARG(catalog->objects[object].name), count, catalog->objects[object].bytes),
                           err);
     added->bytes = catalog->objects[object].bytes; /* somewhere in it */
-    if (!bounds)
-        return RESHARD_OK;
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, added);
-    if (!layout)
-        return key_failed(name, error_set_memory(err), err);
-    layout->flat_begin = bounds[0];
-    layout->flat_count = count;
-    return RESHARD_OK;
+    return bounds ? key_failed(name, catalog_chunk_set_run(catalog, added, bounds[0], count, err), err) : RESHARD_OK;
 }
 
 static bool catalog_is_same_shard(const struct cataloguing *c, const struct flex_index *a, const struct flex_index *b)

@@ -358,12 +358,7 @@ static reshard_status flex_layout_add_chunk(struct target *target, const struct 
     chunk->writer = catalog_writer(file->rank);
     if (piece->count < 0)
         return RESHARD_OK;
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->flat_begin = piece->begin;
-    layout->flat_count = piece->count;
-    return RESHARD_OK;
+    return catalog_chunk_set_run(catalog, chunk, piece->begin, piece->count, err);
 }
 
 static reshard_status add_data_file(const struct layout_request *request, struct target *target, uint32_t number, reshard_error *err)

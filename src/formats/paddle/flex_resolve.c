@@ -76,19 +76,11 @@ static reshard_status resolve_check(struct catalog *catalog, const struct catalo
 /* Column-major strides, where they differ from row-major ones. */
 static reshard_status resolve_set_strides(struct catalog *catalog, uint32_t chunk, const struct flex_array *array, reshard_error *err)
 {
-    int64_t strides[RANK_MAX], step = 1;
+    int64_t strides[RANK_MAX];
     if (!array->is_fortran || array->rank < 2 || array->rank != catalog->tensors[catalog->chunks[chunk].tensor].rank)
         return RESHARD_OK;
-    for (int axis = 0; axis < array->rank; axis++) {
-        strides[axis] = step;
-        step *= array->shape[axis];
-    }
-    uint32_t vector = catalog_vector(catalog, strides, array->rank);
-    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, &catalog->chunks[chunk]);
-    if (!layout)
-        return error_set_memory(err);
-    layout->strides = vector;
-    return RESHARD_OK;
+    strides_column_major(array->rank, array->shape, strides);
+    return catalog_chunk_set_strides(catalog, &catalog->chunks[chunk], array->rank, strides, err);
 }
 
 /* The chunk's elements are those of one part. */
@@ -96,20 +88,15 @@ static reshard_status resolve_set_part(struct catalog *catalog, uint32_t index, 
                                        const struct paddle_part *part, reshard_error *err)
 {
     struct catalog_chunk *chunk = &catalog->chunks[index];
-    if (part->is_latin1) {
-        struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-        if (!layout)
-            return error_set_memory(err);
-        layout->codec = CODEC_LATIN1;
-        layout->coded_offset = part->offset;
-        layout->coded_bytes = part->stored_bytes;
-    }
+    reshard_status status = RESHARD_OK;
+    if (part->is_latin1)
+        status = catalog_chunk_set_codec(catalog, chunk, CODEC_LATIN1, part->offset, part->stored_bytes, err);
     chunk->offset = part->is_latin1 ? 0 : part->offset;
     chunk->bytes = part->bytes;
     chunk->flags &= (uint16_t)~CHUNK_UNRESOLVED;
     if (array->is_big_endian)
         chunk->flags |= CHUNK_SWAP;
-    return resolve_set_strides(catalog, index, array, err);
+    return status ? status : resolve_set_strides(catalog, index, array, err);
 }
 
 /* What paddle.save cut into slices of an array's elements: a chunk for each, which are runs of the box. */
@@ -135,13 +122,11 @@ static reshard_status resolve_split(struct catalog *catalog, uint32_t index, con
             added->writer = first.writer;
             added->driver_data = first.driver_data | 1;
         }
-        struct chunk_layout *layout = catalog_chunk_layout(catalog, &catalog->chunks[number]);
-        if (!layout)
-            return error_set_memory(err);
-        layout->flat_begin = begin;
-        layout->flat_count = (int64_t)(array->parts[i].bytes / size);
-        begin += layout->flat_count;
-        reshard_status status = resolve_set_part(catalog, number, array, &array->parts[i], err);
+        const int64_t count = (int64_t)(array->parts[i].bytes / size);
+        reshard_status status = catalog_chunk_set_run(catalog, &catalog->chunks[number], begin, count, err);
+        begin += count;
+        if (!status)
+            status = resolve_set_part(catalog, number, array, &array->parts[i], err);
         if (status)
             return status;
     }

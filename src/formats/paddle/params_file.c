@@ -114,15 +114,6 @@ reshard_status params_open_file(struct source *source, const char *name, uint32_
 
 /* ---- chunks ---- */
 
-static void strides_column_major(int rank, const int64_t *shape, int64_t *strides)
-{
-    int64_t step = 1;
-    for (int axis = 0; axis < rank; axis++) {
-        strides[axis] = step;
-        step *= shape[axis] > 0 ? shape[axis] : 1;
-    }
-}
-
 /* What one part of a tensor is: `count` elements from flat element `begin` on of the place. */
 static reshard_status params_file_add_part(struct source *source, const struct params_place *place, const struct paddle_part *part,
                                            int64_t begin, int64_t count, bool is_run, reshard_error *err)
@@ -138,28 +129,16 @@ static reshard_status params_file_add_part(struct source *source, const struct p
         return status;
     if (tensor->is_big_endian)
         chunk->flags |= CHUNK_SWAP;
-    if (!is_run && !part->is_latin1 && !tensor->is_fortran)
-        return RESHARD_OK;
-    uint32_t strides = CATALOG_NONE;
     if (tensor->is_fortran) {
-        int64_t numbers[RANK_MAX];
-        strides_column_major(tensor->rank, tensor->shape, numbers);
-        strides = catalog_vector(catalog, numbers, tensor->rank);
+        int64_t strides[RANK_MAX];
+        strides_column_major(tensor->rank, tensor->shape, strides);
+        status = catalog_chunk_set_strides(catalog, chunk, tensor->rank, strides, err);
     }
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout || (tensor->is_fortran && strides == CATALOG_NONE))
-        return error_set_memory(err);
-    layout->strides = strides;
-    if (is_run) {
-        layout->flat_begin = begin;
-        layout->flat_count = count;
-    }
-    if (part->is_latin1) {
-        layout->codec = CODEC_LATIN1;
-        layout->coded_offset = part->offset;
-        layout->coded_bytes = part->stored_bytes;
-    }
-    return RESHARD_OK;
+    if (!status && is_run)
+        status = catalog_chunk_set_run(catalog, chunk, begin, count, err);
+    if (!status && part->is_latin1)
+        status = catalog_chunk_set_codec(catalog, chunk, CODEC_LATIN1, part->offset, part->stored_bytes, err);
+    return status;
 }
 
 reshard_status params_add_chunks(struct source *source, const struct params_place *place, reshard_error *err)

@@ -101,31 +101,21 @@ static reshard_status torch_source_set_layout(struct catalog *catalog, struct ca
                                               int rank, const int64_t *strides, bool with_crc, reshard_error *err)
 {
     bool is_coded = storage->codec != CODEC_NONE;
-    with_crc = with_crc && storage->has_crc && !is_coded && storage->bytes > 0;
-    if (!strides && !is_coded && !with_crc)
-        return RESHARD_OK;
-    uint32_t vector = CATALOG_NONE;
-    if (strides) {
-        vector = catalog_vector(catalog, strides, rank);
-        if (vector == CATALOG_NONE)
+    reshard_status status = RESHARD_OK;
+    if (strides)
+        status = catalog_chunk_set_strides(catalog, chunk, rank, strides, err);
+    if (!status && is_coded)
+        status = catalog_chunk_set_codec(catalog, chunk, storage->codec, storage->offset, storage->stored_bytes, err);
+    if (!status && with_crc && storage->has_crc && !is_coded && storage->bytes > 0) {
+        struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
+        if (!layout)
             return error_set_memory(err);
-    }
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->strides = vector;
-    if (is_coded) {
-        layout->codec = storage->codec;
-        layout->coded_offset = storage->offset;
-        layout->coded_bytes = storage->stored_bytes;
-    }
-    if (with_crc) {
         layout->crc32 = storage->crc32;
         layout->crc_offset = storage->offset;
         layout->crc_bytes = storage->bytes;
         chunk->flags |= CHUNK_HAS_CRC;
     }
-    return RESHARD_OK;
+    return status;
 }
 
 reshard_status torch_source_add_chunk(struct source *source, uint32_t tensor_index, const int64_t *start, uint32_t file_index,
@@ -211,12 +201,7 @@ reshard_status torch_source_add_run(struct source *source, const struct torch_ru
     file->has_crc_in_chunk[tensor->storage] |= !status && chunk->flags & CHUNK_HAS_CRC;
     if (status || is_whole)
         return status;
-    struct chunk_layout *layout = catalog_chunk_layout(source->catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->flat_begin = run->begin;
-    layout->flat_count = run->count;
-    return RESHARD_OK;
+    return catalog_chunk_set_run(source->catalog, chunk, run->begin, run->count, err);
 }
 
 reshard_status torch_source_add_item(struct source *source, uint32_t file, struct str key, const struct path_part *parts, size_t count,

@@ -215,13 +215,8 @@ static reshard_status add_run_chunks(struct target *target, const struct fsdp_ta
         chunk->flags |= CHUNK_WANT_CRC;
         chunk->driver_data = number;
         chunk->writer = catalog_writer(file->rank);
-        struct chunk_layout *layout = run->count < elements ? catalog_chunk_layout(target->catalog, chunk) : NULL;
-        if (run->count < elements && !layout)
-            return error_set_memory(err);
-        if (layout) {
-            layout->flat_begin = run->begin;
-            layout->flat_count = run->count;
-        }
+        if (run->count < elements)
+            status = catalog_chunk_set_run(target->catalog, chunk, run->begin, run->count, err);
     }
     return status;
 }

@@ -54,12 +54,7 @@ static reshard_status chunk_add(struct grid_writing *writing, uint32_t object, c
                                               (uint64_t)span * dtype_element_bytes(writing->tensor->dtype), &chunk, err);
     if (status || strides_are_row_major(rank, clipped, strides))
         return status;
-    uint32_t vector = catalog_vector(catalog, strides, rank);
-    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->strides = vector;
-    return RESHARD_OK;
+    return catalog_chunk_set_strides(catalog, chunk, rank, strides, err);
 }
 
 /* Index over the leading axes, the last one fastest; false after the last. */
