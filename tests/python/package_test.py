@@ -1203,6 +1203,7 @@ def main():
     parser.add_argument("--fixtures", required=True, type=lambda path: pathlib.Path(path).resolve())
     args = built_package.arguments(parser)
     BINARY, FIXTURES, PACKAGE = args.bin, args.fixtures, args.package
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     import reshard
     return small_models.run(BINARY, [(name, small_models.whatever_fails(function)) for name, function in TESTS])
 
