@@ -34,7 +34,8 @@ unsigned long fail_step_max(void)
 
 unsigned long fail_stride(void)
 {
-    return fail_step_max() / FAIL_STEP;
+    unsigned long stride = fail_step_max() / FAIL_STEP;
+    return stride ? stride : 1;
 }
 
 unsigned long fail_next(unsigned long nth)

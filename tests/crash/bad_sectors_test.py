@@ -97,9 +97,8 @@ def main():
     args = parser.parse_args()
     shim, number, failed = shims.Shim(args.bin, args.module), 0, 0
     with tempfile.TemporaryDirectory() as folder:
-        for source, *rest in (*CASES, (FILE_CASE,), (MARKED_CASE,)):
-            one = check if rest else check_file if source == FILE_CASE else check_marks
-            wrong = one(shim, pathlib.Path(folder), args.fixtures.resolve() / source, *rest)
+        for judge, source, *rest in (*((check, *case) for case in CASES), (check_file, FILE_CASE), (check_marks, MARKED_CASE)):
+            wrong = judge(shim, pathlib.Path(folder), args.fixtures.resolve() / source, *rest)
             number, failed = number + 1, failed + bool(wrong)
             print(f"{'not ok' if wrong else 'ok'} {number} - {source}: {rest}" + (f"\n# {wrong}" if wrong else ""), flush=True)
     print(f"1..{number}")

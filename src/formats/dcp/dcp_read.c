@@ -26,14 +26,13 @@ static bool is_dcp_side_file(const void *own_files, const struct store_entry *en
 
 reshard_status dcp_add_side_files(struct source *source, const char *sub_directory, const char *const *own_files, reshard_error *err)
 {
-    const char *directory = dcp_state(source)->directory;
     char *plain = NULL;
-    const int size = asprintf(&plain, "%s%s", directory, sub_directory);
+    const int size = asprintf(&plain, "%s%s", dcp_state(source)->directory, sub_directory);
     if (size < 0)
         return error_set_memory(err);
     if (size > 0)
         plain[size - 1] = '\0';
-    reshard_status status = side_files_add(source, plain, strlen(directory), sub_directory[0] ? NULL : is_dcp_side_file, own_files, err);
+    reshard_status status = side_files_add(source, plain, sub_directory, sub_directory[0] ? NULL : is_dcp_side_file, own_files, err);
     free(plain);
     return status;
 }

@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-reshard_status side_files_add(struct source *source, const char *directory, size_t skip, side_file_test is_wanted, const void *context,
-                              reshard_error *err)
+reshard_status side_files_add(struct source *source, const char *directory, const char *prefix, side_file_test is_wanted,
+                              const void *context, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count = 0, size = strlen(directory) + (directory[0] != '\0');
+    size_t count = 0, size = strlen(directory) + (directory[0] != '\0'), skip = size - strlen(prefix);
     reshard_status status = store_list(source->store, directory, &arena, &entries, &count, err);
     for (size_t i = 0; !status && i < count; i++) {
         const struct store_entry *entry = &entries[i];

@@ -10,9 +10,9 @@ typedef bool (*side_file_test)(const void *context, const struct store_entry *en
 
 /*
  * Adds the files of a directory of the source's store ("": the store's own) that the test takes, NULL: all; no directories, no links that
- * lead out. Their keys are their names in the store without the first `skip` bytes.
+ * lead out. Their keys are their names in the directory, behind `prefix`: "" or the directory's own last part with its '/'.
  */
-reshard_status side_files_add(struct source *source, const char *directory, size_t skip, side_file_test is_wanted, const void *context,
-                              reshard_error *err);
+reshard_status side_files_add(struct source *source, const char *directory, const char *prefix, side_file_test is_wanted,
+                              const void *context, reshard_error *err);
 
 #endif

@@ -399,12 +399,11 @@ static bool is_no_weights(const void *context, const struct store_entry *entry, 
 static reshard_status add_huggingface(struct source *source, reshard_error *err)
 {
     char *folder;
-    const int size = asprintf(&folder, "%s%shuggingface", source->name, source->name[0] ? "/" : "");
-    if (size < 0)
+    if (asprintf(&folder, "%s%shuggingface", source->name, source->name[0] ? "/" : "") < 0)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     if (store_is_directory(source->store, folder))
-        status = side_files_add(source, folder, (size_t)size + 1, is_no_weights, NULL, err);
+        status = side_files_add(source, folder, "", is_no_weights, NULL, err);
     free(folder);
     return status;
 }

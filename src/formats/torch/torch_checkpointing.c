@@ -151,7 +151,7 @@ static reshard_status items_read_catalog(struct source *source, reshard_error *e
     if (!status)
         status = fsdp_read_items(source, &groups, world, err);
     if (!status)
-        status = side_files_add(source, source->name, source->name[0] ? strlen(source->name) + 1 : 0, is_other_file, NULL, err);
+        status = side_files_add(source, source->name, "", is_other_file, NULL, err);
     fsdp_groups_release(&groups);
     return status;
 }

@@ -178,6 +178,5 @@ reshard_status torch_folder_read(struct source *source, reshard_error *err)
     if (seen.code == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
     reshard_status status = is_sharded ? read_sharded(source, err) : read_single(source, err);
-    const size_t skip = source->name[0] ? strlen(source->name) + 1 : 0;
-    return status ? status : side_files_add(source, source->name, skip, is_folder_side_file, NULL, err);
+    return status ? status : side_files_add(source, source->name, "", is_folder_side_file, NULL, err);
 }
