@@ -126,14 +126,23 @@ class Bench:
         path, state = WORK / "baseline.json", digest_files(ROOT, program_files(ROOT))
         kept = json.loads(path.read_text()) if path.exists() else {}
         known = kept.get("seconds", {}) if kept.get("tree") == state else {}
-        for spec in specs:
-            if spec not in known:
-                outcome = self.all[0].run(spec, 900)
+        with concurrent.futures.ThreadPoolExecutor(len(self.all)) as pool:
+            waiting = {pool.submit(self.run_unchanged, spec): spec for spec in specs if spec not in known}
+            for done in concurrent.futures.as_completed(waiting):
+                spec, outcome = waiting[done], done.result()
                 if outcome.failure or not outcome.count:
+                    pool.shutdown(cancel_futures=True)
                     raise MutationError(f"`{spec}` on the unchanged source: {outcome.failure or 'judges nothing'}")
                 known[spec] = outcome.seconds
                 path.write_text(json.dumps({"tree": state, "seconds": known}))
         self.seconds.update(known)
+
+    def run_unchanged(self, spec):
+        tree = self.trees.get()
+        try:
+            return tree.run(spec, 900)
+        finally:
+            self.trees.put(tree)
 
     def limit(self, spec):
         return SECONDS_FLOOR + SECONDS_FACTOR * self.seconds.get(spec, 60)

@@ -36,15 +36,14 @@ def registered(build, suites, without):
 
 
 def build_for(build, tests):
-    """Builds all but the programs of other tests."""
+    """Builds the programs and libraries that the tests name, and the fixtures, which no test names."""
     needed = {target for test in tests for target in test["depends"]}
-    folders = [pathlib.Path(build, name).resolve() for name in ("tests", "fuzz")]
+    folder, here = pathlib.Path(build, "tests").resolve(), pathlib.Path(build).resolve()
     files = []
     for target in introspect(build, "--targets"):
-        path = pathlib.Path(target["filename"][0])
-        is_of_test = target["type"] == "executable" and any(folder in path.parents for folder in folders)
-        if target["build_by_default"] and (not is_of_test or target["id"] in needed):
-            files += [os.path.relpath(name, pathlib.Path(build).resolve()) for name in target["filename"]]
+        is_data = target["type"] == "custom" and target["build_by_default"] and folder in pathlib.Path(target["filename"][0]).parents
+        if target["id"] in needed or is_data:
+            files += [os.path.relpath(name, here) for name in target["filename"]]
     subprocess.run(["ninja", "-C", build, "--quiet", *files], check=True)
 
 

@@ -111,6 +111,7 @@ class SocketTransport:
         self._receives.setdefault(from_, []).append(memory)
 
     def run(self):
+        """A failure breaks the group, whose abort tells the others."""
         sends, self._sends, receives, self._receives = self._sends, {}, self._receives, {}
         self._exchange(sends, receives)
 
@@ -135,13 +136,6 @@ class SocketTransport:
 
     def _exchange(self, sends, receives):
         sends, receives = ({rank: _Flow(memories) for rank, memories in flows.items()} for flows in (sends, receives))
-        try:
-            self._wait(sends, receives)
-        except BaseException:
-            self.abort("")
-            raise
-
-    def _wait(self, sends, receives):
         heard = time.monotonic()
         while waited := {rank for flows in (sends, receives) for rank, flow in flows.items() if flow}:
             if self._move(waited, sends, receives):
