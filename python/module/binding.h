@@ -15,6 +15,7 @@
 #include "reshard/async.h"
 #include "reshard/sharded.h"
 #include "reshard/transfers.h"
+#include "reshard/writer.h"
 
 #include <stdbool.h>
 
@@ -52,6 +53,8 @@ void *kept_memory(PyObject *kept, size_t size); /* zeroed; size 0 gives memory t
 bool kept_str(PyObject *kept, PyObject *text, reshard_str *out);
 const char *kept_text(PyObject *kept, PyObject *text); /* without NUL inside; str or path */
 const int64_t *kept_vector(PyObject *kept, PyObject *numbers, size_t *count);
+/* One number for each axis; UsageError names what has fewer or more. */
+const int64_t *kept_coordinates(PyObject *kept, PyObject *numbers, size_t rank, const char *name);
 PyObject *vector_tuple(const int64_t *numbers, size_t count);
 
 /* A sequence of tuples: calls take for each of them, with the memory at out + i * stride. */
@@ -117,6 +120,14 @@ bool items_of_dict(PyObject *items, PyObject *copies, reshard_items **out);
 
 /* ---- module_shards.c ---- */
 
+/* A flat range (begin, end), or None. */
+bool range_take(PyObject *range, int64_t *is_flattened, int64_t *begin, int64_t *end);
+
+/* What an object has of read and write, beside a list of failures, to which what they raise goes. The library calls them for as long as the
+ * object lives. None: nothing is set. */
+bool functions_take(PyObject *object, int (**read)(void *, uint64_t, size_t, void *),
+                    int (**write)(const void *, uint64_t, size_t, void *), void **context);
+
 /* A list of (key, dtype, global shape, start, extent, flat range or None, address or 0, strides or None, object with functions or None).
  */
 bool shards_take(PyObject *list, reshard_shards **out);
@@ -153,11 +164,16 @@ bool comm_type_add(PyObject *module);
 bool comm_hold(PyObject *object, reshard_comm **out);
 void comm_release(PyObject *object);
 
+/* ---- module_writer.c ---- */
+
+bool writer_type_add(PyObject *module);
+
 /* ---- module_array.c, module_saver.c, module_calls.c, module_mapping.c, module_transfers.c ---- */
 
 extern PyType_Spec array_spec, buffer_spec, saver_spec;
 extern PyMethodDef calls_methods[], comm_methods[], mapping_methods[], transfers_methods[];
 PyObject *call_dlpack_layout(PyObject *module, PyObject *capsule);
+PyObject *report_to_python(const reshard_report *report);
 
 /* ---- module.c ---- */
 

@@ -50,7 +50,7 @@ PyMODINIT_FUNC PyInit__reshard(void)
     PyObject *module = errors_init() ? PyModule_Create(&definition) : NULL;
     if (module && PyModule_AddFunctions(module, comm_methods) == 0 &&
         PyModule_AddFunctions(module, mapping_methods) == 0 && PyModule_AddFunctions(module, transfers_methods) == 0 &&
-        checkpoint_type_add(module) && comm_type_add(module) &&
+        checkpoint_type_add(module) && comm_type_add(module) && writer_type_add(module) &&
         type_add(module, &array_spec, NULL) && type_add(module, &buffer_spec, NULL) && type_add(module, &saver_spec, NULL))
         return module;
     Py_XDECREF(module);

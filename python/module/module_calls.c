@@ -115,7 +115,7 @@ static PyObject *report_move_tuple(const void *report, size_t i)
                          (unsigned long long)move.bytes);
 }
 
-static PyObject *report_dict(const reshard_report *report)
+PyObject *report_to_python(const reshard_report *report)
 {
     return Py_BuildValue("{sNsNsKsKsKsKsKsKsKsKsKsKsKsNsNsN}", "source_format", text_of_c(report->source_format), "target_format",
                          text_of_c(report->target_format), "tensors", (unsigned long long)report->tensors, "items",
@@ -157,7 +157,7 @@ static PyObject *run_conversion(PyObject *arguments, converting_call function)
             checkpoint_leave(checkpoint, true);
             PyObject *ended = running_end(&call.running, call.status, &call.err);
             if (ended)
-                out = preview ? Py_BuildValue("NN", report_dict(&report), checkpoint_new(preview, NULL)) : report_dict(&report);
+                out = preview ? Py_BuildValue("NN", report_to_python(&report), checkpoint_new(preview, NULL)) : report_to_python(&report);
             else
                 reshard_close(preview);
             Py_XDECREF(ended);

@@ -239,21 +239,21 @@ static PyObject *checkpoint_item_file(PyObject *object, PyObject *number)
     return out;
 }
 
-/* (tensor, start or None, extent, strides or None, dtype or None, address, size) */
+/* (tensor, its rank, start or None, extent, strides or None, dtype or None, address, size) */
 static bool take_box(PyObject *kept, PyObject *tuple, void *out)
 {
     reshard_box *box = out;
     PyObject *start, *extent, *strides, *dtype;
-    Py_ssize_t tensor;
+    Py_ssize_t tensor, rank;
     unsigned long long address, size;
-    if (!PyArg_ParseTuple(tuple, "nOOOOKK", &tensor, &start, &extent, &strides, &dtype, &address, &size))
+    if (!PyArg_ParseTuple(tuple, "nnOOOOKK", &tensor, &rank, &start, &extent, &strides, &dtype, &address, &size))
         return false;
     box->tensor = (size_t)tensor;
     box->out = (void *)(uintptr_t)address; /* 0 too */
     box->size = size;
-    return (start == Py_None || (box->start = kept_vector(kept, start, NULL))) &&
-           (extent == Py_None || (box->extent = kept_vector(kept, extent, NULL))) &&
-           (strides == Py_None || (box->strides = kept_vector(kept, strides, NULL))) &&
+    return (start == Py_None || (box->start = kept_coordinates(kept, start, (size_t)rank, "start"))) &&
+           (extent == Py_None || (box->extent = kept_coordinates(kept, extent, (size_t)rank, "extent"))) &&
+           (strides == Py_None || (box->strides = kept_coordinates(kept, strides, (size_t)rank, "memory"))) &&
            (dtype == Py_None || (box->dtype = kept_text(kept, dtype)));
 }
 

@@ -9,8 +9,7 @@ static PyObject *object_or_null(PyObject *object)
     return object == Py_None ? NULL : object;
 }
 
-/* A flat range (begin, end), or None. */
-static bool take_range(PyObject *range, int64_t *is_flattened, int64_t *begin, int64_t *end)
+bool range_take(PyObject *range, int64_t *is_flattened, int64_t *begin, int64_t *end)
 {
     long long from, to;
     if (range == Py_None)
@@ -83,9 +82,8 @@ static int has_method(PyObject *object, const char *name)
     return is_there;
 }
 
-/* What an object has of read and write, beside a list of failures; it lives as long as the list that the shard goes into. */
-static bool take_functions(PyObject *object, int (**read)(void *, uint64_t, size_t, void *),
-                           int (**write)(const void *, uint64_t, size_t, void *), void **context)
+bool functions_take(PyObject *object, int (**read)(void *, uint64_t, size_t, void *),
+                    int (**write)(const void *, uint64_t, size_t, void *), void **context)
 {
     if (object == Py_None)
         return true;
@@ -106,11 +104,12 @@ static bool take_shard(PyObject *kept, PyObject *tuple, reshard_shard *shard)
         return false;
     shard->data = (void *)(uintptr_t)address;
     return kept_str(kept, key, &shard->key) && (shard->dtype = kept_text(kept, dtype)) &&
-           (shard->global_shape = kept_vector(kept, shape, &shard->rank)) && (shard->start = kept_vector(kept, start, NULL)) &&
-           (shard->extent = kept_vector(kept, extent, NULL)) &&
-           take_range(range, &shard->is_flattened, &shard->flat_begin, &shard->flat_end) &&
-           (!object_or_null(strides) || (shard->strides = kept_vector(kept, strides, NULL))) &&
-           take_functions(functions, &shard->read, &shard->write, &shard->context);
+           (shard->global_shape = kept_vector(kept, shape, &shard->rank)) &&
+           (shard->start = kept_coordinates(kept, start, shard->rank, "offset")) &&
+           (shard->extent = kept_coordinates(kept, extent, shard->rank, "shape")) &&
+           range_take(range, &shard->is_flattened, &shard->flat_begin, &shard->flat_end) &&
+           (!object_or_null(strides) || (shard->strides = kept_coordinates(kept, strides, shard->rank, "memory"))) &&
+           functions_take(functions, &shard->read, &shard->write, &shard->context);
 }
 
 bool shards_take(PyObject *list, reshard_shards **out)
@@ -150,12 +149,13 @@ static reshard_status add_sharded_tensor(PyObject *kept, PyObject *tuple, reshar
     if (!PyArg_ParseTuple(tuple, "OOOOOOOKOpO", &key, &dtype, &shape, &offset, &local, &range, &replicas, &address, &strides,
                           &may_mismatch, &functions) ||
         !kept_str(kept, key, &tensor.key) || !(tensor.dtype = kept_text(kept, dtype)) ||
-        !(tensor.global_shape = kept_vector(kept, shape, &tensor.rank)) || !(tensor.global_offset = kept_vector(kept, offset, NULL)) ||
-        !(tensor.local_shape = kept_vector(kept, local, NULL)) ||
-        !take_range(range, &tensor.is_flattened, &tensor.flat_begin, &tensor.flat_end) ||
+        !(tensor.global_shape = kept_vector(kept, shape, &tensor.rank)) ||
+        !(tensor.global_offset = kept_coordinates(kept, offset, tensor.rank, "offset")) ||
+        !(tensor.local_shape = kept_coordinates(kept, local, tensor.rank, "shape")) ||
+        !range_take(range, &tensor.is_flattened, &tensor.flat_begin, &tensor.flat_end) ||
         !(tensor.replica_ids = kept_vector(kept, replicas, &tensor.replica_count)) ||
-        (object_or_null(strides) && !(tensor.strides = kept_vector(kept, strides, NULL))) ||
-        !take_functions(functions, &tensor.read, &tensor.write, &tensor.context))
+        (object_or_null(strides) && !(tensor.strides = kept_coordinates(kept, strides, tensor.rank, "memory"))) ||
+        !functions_take(functions, &tensor.read, &tensor.write, &tensor.context))
         return RESHARD_ERR_USAGE;
     tensor.data = (void *)(uintptr_t)address;
     tensor.allow_shape_mismatch = may_mismatch;
@@ -174,7 +174,8 @@ static reshard_status add_sharded_object(PyObject *kept, PyObject *tuple, reshar
     reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
     PyObject *key, *grid, *offset, *replicas, *content;
     if (!PyArg_ParseTuple(tuple, "OOOOO", &key, &grid, &offset, &replicas, &content) || !kept_str(kept, key, &object.key) ||
-        !(object.global_shape = kept_vector(kept, grid, &object.rank)) || !(object.global_offset = kept_vector(kept, offset, NULL)) ||
+        !(object.global_shape = kept_vector(kept, grid, &object.rank)) || 
+        !(object.global_offset = kept_coordinates(kept, offset, object.rank, "offset")) ||
         !(object.replica_ids = kept_vector(kept, replicas, &object.replica_count)) ||
         !take_content(kept, content, &object.json, &object.file))
         return RESHARD_ERR_USAGE;

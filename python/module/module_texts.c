@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "binding.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* UTF-8; with lone surrogates, as pickles may have them; else bytes that are no UTF-8 become surrogates, as in names of files. */
@@ -81,9 +82,21 @@ const int64_t *kept_vector(PyObject *kept, PyObject *numbers, size_t *count)
         if (PyErr_Occurred())
             return NULL;
     }
-    if (out && count)
+    if (out)
         *count = (size_t)size;
     return out;
+}
+
+const int64_t *kept_coordinates(PyObject *kept, PyObject *numbers, size_t rank, const char *name)
+{
+    char message[128];
+    size_t count;
+    const int64_t *out = kept_vector(kept, numbers, &count);
+    if (!out || count == rank)
+        return out;
+    snprintf(message, sizeof(message), "the %s has %zu numbers for %zu axes", name, count, rank);
+    error_usage(message);
+    return NULL;
 }
 
 PyObject *vector_tuple(const int64_t *numbers, size_t count)

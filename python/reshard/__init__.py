@@ -26,9 +26,11 @@ from ._errors import (CancelledError, DiffersError, Error, FormatError, LimitErr
                       UnsupportedError, UsageError)
 from ._online import Cell, Comm, Loaded, Saver, Transfers, load, save_together
 from ._options import Progress, convert_options, given, map_options, open_options, run_options, split_run
+from ._reports import Move, Note, Report, ReportFile, report_of
 from ._shards import Shard, shard_tuples
-from ._states import flatten
+from ._states import flatten, items_taken
 from ._values import Object, Stored, TorchFile
+from ._writer import Writer
 
 __version__ = _reshard.version()
 
@@ -63,74 +65,6 @@ class _Opened:
             self._checkpoint.close()
 
 
-@dataclass(frozen=True)
-class Note:
-    """What does not arrive as it was. what: "dropped", "changed", "warning"; kind: a word for programs ("no-place", "layout", …);
-    key: of the tensor or item, or ""; text: key and reason in one line."""
-
-    what: str
-    kind: str
-    key: str
-    reason: str
-    text: str
-
-
-@dataclass(frozen=True)
-class ReportFile:
-    """A file of the target, and how many chunks of how many files go into it."""
-
-    name: str
-    nbytes: int
-    chunks: int
-    sources: int
-
-
-@dataclass(frozen=True)
-class Move:
-    """What goes from a file of the source ("": made by the conversion) to one of the target, and which ranks (-1: unknown) have these."""
-
-    source: str
-    target: str
-    source_rank: int
-    target_rank: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a conversion did, or would do. Bytes are of payload but for target_bytes, which are those of all files. moves: of preview."""
-
-    source_format: str
-    target_format: str
-    tensors: int
-    items: int
-    source_chunks: int
-    target_chunks: int
-    steps: int
-    read_bytes: int
-    write_bytes: int
-    target_bytes: int
-    peak_memory_bytes: int
-    verified_tensors: int
-    verified_bytes: int
-    files: list
-    notes: list
-    moves: list
-
-    @property
-    def dropped(self):
-        """The notes of what the target does not have."""
-        return [note for note in self.notes if note.what == "dropped"]
-
-
-def _report(facts):
-    words = ("dropped", "changed", "warning")
-    facts["files"] = [ReportFile(*file) for file in facts["files"]]
-    facts["moves"] = [Move(*move) for move in facts["moves"]]
-    facts["notes"] = [Note(words[what], *rest) for what, *rest in facts["notes"]]
-    return Report(**facts)
-
-
 def convert(source, target, *, opening=None, **options):
     """Writes a checkpoint under another format, layout, names or types. The target appears whole or not at all. Returns a Report.
 
@@ -160,24 +94,24 @@ def convert(source, target, *, opening=None, **options):
     limits            as in reshard.open
     memory, threads, io, progress   bytes for buffers ("256MiB"), threads, "auto", "buffered", "direct" or "mmap", a function
     """
-    return _report(_conversion(_reshard.convert, source, target, opening, options))
+    return report_of(_conversion(_reshard.convert, source, target, opening, options))
 
 
 def plan(source, target=None, *, opening=None, **options):
     """What convert would do, as a Report; touches nothing."""
-    return _report(_conversion(_reshard.plan, source, target, opening, options))
+    return report_of(_conversion(_reshard.plan, source, target, opening, options))
 
 
 def preview(source, target=None, *, opening=None, **options):
     """What convert would do and write: a Report with moves, and a Checkpoint to look at, whose tensors, chunks and files are those of the
     target. It has no items, and no values."""
     facts, handle = _conversion(_reshard.preview, source, target, opening, options)
-    return _report(facts), Checkpoint(handle, target)
+    return report_of(facts), Checkpoint(handle, target)
 
 
 def commit(source, target, *, opening=None, **options):
     """Makes visible what convert with part=(0, n) … (n-1, n) has written; source and options are those of the parts."""
-    return _report(_conversion(_reshard.commit, source, target, opening, options))
+    return report_of(_conversion(_reshard.commit, source, target, opening, options))
 
 
 def _conversion(call, source, target, opening, options):
@@ -211,10 +145,7 @@ def from_memory(state, *, name="memory", limits=None):
     are whole. Values stay where they are, and are seen as they are when they are read."""
     tensors, items = flatten(state)
     tuples, owners = shard_tuples(tensors)
-    copies = [(key, value.handle, value.index) for key, value in items.items() if isinstance(value, Stored)]
-    copies += [(key, value.data, 0) for key, value in items.items() if isinstance(value, TorchFile)]
-    plain = {key: value for key, value in items.items() if not isinstance(value, (Stored, TorchFile))}
-    return Checkpoint(_reshard.open_state(tuples, plain, copies, name, open_options(limits=limits), owners), name, owners)
+    return Checkpoint(_reshard.open_state(tuples, *items_taken(items), name, open_options(limits=limits), owners), name, owners)
 
 
 @dataclass(frozen=True)
@@ -416,6 +347,6 @@ def limits():
 __all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "Error", "Finding", "Format",
            "FormatError", "Items", "LimitError", "Loaded", "MappingWarning", "Move", "Note", "Object", "OutOfMemoryError", "Progress",
            "Report", "ReportFile", "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference",
-           "Tensors", "TorchFile", "Transfers", "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "commit", "convert",
-           "diff", "dtype_name", "dtypes", "flatten", "formats", "from_memory", "hash", "latest_good", "limits", "load", "mapping",
-           "open", "plan", "preview", "salvage", "save", "stats", "verify"]
+           "Tensors", "TorchFile", "Transfers", "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "Writer", "commit",
+           "convert", "diff", "dtype_name", "dtypes", "flatten", "formats", "from_memory", "hash", "latest_good", "limits", "load",
+           "mapping", "open", "plan", "preview", "salvage", "save", "stats", "verify"]

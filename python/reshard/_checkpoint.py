@@ -80,7 +80,7 @@ class Tensor:
 
     def _box(self, memory, start=None, extent=None):
         cast = None if memory.dtype == self.dtype else memory.dtype
-        return (self._index, start, extent, memory.strides, cast, memory.address, memory.nbytes)
+        return (self._index, len(self.shape), start, extent, memory.strides, cast, memory.address, memory.nbytes)
 
     def __getitem__(self, index):
         """A box of it, as an Array: ints, slices without a step, and one `...`. Axes with an int go."""
@@ -277,7 +277,7 @@ class Checkpoint:
 
     def _read_boxes(self, boxes, run):
         with self._owners:
-            self._handle.read([box for box in boxes if box[6]], run_options(**run))
+            self._handle.read([box for box in boxes if box[-1]], run_options(**run))
 
     def close(self):
         """Closes it; arrays that were read stay."""

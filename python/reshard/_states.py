@@ -84,6 +84,13 @@ def flatten(state):
     return tensors, items
 
 
+def items_taken(items):
+    """What the extension takes of items as flatten gives them: those that it makes values of, and those to copy."""
+    copies = [(key, value.handle, value.index) for key, value in items.items() if isinstance(value, Stored)]
+    copies += [(key, value.data, 0) for key, value in items.items() if isinstance(value, TorchFile)]
+    return {key: value for key, value in items.items() if not isinstance(value, (Stored, TorchFile))}, copies
+
+
 def plain(value, key):
     """Scalars of numpy as Python's, mappings as dicts. TypeError names what cannot be stored, and where it is."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, set, frozenset)):

@@ -45,6 +45,16 @@ def calls(work):
     far = reshard.Values("F32", (3,), read=lambda offset, memory: memory.__setitem__(slice(None), bytes(len(memory))),
                          write=lambda offset, memory: None)
     given = [("m.w", "F32", (3,), (0,), (3,), None, 0, None, far)]
+    parts = convert_options(to="torch-dcp", layout="ranks=2", part=(0, 2), overwrite=True)
+    declared = [("m.w", "F32", (3,)), ("m.b", "F64", (1,))]
+
+    def written(target, options):
+        copies = [("copied", opened, 1), ("file", file, 0)]
+        _, writer = _reshard.writer_open(declared, items, copies, "memory", str(work / target), options, ONE)
+        writer.put(0, 1, (0,), (3,), None, "F32", None, 0, 0, far)
+        writer.put(1, 1, (0,), (1,), (0, 1), "F32", None, address, 4, None)
+        writer.finish()
+        writer.close()
     return {
         "open": lambda: _reshard.open(path, {"limits": {"tensors": 50}}, ONE),
         "tensors": opened.tensors, "items": opened.items, "facts": opened.facts, "files": opened.files, "warnings": opened.warnings,
@@ -55,11 +65,13 @@ def calls(work):
         "a mapping's mistakes": lambda: _reshard.map("eval", {"text": "x - y"}, described, None),
         "a mapping's warnings": lambda: _reshard.plan(opened, None, {"to": "hf", "map": warning}, ONE),
         "preview": lambda: _reshard.preview(opened, None, options, ONE),
-        "read": lambda: opened.read([(0, (0,), (3,), (1,), "F32", address, 12)], {"memory_bytes": 1 << 20, **ONE}),
+        "read": lambda: opened.read([(0, 1, (0,), (3,), (1,), "F32", address, 12)], {"memory_bytes": 1 << 20, **ONE}),
         "load": lambda: opened.load(place, None, ONE),
         "load through functions": lambda: opened.load(given, None, ONE),
         "save through functions": lambda: _reshard.convert(_reshard.open_state(given, {}, [], "memory", {}, [far]), str(work / "f"),
                                                            options, ONE),
+        "writer": lambda: written("w", options), "a part of writers": lambda: written("p", parts),
+        "writer_commit": lambda: _reshard.writer_commit(str(work / "p"), ONE),
         "load with a mapping": lambda: opened.load([("x", *place[0][1:])], {"texts": [("m", "m.w -> x")], "constants": {"a": 1}}, ONE),
         "open_state": lambda: _reshard.open_state(shards, items, [("copied", opened, 1), ("file", file, 0)], "memory", {}, owners),
         "convert": lambda: _reshard.convert(opened, str(work / "o"), options, ONE),

@@ -272,6 +272,8 @@ def boxes(work):
             raises(IndexError, lambda: w[index])
         raises(TypeError, lambda: w["a"])
         raises(reshard.UsageError, lambda: w.read((0, 0), (5, 6)), "model.w")
+        for start, extent in (((0,), (1,)), ((0,), None), ((0, 0, 0), (1, 1, 1))):
+            raises(reshard.UsageError, lambda: w.read(start, extent), "start", "2 axes")
         raises(KeyError, lambda: checkpoint.tensors["nope"])
 
 
@@ -751,10 +753,113 @@ def states_in_memory(work):
     raises(reshard.FormatError, lambda: reshard.from_memory({"w": state["w"][:1]}), "w")
     raises(reshard.UsageError, lambda: reshard.Shard(None, (2,), (0,)), "shape")
     raises(reshard.UsageError, lambda: reshard.from_memory({"w": reshard.Shard(left, (2, 6), (0, 4))}))
+    for offset in ((0,), (0, 0, 0)):
+        raises(reshard.UsageError, lambda: reshard.from_memory({"w": reshard.Shard(left, (2, 6), offset)}), "offset", "2 axes")
+    raises(reshard.UsageError, lambda: reshard.from_memory({"w": reshard.Shard(left, (6,), (0,))}), "shape", "1 axes")
     flat = reshard.Shard(floats(1, 2, 3), (2, 3), (0, 0), shape=(2, 3), flat=(0, 3))
     rest = reshard.Shard(floats(4, 5, 6), (2, 3), (0, 0), shape=(2, 3), flat=(3, 6))
     with reshard.from_memory({"w": [flat, rest]}) as checkpoint:
         assert memoryview(checkpoint.tensors["w"].read()).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+@test
+def pieces(work):
+    """Writer: pieces in any order, strided, cast, flat, from functions; what does not fit is said; nothing appears before the end"""
+    tensors = {"w": ("F32", (4, 6)), "b": ("bf16", (3,)), "none": ("I64", (0, 2)), "one": ("F64", ())}
+    items = {"step": 7, "args": {"lr": 0.5}, "file": reshard.TorchFile(b"no file")}
+    raises(reshard.FormatError, lambda: reshard.Writer(work / "w", tensors, items, to="torch-dcp"))
+    del items["file"]
+    with reshard.Writer(work / "w", tensors, items, to="torch-dcp", layout={"ranks": 2}) as writer:
+        assert writer.report.tensors == 4 and writer.report.target_format == "torch-dcp", writer.report
+        writer.put("b", array.array("d", [1.5, -2, 3]))
+        writer.put("w", reshard.Shard(floats(13, 14, 15, 16), (4, 6), (2, 0), shape=(1, 6), flat=(1, 5)))
+        raises(reshard.UsageError, lambda: writer.put("w", matrix(3, 6), (0, 0)), "written")
+        raises(reshard.UsageError, lambda: writer.put("w", matrix(2, 6), (3, 0)), "'w'")
+        raises(reshard.UsageError, lambda: writer.put("w", matrix(3, 6)), "[4, 6]", "[3, 6]", "offset")
+        raises(reshard.UsageError, lambda: writer.put("w", matrix(3, 6), (1,)), "offset", "2 axes")
+        raises(reshard.UsageError, lambda: writer.put("w", reshard.Shard(matrix(3, 6), (3, 6), (0, 0))), "[3, 6]")
+        raises(reshard.UsageError, lambda: writer.put("w", reshard.Shard(None, (4, 6), (0, 0), shape=(1, 6), dtype="F32")), "no data")
+        raises(KeyError, lambda: writer.put("x", matrix(3, 6)))
+        raises(reshard.UsageError, writer.finish, "'w'", "0")
+        apart = memoryview(floats(*range(6), *range(6), *range(6, 12))).cast("B").cast("f", (3, 6))
+        writer.put("w", apart[::2], (0, 0))
+        writer.put("w", matrix(1, 1, 17), (2, 5))
+        writer.put("w", matrix(1, 1, 12), (2, 0))
+        writer.put("w", reshard.Values("F32", (1, 6), read=Far(1, 6, 18).read), (3, 0))
+        writer.put("one", memoryview(bytearray(8)).cast("d", ()))
+        assert not (work / "w").exists()
+    raises(reshard.UsageError, lambda: writer.put("b", floats(1, 2, 3)), "closed")
+    with reshard.open(work / "w") as checkpoint:
+        assert memoryview(checkpoint.tensors["w"].read()).tolist() == matrix(4, 6).tolist()
+        assert memoryview(checkpoint.tensors["b"].read(dtype="F32")).tolist() == [1.5, -2, 3] and checkpoint.tensors["b"].dtype == "BF16"
+        assert checkpoint.items["step"] == 7 and checkpoint.items["args"] == {"lr": 0.5} and checkpoint.tensors["none"].shape == (0, 2)
+        # Those of a checkpoint are declarations, too.
+        with reshard.Writer(work / "copy", checkpoint.tensors, {key: checkpoint.items.stored(key) for key in checkpoint.items},
+                            to="safetensors", dtype="f32") as writer:
+            for key, tensor in checkpoint.tensors.items():
+                writer.put(key, tensor.read())
+    told = reshard.diff(work / "w", work / "copy", items=False)
+    assert {key: one.outcome for key, one in told.tensors.items()} == {"w": "same", "b": "dtype", "none": "same", "one": "dtype"}, told
+
+
+@test
+def pieces_together(work):
+    """Writers: threads put at once, and none closes it meanwhile; parts; what fails or raises leaves nothing"""
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        with reshard.Writer(work / "many", {"w": ("F32", (256, 1000))}, to="hf", memory="1MiB", threads=1) as writer:
+            list(pool.map(lambda row: writer.put("w", matrix(1, 1000, 1000 * row), (row, 0)), range(256)))
+    with reshard.open(work / "many") as checkpoint:
+        assert memoryview(checkpoint.tensors["w"].read()).tolist() == matrix(256, 1000).tolist()
+
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(offset, memory):
+        begun.set()
+        may_end.wait(20)
+        memory[:] = bytes(len(memory))
+    with reshard.Writer(work / "slow", {"w": ("F32", (4,))}, to="hf") as writer:
+        other = threading.Thread(target=lambda: writer.put("w", reshard.Values("F32", (4,), read=slow)))
+        other.start()
+        assert begun.wait(20)
+        raises(reshard.UsageError, writer.finish, "another thread")
+        raises(reshard.UsageError, writer.close, "another thread")
+        may_end.set()
+        other.join()
+
+    halves = {"w": ("F32", (4, 6))}
+    for part in (1, 0):
+        with reshard.Writer(work / "parts", halves, {"step": 2}, to="torch-dcp", layout="ranks=2", part=(part, 2)) as writer:
+            writer.put("w", matrix(2, 6, 12 * part), (2 * part, 0))
+        if part:
+            raises(reshard.DiffersError, lambda: reshard.Writer.commit(work / "parts"), "part 0")
+    assert not (work / "parts").exists() and reshard.Writer.commit(work / "parts").tensors == 1
+    with reshard.open(work / "parts") as checkpoint:
+        assert memoryview(checkpoint.tensors["w"].read()).tolist() == matrix(4, 6).tolist() and checkpoint.items["step"] == 2
+
+    def fails():
+        with reshard.Writer(work / "failed", halves, to="hf") as writer:
+            writer.put("w", reshard.Values("F32", (4, 6), read=Far(4, 6, fails=ValueError("the cable is out")).read))
+    raises(ValueError, fails, "the cable is out")
+
+    def raises_inside():
+        with reshard.Writer(work / "failed", halves, to="hf") as writer:
+            writer.put("w", matrix(4, 6))
+            raise ZeroDivisionError
+
+    def forgets():
+        with reshard.Writer(work / "failed", halves, to="hf") as writer:
+            writer.put("w", matrix(1, 6), (0, 0))
+    raises(ZeroDivisionError, raises_inside)
+    raises(reshard.UsageError, forgets, "'w'")
+    reshard.Writer(work / "failed", halves, to="hf")  # is forgotten
+    gc.collect()
+    assert not [path.name for path in work.iterdir() if "failed" in path.name]
+    raises(TypeError, lambda: reshard.Writer(work / "x", halves, to="hf", comm=None), "comm")
+    raises(reshard.UsageError, lambda: reshard.Writer(work / "x", halves, to="hf", verify=True), "verify")
+    raises(reshard.UsageError, lambda: reshard.Writer(work / "x", {"w": ("F99", (1,))}, to="hf"), "F99")
+    raises(reshard.UsageError, lambda: reshard.Writer(work / "x", halves, {"a": floats(1)}, to="hf"), "'a'", "array")
+    raises(reshard.UsageError, lambda: reshard.Writer(work / "x", halves), "format")
+    raises(TypeError, lambda: reshard.Writer(work / "x", ["w"], to="hf"))
 
 
 class Far:
