@@ -603,6 +603,23 @@ def sharded_states():
     yield "dtype", state([tensor("w", [4], [0], [4], dtype="F99")])
 
 
+def option_text(value):
+    """As src/api/options_pack.c has it, with a zero behind it."""
+    return struct.pack("<I", 2**32 - 1) if value is None else struct.pack("<I", len(value)) + value.encode() + b"\0"
+
+
+def packed_block(content):
+    return struct.pack("<Q", len(content)) + content
+
+
+def packed_items(items, values=b"", files=(), file_count=None):
+    """As src/api/items_pack.c has them; values: a pickle."""
+    texts = b"".join(option_text(key) + option_text(json) for key, json in items)
+    contents = b"".join(option_text(key) + packed_block(content) for key, content in files)
+    count = struct.pack("<Q", len(files) if file_count is None else file_count)
+    return struct.pack("<Q", len(items)) + texts + packed_block(values) + count + contents
+
+
 def part_records():
     """What the only part of a target with the tensors w (2, 3) and none (0, 3) says (src/convert/part_record.c), behind the identity."""
 
@@ -626,27 +643,30 @@ def part_records():
     yield "no-parts", record(parts=0)
     yield "words", record(words=b'["--to","torch-dcp"]', fed=[whole])
     yield "many-words", struct.pack("<III", 0, 1, 1 << 31)
+    options = b"".join(map(option_text, [None, "torch-dcp", "ranks=2", *[None] * 10])) + bytes(6 + 8)
+    tensors = struct.pack("<Q", 1) + option_text("w") + option_text("float32") + struct.pack("<B2q", 2, 12, 4)
+    kinds = {"declared": {}, "declared-values": {"values": pickle.dumps({"seed": b"\0"}, 4)}, "declared-file": {"files": [("f", b"no")]}}
+    for name, more in kinds.items():
+        words = b"RSHRDW02" + options + option_text(None) + tensors + packed_items([("step", "12")], **more)
+        yield name, record(words=words, crcs=[(0, 0xD428242C), (1, 0x68A693D1)], fed=[(0, 0, 0, 12, 4)])
     yield "many-crcs", struct.pack("<IIII", 0, 1, 0, 1 << 29)
 
 
 def saver_requests():
-    """Requests as src/api/saver_request.c writes them: two tensors, one of them flattened, an item; and what is wrong with others."""
-    def text(value):
-        return struct.pack("<I", 2**32 - 1) if value is None else struct.pack("<I", len(value)) + value.encode() + b"\0"
-
+    """Requests as src/api/saver_request.c writes them: two tensors, one of them flattened, items; and what is wrong with others."""
     def listed(values):
-        return struct.pack("<I", 2**32 - 1) if values is None else struct.pack("<I", len(values)) + b"".join(map(text, values))
+        return struct.pack("<I", 2**32 - 1) if values is None else struct.pack("<I", len(values)) + b"".join(map(option_text, values))
 
     def shard(key, dtype, shape, start, extent, flat, offset):
         return packed_shard(key, dtype, shape, start, extent, flat) + struct.pack("<Q", offset)
 
-    def request(shards, items, magic=b"RSHSAVE2", count=None, lists=None, end=b"", sharded=b"\0"):
-        words = ["/nowhere/x", None, "job", "torch-dcp", "ranks=2", None, None, "a.", "b.", None]
-        options = b"".join(map(text, words))
+    def request(shards, items, magic=b"RSHSAVE4", count=None, lists=None, end=b"", sharded=b"\0", **more):
+        words = ["/nowhere/x", "job", None, "torch-dcp", "ranks=2", None, None, "a.", "b.", None]
+        options = b"".join(map(option_text, words))
         options += b"".join(listed(values) for values in lists or [["w*"], None, ["bf16"], [], ["s/a/b/"]])
-        options += bytes([0, 1, 1, 0, 1, 1]) + struct.pack("<Q", 1 << 20) + text("mmap") + struct.pack("<QQ", 1 << 20, 2)
-        pairs = struct.pack("<Q", len(items)) + b"".join(text(k) + text(v) for k, v in items)
-        return magic + options + sharded + struct.pack("<Q", len(shards) if count is None else count) + b"".join(shards) + pairs + end
+        options += bytes([0, 1, 1, 0, 1, 1]) + struct.pack("<Q", 1 << 20) + option_text("mmap") + struct.pack("<QQ", 1 << 20, 2)
+        shards = struct.pack("<Q", len(shards) if count is None else count) + b"".join(shards)
+        return magic + options + sharded + shards + packed_items(items, **more) + end
 
     whole = shard("w", "F32", [2, 3], [0, 0], [2, 3], None, 64)
     halves = [shard("f", "BF16", [4], [0], [4], (0, 3), 0), shard("f", "BF16", [4], [0], [4], (3, 4), 8)]
@@ -668,6 +688,18 @@ def saver_requests():
     yield "json", request([whole], [("step", "{1}")])
     yield "json-late", request([whole], [("step", '["a text that is made", "and another"')])
     yield "end", request([whole], items, end=b"x")
+    values = pickle.dumps({"lr": 0.5, "betas": (0.9, 0.95), "big": 2**90, "seen": {1, 2}, "raw": b"\0\xff"}, 4)
+    yield "values", request([whole], items, values=values)
+    yield "values-list", request([whole], [], values=pickle.dumps([1], 4))
+    yield "values-key", request([whole], [], values=pickle.dumps({1: 2}, 4))
+    yield "values-end", request([whole], [], values=values + b"x")
+    yield "values-cut", request([whole], [], values=values[:-2])
+    yield "twice", request([whole], [("lr", "1")], values=values)
+    stored = next(path.read_bytes() for name, path in cases(["torch-file"]) for path in files_of(path) if 0 < path.stat().st_size < 3000)
+    yield "files", request([whole], items, files=[("file", stored)], values=values)
+    yield "files-no", request([whole], [], files=[("file", b"no file")])
+    yield "files-many", request([whole], [], file_count=1 << 60)
+    yield "files-cut", request([whole], [], files=[("file", b"abc")])[:-2]
     yield "sharded", request([], [], sharded=b"\1" + struct.pack("<Q", 17) + b"SDS2" + bytes(13))
     yield "sharded-cut", request([], [], sharded=b"\1" + struct.pack("<Q", 1 << 40))
     yield "cut", request([whole, *halves], items)[:-4]

@@ -43,31 +43,25 @@ static bool saver_enter(struct saver_object *self)
     return self->is_taken = true;
 }
 
-/* (key, JSON) */
-static bool take_item(PyObject *kept, PyObject *pair, void *out)
-{
-    reshard_state_item *item = out;
-    PyObject *key, *json;
-    return PyArg_ParseTuple(pair, "OO", &key, &json) && kept_str(kept, key, &item->key) && kept_str(kept, json, &item->json);
-}
-
-/* What a save is of: (shards, items), or, of the ranks of a group, the state that sharded_take takes. */
+/* What a save is of: (shards, items, items to copy), or, of the ranks of a group, the state that sharded_take takes. */
 struct saved_state {
     reshard_shards *shards;
+    reshard_items *items;
     reshard_sharded *sharded;
     reshard_state state;
 };
 
-static bool saved_state_take(PyObject *kept, PyObject *group, PyObject *given, struct saved_state *out)
+static bool saved_state_take(PyObject *group, PyObject *given, struct saved_state *out)
 {
-    PyObject *list, *items;
+    PyObject *list, *items, *copies;
     if (group != Py_None)
         return sharded_take(given, &out->sharded);
-    if (!PyArg_ParseTuple(given, "OO", &list, &items) || !shards_take(list, &out->shards))
+    if (!PyArg_ParseTuple(given, "OOO!", &list, &items, &PyList_Type, &copies) || !shards_take(list, &out->shards) ||
+        !items_of_dict(items, copies, &out->items))
         return false;
     out->state.shards = out->shards;
-    out->state.items = kept_array(kept, items, sizeof(reshard_state_item), take_item, &out->state.item_count);
-    return out->state.items != NULL;
+    out->state.values = out->items;
+    return true;
 }
 
 /* save(state, path, convert options, run): the save's number */
@@ -76,7 +70,7 @@ static PyObject *saver_save(PyObject *object, PyObject *arguments)
     struct saver_object *self = (struct saver_object *)object;
     PyObject *given_state, *path, *given, *run, *kept, *out = NULL;
     struct running running;
-    struct saved_state saved = { NULL, NULL, RESHARD_STATE_INIT };
+    struct saved_state saved = { .state = RESHARD_STATE_INIT };
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_save_request request = RESHARD_SAVE_REQUEST_INIT;
     reshard_error err = RESHARD_ERROR_INIT;
@@ -87,7 +81,7 @@ static PyObject *saver_save(PyObject *object, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "OOOO", &given_state, &path, &given, &run) || !(kept = PyList_New(0)))
         return NULL;
     if (running_take(kept, run, &running) && (request.path = kept_text(kept, path)) &&
-        options_take(kept, given, convert_members, &options) && saved_state_take(kept, self->group, given_state, &saved) &&
+        options_take(kept, given, convert_members, &options) && saved_state_take(self->group, given_state, &saved) &&
         saver_enter(self)) {
         running.options.progress = NULL; /* the save goes on when this call has returned */
         request.state = saved.sharded ? NULL : &saved.state;
@@ -101,6 +95,7 @@ static PyObject *saver_save(PyObject *object, PyObject *arguments)
         out = status ? error_raise(status, &err) : PyLong_FromLongLong(number);
     }
     reshard_shards_free(saved.shards);
+    reshard_items_free(saved.items);
     reshard_sharded_free(saved.sharded);
     Py_DECREF(kept);
     return out;

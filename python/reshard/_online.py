@@ -11,8 +11,8 @@ from ._errors import Error, UsageError
 from ._options import convert_options, map_options, open_options, run_options, split_run, taken
 from ._shards import shard_tuples, sharded_tuples
 from ._sockets import SocketTransport
-from ._states import flatten
-from ._values import Stored, TorchFile, content, to_json
+from ._states import flatten, items_taken
+from ._values import content
 
 
 class Comm:
@@ -168,13 +168,6 @@ def _cells(cells, with_values):
             for key, cell in (cells or {}).items()]
 
 
-def _json_items(items):
-    for key, value in items.items():
-        if isinstance(value, (Stored, TorchFile)):
-            raise TypeError(f"item '{key}': such a saver takes what JSON holds, not {type(value).__name__}: one with a comm does")
-    return [(key, to_json(value)) for key, value in items.items()]
-
-
 def _state_of_rank(tensors, items, cells):
     """What the extension takes of a rank of a group, and the owners of the memory."""
     tuples, owners = sharded_tuples(tensors)
@@ -277,13 +270,12 @@ class Saver:
         self._handle = _reshard.Saver(kinds[by], program, depth, comm and comm._handle)
 
     def save(self, path, state, *, cells=None, **options):
-        """Begins to save a state as reshard.save does, with its options but for resume, part and mappings. Items are what JSON holds.
-        Returns the save's number."""
+        """Begins to save a state as reshard.save does, with its options but for resume, part and mappings. Returns the save's number."""
         run, rest = split_run(options)
         tensors, items = flatten(state)
         if self._rank is None:
             tuples, owners = shard_tuples(tensors)
-            state = (tuples, _json_items(items))
+            state = (tuples, *items_taken(items))
         else:
             state, owners = _state_of_rank(tensors, items, cells)
         with owners:

@@ -266,13 +266,12 @@ static reshard_status save_call_state(struct save_call *call, const reshard_save
     if (status)
         return status;
     NEEDS_MEMBER(reshard_state, call->state, shards, err);
-    if (call->state.values)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "reshard_state.values: a saver in the background takes items as JSON texts only");
     status = array_take(call->state.items, call->state.item_count, call->state.item_stride, sizeof(reshard_state_item),
                         "reshard_state_item", &call->items, err);
     call->request.shards = &call->state.shards->list;
     call->request.items = call->items;
     call->request.item_count = call->state.item_count;
+    call->request.values = call->state.values;
     call->request.name = call->state.name;
     return status;
 }

@@ -9,7 +9,7 @@
 #include "base/checked.h"
 #include "parallel/shard_pack.h"
 
-#define REQUEST_MAGIC UINT64_C(0x3345564153485352) /* RSHSAVE3 */
+#define REQUEST_MAGIC UINT64_C(0x3445564153485352) /* RSHSAVE4 */
 
 reshard_status saver_request_check(const struct saver_request *request, reshard_error *err)
 {
@@ -78,12 +78,8 @@ reshard_status saver_request_write(const struct saver_request *request, const ui
         shard_pack(&request->shards->shards[i], false, out);
         buffer_append_u64le(out, offsets[i]);
     }
-    buffer_append_u64le(out, request->item_count);
-    for (size_t i = 0; i < request->item_count; i++) {
-        packed_put_bytes(out, request->items[i].key.data, request->items[i].key.size);
-        packed_put_bytes(out, request->items[i].json.data, request->items[i].json.size);
-    }
-    return out->failed ? buffer_error(out, err) : RESHARD_OK;
+    status = items_pack(request->items, request->item_count, request->values, out, err);
+    return status || !out->failed ? status : buffer_error(out, err);
 }
 
 /* ---- reading ---- */
@@ -93,8 +89,6 @@ struct request_reading {
     const uint8_t *values;
     uint64_t values_size;
     struct saver_work *work;
-    reshard_state_item *items;
-    uint64_t item_count;
 };
 
 static reshard_status request_damaged(const struct request_reading *reading, reshard_error *err)
@@ -168,20 +162,10 @@ static reshard_status request_take_shard(struct request_reading *reading, reshar
 
 static reshard_status request_take_items(struct request_reading *reading, reshard_error *err)
 {
-    struct cursor *cursor = &reading->cursor;
-    if (!cursor_u64le(cursor, &reading->item_count) || reading->item_count > cursor_left(cursor) / 2)
-        return error_set(err, RESHARD_ERR_FORMAT, "a save's request ends before its items");
-    reading->items = arena_array(&reading->work->arena, reading->item_count, sizeof(*reading->items));
-    if (!reading->items)
-        return error_set_memory(err);
-    for (uint64_t i = 0; i < reading->item_count; i++) {
-        struct str key, json;
-        if (!packed_take_bytes(cursor, &key) || !packed_take_bytes(cursor, &json))
-            return request_damaged(reading, err);
-        reading->items[i] = (reshard_state_item){ { key.data, key.size }, { json.data, json.size } };
-    }
-    return cursor_left(cursor) ? error_set(err, RESHARD_ERR_FORMAT, "a save's request has %zu bytes too many", cursor_left(cursor))
-                               : RESHARD_OK;
+    reshard_status status = items_unpack(&reading->cursor, &reading->work->arena, &reading->work->items, err);
+    if (!status && cursor_left(&reading->cursor))
+        return error_set(err, RESHARD_ERR_FORMAT, "a save's request has %zu bytes too many", cursor_left(&reading->cursor));
+    return status;
 }
 
 static reshard_status request_read(struct request_reading *reading, reshard_error *err)
@@ -210,8 +194,9 @@ reshard_status saver_work_read(const uint8_t *bytes, size_t size, const uint8_t 
     *out = (struct saver_work){ .options = RESHARD_CONVERT_OPTIONS_INIT, .run = RESHARD_RUN_OPTIONS_INIT };
     reshard_status status = request_read(&reading, err);
     state.shards = out->shards;
-    state.items = reading.items;
-    state.item_count = (size_t)reading.item_count;
+    state.items = out->items.texts;
+    state.item_count = out->items.text_count;
+    state.values = &out->items.values;
     state.name = out->name;
     return status || out->sharded ? status : reshard_open_shards(&state, NULL, &out->live, err);
 }
@@ -221,6 +206,7 @@ void saver_work_release(struct saver_work *work)
     reshard_close(work->live);
     reshard_sharded_free(work->sharded);
     reshard_shards_free(work->shards);
+    packed_items_release(&work->items);
     arena_release(&work->arena);
     *work = (struct saver_work){ .path = NULL };
 }

@@ -8,6 +8,7 @@
 
 #include "reshard/sharded.h"
 
+#include "api/items_pack.h"
 #include "base/buffer.h"
 #include "parallel/shard_list.h"
 #include "parallel/sharded_dict.h"
@@ -18,6 +19,7 @@ struct saver_request {
     const struct sharded_dict *sharded;
     const reshard_state_item *items;
     size_t item_count;
+    const struct reshard_items *values; /* or NULL */
     const char *name, *path;
     const reshard_convert_options *options;
     const reshard_run_options *run;
@@ -39,6 +41,7 @@ struct saver_work {
     reshard_run_options run;
     const char *path, *name;
     reshard_shards *shards;
+    struct packed_items items;
     reshard_checkpoint *live;
     reshard_sharded *sharded; /* in place of the two */
 };

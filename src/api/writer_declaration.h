@@ -3,16 +3,15 @@
  * What a writer of parts was opened with, as bytes: the first part keeps them as its words, if it has no others, and so anybody can
  * commit, without the program that wrote the parts.
  *
- * 8 bytes of magic, options (api/options_pack.h), name, number of tensors u64, and of each its key, dtype, rank u8 and shape i64, number
- * of items u64, and of each key and JSON, then the other items' values as a pickle of protocol 4, empty if there are none. Integers are
- * little-endian.
+ * 8 bytes of magic, options (api/options_pack.h), name, number of tensors u64, and of each its key, dtype, rank u8 and shape i64, and
+ * items (api/items_pack.h). Integers are little-endian.
  */
 #ifndef API_WRITER_DECLARATION_H
 #define API_WRITER_DECLARATION_H
 
 #include "reshard/writer.h"
 
-#include "api/items.h"
+#include "api/items_pack.h"
 #include "base/arena.h"
 #include "base/buffer.h"
 
@@ -28,7 +27,7 @@ struct declaration {
     struct arena arena;
     reshard_writer_input input;
     reshard_convert_options options;
-    struct reshard_items values;
+    struct packed_items items;
 };
 
 /* FORMAT if they are none. Release *out on failure too. */

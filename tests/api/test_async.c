@@ -697,6 +697,61 @@ TEST(a_thousand_saves_take_no_more_memory)
 
 /* ---- the request's bytes ---- */
 
+static void check_item(const reshard_checkpoint *checkpoint, reshard_str key, const char *expected)
+{
+    char *json;
+    size_t size;
+    const int64_t found = reshard_item_find(checkpoint, key.data, key.size);
+    assert_true(found >= 0);
+    CHECK_OK(reshard_item_json(checkpoint, (size_t)found, &json, &size, &err));
+    assert_string_equal(json, expected);
+    reshard_free(json);
+}
+
+/* Beside texts: values that JSON cannot say, and files of torch.save. */
+static void check_items_go_along(int64_t kind)
+{
+    struct model model;
+    struct save save;
+    reshard_value_info seed = RESHARD_VALUE_INFO_INIT;
+    reshard_items *values;
+    reshard_checkpoint *saved;
+    void *file;
+    size_t size;
+    char path[256];
+    snprintf(path, sizeof(path), "%s/items", test_folder);
+    reshard_saver *saver = saver_of(kind, 1);
+    model_make(&model, 0);
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &model, path), NULL, &err));
+    CHECK_OK(reshard_saver_wait(saver, -1, &err));
+    CHECK_OK(reshard_open(path, NULL, &saved, &err));
+    CHECK_OK(reshard_item_file(saved, (size_t)reshard_item_find(saved, "step", 4), &file, &size, &err));
+    reshard_close(saved);
+    seed.kind = RESHARD_VALUE_BYTES;
+    seed.text = NAME("\xff\0\x80");
+    CHECK_OK(reshard_items_new(&values, &err));
+    CHECK_OK(reshard_items_add(values, NULL, NAME("seed"), &seed, NULL, &err));
+    CHECK_OK(reshard_items_add_file(values, NAME("again"), file, size, &err));
+    reshard_free(file);
+    model.state.values = values;
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &model, path), NULL, &err));
+    reshard_items_free(values);
+    CHECK_OK(reshard_saver_close(saver, &err));
+    check_saved(path, 0);
+    CHECK_OK(reshard_open(path, NULL, &saved, &err));
+    assert_int_equal(reshard_item_count(saved), 3);
+    check_item(saved, NAME("seed"), "{\"__bytes__\": \"ff0080\"}");
+    check_item(saved, NAME("again"), "17");
+    reshard_close(saved);
+    reshard_shards_free(model.shards);
+}
+
+TEST(items_of_all_kinds_go_along)
+{
+    check_items_go_along(RESHARD_SAVER_THREAD);
+    check_items_go_along(RESHARD_SAVER_PROCESS);
+}
+
 /* The linker gives the wrapped function this name. */
 static bool disk_is_full;
 int __real_statvfs64(const char *path, struct statvfs *out);
@@ -766,6 +821,7 @@ int main(void)
         cmocka_unit_test(a_thread_saves_what_was_there),
         cmocka_unit_test(a_program_saves_what_was_there),
         cmocka_unit_test(options_go_along),
+        cmocka_unit_test(items_of_all_kinds_go_along),
         cmocka_unit_test(saves_end_in_their_order),
         cmocka_unit_test(ranks_save_together),
         cmocka_unit_test(errors_come_out_of_the_next_call),

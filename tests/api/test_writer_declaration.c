@@ -50,7 +50,24 @@ static void file_write(const char *name, const uint8_t *bytes, size_t size)
     fclose(file);
 }
 
-/* Items as values, such as JSON cannot say; and parts that keep no declaration. */
+/* The item "step", as a file of torch.save. */
+static void file_make(void **file, size_t *size)
+{
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_writer_input input = input_make();
+    reshard_writer *writer;
+    reshard_checkpoint *opened;
+    options.to = "torch-dcp";
+    CHECK_OK(reshard_writer_open(&input, path, &options, NULL, NULL, &writer, &err));
+    CHECK_OK(reshard_writer_finish(writer, &err));
+    reshard_writer_free(writer);
+    CHECK_OK(reshard_open(path, NULL, &opened, &err));
+    CHECK_OK(reshard_item_file(opened, (size_t)reshard_item_find(opened, "step", 4), file, size, &err));
+    reshard_close(opened);
+    assert_int_equal(test_tree_remove(path), 0);
+}
+
+/* Items as values, such as JSON cannot say, and as files; and parts that keep no declaration. */
 TEST(parts_keep_what_they_were_opened_with)
 {
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
@@ -60,7 +77,9 @@ TEST(parts_keep_what_they_were_opened_with)
     reshard_writer *writer;
     reshard_checkpoint *opened;
     char *json;
+    void *file;
     size_t size;
+    file_make(&file, &size);
     bytes.kind = RESHARD_VALUE_BYTES;
     bytes.text = (reshard_str){ "\xff\0\x80", 3 };
     real.kind = RESHARD_VALUE_REAL;
@@ -68,6 +87,8 @@ TEST(parts_keep_what_they_were_opened_with)
     CHECK_OK(reshard_items_new(&values, &err));
     CHECK_OK(reshard_items_add(values, NULL, (reshard_str){ "seed", 4 }, &bytes, NULL, &err));
     CHECK_OK(reshard_items_add(values, NULL, (reshard_str){ "least", 5 }, &real, NULL, &err));
+    CHECK_OK(reshard_items_add_file(values, (reshard_str){ "again", 5 }, file, size, &err));
+    reshard_free(file);
     input.values = values;
     options.to = "torch-dcp";
     options.part_count = 1;
@@ -81,7 +102,10 @@ TEST(parts_keep_what_they_were_opened_with)
     reshard_free(json);
     CHECK_OK(commit());
     CHECK_OK(reshard_open(path, NULL, &opened, &err));
-    assert_int_equal(reshard_item_count(opened), 4);
+    assert_int_equal(reshard_item_count(opened), 5);
+    CHECK_OK(reshard_item_json(opened, (size_t)reshard_item_find(opened, "again", 5), &json, &size, &err));
+    assert_string_equal(json, "12");
+    reshard_free(json);
     CHECK_OK(reshard_item_json(opened, (size_t)reshard_item_find(opened, "seed", 4), &json, &size, &err));
     assert_string_equal(json, "{\"__bytes__\": \"ff0080\"}");
     reshard_free(json);

@@ -827,14 +827,18 @@ def pieces_together(work):
         other.join()
 
     halves = {"w": ("F32", (4, 6))}
-    for part in (1, 0):
-        with reshard.Writer(work / "parts", halves, {"step": 2}, to="torch-dcp", layout="ranks=2", part=(part, 2)) as writer:
-            writer.put("w", matrix(2, 6, 12 * part), (2 * part, 0))
-        if part:
-            raises(reshard.DiffersError, lambda: reshard.Writer.commit(work / "parts"), "part 0")
+    with reshard.open(saved(work)) as checkpoint:
+        key = next(iter(checkpoint.items))
+        items = {"step": 2, "raw": b"\xff", "file": reshard.TorchFile(checkpoint.items.file(key)), "stored": checkpoint.items.stored(key)}
+        expected = {"step": 2, "raw": b"\xff", "file": checkpoint.items[key], "stored": checkpoint.items[key]}
+        for part in (1, 0):
+            with reshard.Writer(work / "parts", halves, items, to="torch-dcp", layout="ranks=2", part=(part, 2)) as writer:
+                writer.put("w", matrix(2, 6, 12 * part), (2 * part, 0))
+            if part:
+                raises(reshard.DiffersError, lambda: reshard.Writer.commit(work / "parts"), "part 0")
     assert not (work / "parts").exists() and reshard.Writer.commit(work / "parts").tensors == 1
     with reshard.open(work / "parts") as checkpoint:
-        assert memoryview(checkpoint.tensors["w"].read()).tolist() == matrix(4, 6).tolist() and checkpoint.items["step"] == 2
+        assert memoryview(checkpoint.tensors["w"].read()).tolist() == matrix(4, 6).tolist() and dict(checkpoint.items) == expected
 
     def fails():
         with reshard.Writer(work / "failed", halves, to="hf") as writer:
@@ -1236,6 +1240,12 @@ def background(work):
             assert saver.unfinished() == 0
             saver.save(work / "no" / "such" / "folder", {"w": values}, to="torch-dcp")
             raises(reshard.StorageError, saver.wait)
+            with reshard.open(work / f"{by}0") as first:
+                file = reshard.TorchFile(first.items.file("step"))
+                kinds = {"raw": b"\xff\0", "big": 2**90, "stored": first.items.stored("step"), "file": file}
+                saver.save(work / f"{by}2", {"w": values, **kinds}, to="torch-dcp")
+        with reshard.open(work / f"{by}2") as third:
+            assert dict(third.items) == {"raw": b"\xff\0", "big": 2**90, "stored": 1, "file": 1}, dict(third.items)
         with reshard.open(work / f"{by}0") as first, reshard.open(work / f"{by}1") as second:
             assert (memoryview(first.tensors["w"].read())[0, 0], memoryview(second.tensors["w"].read())[0, 0]) == (0, 77)
             assert first.items["step"] == 1 and second.items["step"] == {"n": [2]}
