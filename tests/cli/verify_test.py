@@ -256,6 +256,20 @@ def state_without_its_item(shell, fixtures):
     assert len(listed) == len(shell.tensors(source)) == 36 and sum(key.startswith("optimizer.state.") for key in listed) == 27
 
 
+def paths_that_are_no_keys(shell, fixtures):
+    """convert --verify looks for a tensor under its path, where that is not its key."""
+    values = torch_stub.tensor("FloatStorage", [2], struct.pack("<2f", 1, 2))
+    torch_stub.write_zip(shell.work / "nested.pt", {"model": {"abc": values}})
+    shell("convert", "nested.pt", "dcp", "--to", "torch-dcp", "--quiet")
+    metadata = shell.work / "dcp" / ".metadata"
+    said = re.sub(b"(?<=[^.])abc", b"xyz", metadata.read_bytes())
+    assert said.count(b"xyz") == 1 and said.count(b"model.abc") >= 1
+    metadata.write_bytes(said)
+    for target in ("torch", "fsdp-ranks"):
+        report = json.loads(shell("convert", "dcp", target, "--to", target, "--verify", "--json"))
+        assert report["verified_tensors"] == 1 and list(shell.tensors(target)) == ["model.xyz"], report
+
+
 def sparse(layout, size, *indices):
     """A sparse tensor of that many rows and columns: its tensors of numbers, and as many values as the last of them has."""
     numbers = [torch_stub.tensor("LongStorage" if kind == "q" else "IntStorage", shape, struct.pack(f"<{len(row)}{kind}", *row))
@@ -343,7 +357,7 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
              records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item, state_without_its_item,
-             indices_of_sparse_tensors, sizes_that_are_called_otherwise, weights_that_share_states)
+             paths_that_are_no_keys, indices_of_sparse_tensors, sizes_that_are_called_otherwise, weights_that_share_states)
     cases = [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]
     cases.append((damage_within_an_item.__doc__, lambda shell: damage_within_an_item(shell, pathlib.Path(args.spy).resolve())))
     raise SystemExit(small_models.run(args.bin, cases))
