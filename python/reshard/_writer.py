@@ -27,7 +27,7 @@ class Writer:
     options  of convert, but for resume, verify and comm; to, or like, is needed. part=(0, 8): one of eight writers, in processes that see
              the same storage. Each puts what it has, Writer.commit makes all of it visible
 
-    report is what it is going to write, a Report.
+    report is what it is going to write, a Report. finish or close within the block end it there.
     """
 
     def __init__(self, path, tensors, items=None, *, name="memory", **options):
@@ -41,6 +41,7 @@ class Writer:
         self._places = {key: (index, shape) for index, (key, _, shape) in enumerate(declared)}
         facts, self._handle = _reshard.writer_open(declared, *items_taken(values), name, path, convert_options(**options), run)
         self.report = report_of(facts)
+        self._is_done = False
 
     def put(self, key, values, offset=None):
         """Writes values of a tensor, which are cast to its type: an array, whose box begins at offset (None: it is all of the tensor), or a
@@ -60,10 +61,12 @@ class Writer:
         """Makes the checkpoint visible; the end of a with block does. If elements are missing it is a UsageError that names them, and they
         may still come."""
         self._handle.finish()
+        self._is_done = True
 
     def close(self):
         """Ends the writer. What was not finished is removed, but for a part's, which others may need."""
         self._handle.close()
+        self._is_done = True
 
     @staticmethod
     def commit(path, **run):
@@ -76,7 +79,7 @@ class Writer:
 
     def __exit__(self, kind, error, trace):
         try:
-            if kind is None:
+            if kind is None and not self._is_done:
                 self.finish()
         finally:
             self.close()

@@ -853,6 +853,13 @@ def pieces_together(work):
     def forgets():
         with reshard.Writer(work / "failed", halves, to="hf") as writer:
             writer.put("w", matrix(1, 6), (0, 0))
+    with reshard.Writer(work / "early", halves, to="hf") as writer:
+        writer.put("w", matrix(4, 6))
+        writer.finish()
+        assert (work / "early").exists()
+        raises(reshard.UsageError, lambda: writer.put("w", matrix(4, 6)))
+    with reshard.Writer(work / "failed", halves, to="hf") as writer:
+        writer.close()
     raises(ZeroDivisionError, raises_inside)
     raises(reshard.UsageError, forgets, "'w'")
     reshard.Writer(work / "failed", halves, to="hf")  # is forgotten
