@@ -217,6 +217,18 @@ reshard_status catalog_chunk_set_codec(struct catalog *catalog, struct catalog_c
     return RESHARD_OK;
 }
 
+reshard_status catalog_chunk_set_chain(struct catalog *catalog, struct catalog_chunk *chunk, const struct chain *chain, uint64_t offset,
+                                       uint64_t bytes, reshard_error *err)
+{
+    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->chain = chain;
+    layout->coded_offset = offset;
+    layout->coded_bytes = bytes;
+    return RESHARD_OK;
+}
+
 reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count,
                                 uint32_t *out, reshard_error *err)
 {

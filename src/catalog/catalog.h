@@ -228,6 +228,9 @@ reshard_status catalog_chunk_set_run(struct catalog *catalog, struct catalog_chu
 /* The chunk's offset and bytes are in what the codec makes of this part of its object. */
 reshard_status catalog_chunk_set_codec(struct catalog *catalog, struct catalog_chunk *chunk, enum codec codec, uint64_t offset,
                                        uint64_t bytes, reshard_error *err);
+/* The same with a chain, which lives as long as the catalog, and decodes that part to what the chunk is a part of. */
+reshard_status catalog_chunk_set_chain(struct catalog *catalog, struct catalog_chunk *chunk, const struct chain *chain, uint64_t offset,
+                                       uint64_t bytes, reshard_error *err);
 static inline const struct chunk_layout *catalog_layout_of(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {
     return chunk->layout ? &catalog->layouts[chunk->layout - 1] : 0;

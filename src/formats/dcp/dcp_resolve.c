@@ -231,28 +231,25 @@ static reshard_status check_found(const struct catalog *catalog, const struct ca
 static reshard_status apply_found(struct catalog *catalog, struct catalog_chunk *chunk, const struct found *found, reshard_error *err)
 {
     const struct torch_blob_tensor *blob = &found->tensor;
-    bool is_row_major = strides_are_row_major(blob->rank, blob->shape, blob->strides);
     uint64_t skip = chunk->driver_data ? (uint64_t)(chunk->driver_data - 1) * dtype_element_bytes(blob->dtype) : 0;
-    struct chunk_layout *layout = NULL;
-    if (!is_row_major || found->codec != CODEC_NONE || blob->codec != CODEC_NONE) {
-        uint32_t strides = is_row_major ? CATALOG_NONE : catalog_vector(catalog, blob->strides, blob->rank);
-        if (!is_row_major && strides == CATALOG_NONE)
-            return error_set_memory(err);
-        layout = catalog_chunk_layout(catalog, chunk);
-        if (!layout)
-            return error_set_memory(err);
-        layout->strides = strides;
-    }
     uint64_t payload = blob->payload_offset;
+    reshard_status status = RESHARD_OK;
+    if (!strides_are_row_major(blob->rank, blob->shape, blob->strides))
+        status = catalog_chunk_set_strides(catalog, chunk, blob->rank, blob->strides, err);
+    if (status)
+        return status;
     if (blob->codec != CODEC_NONE) {
-        if (found->codec != CODEC_NONE) {
+        const bool has_outer = found->codec != CODEC_NONE;
+        const uint64_t coded = payload + (has_outer ? 0 : found->blob_offset);
+        status = catalog_chunk_set_codec(catalog, chunk, blob->codec, coded, blob->stored_bytes, err);
+        if (status)
+            return status;
+        if (has_outer) {
+            struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
             layout->outer_codec = found->codec;
             layout->outer_offset = found->blob_offset;
             layout->outer_bytes = found->coded_bytes;
         }
-        layout->codec = blob->codec;
-        layout->coded_offset = payload + (found->codec == CODEC_NONE ? found->blob_offset : 0);
-        layout->coded_bytes = blob->stored_bytes;
         payload = 0;
     } else if (found->codec == CODEC_NONE) {
         payload += found->blob_offset;

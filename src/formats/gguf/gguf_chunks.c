@@ -59,16 +59,10 @@ static reshard_status piece_add(struct gguf_reading *reading, struct gguf_cut *c
     if (!status)
         status = catalog_add_chunk(catalog, cut->number, cut->start, cut->extent, cut->part->object, 0, elements * sizeof(float), &chunk,
                                    err);
-    if (status)
-        return status;
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout)
-        return error_set_memory(err);
-    layout->chain = chain;
-    layout->coded_offset = cut->offset;
-    layout->coded_bytes = stored;
+    if (!status)
+        status = catalog_chunk_set_chain(catalog, chunk, chain, cut->offset, stored, err);
     cut->offset += stored;
-    return RESHARD_OK;
+    return status;
 }
 
 /* Along the axis, then on to the next place of those before it; false behind the last. */

@@ -48,15 +48,9 @@ reshard_status zarr_fill_add(struct zarr_adding *adding, const int64_t *start, c
     reshard_status status = adding->fill ? RESHARD_OK : fill_chain(adding, err);
     if (!status)
         status = catalog_add_chunk(source->catalog, adding->tensor, start, clipped, adding->document_object, 0, bytes, &chunk, err);
-    if (status)
-        return status;
-    uint32_t strides = catalog_vector(source->catalog, no_strides, array->rank);
-    struct chunk_layout *layout = catalog_chunk_layout(source->catalog, chunk);
-    if (strides == CATALOG_NONE || !layout)
-        return error_set_memory(err);
-    layout->strides = strides;
-    layout->chain = adding->fill;
-    return RESHARD_OK;
+    if (!status)
+        status = catalog_chunk_set_strides(source->catalog, chunk, array->rank, no_strides, err);
+    return status ? status : catalog_chunk_set_chain(source->catalog, chunk, adding->fill, 0, 0, err);
 }
 
 /* ---- chunks that are ---- */
@@ -113,7 +107,6 @@ static reshard_status leaf_add(struct zarr_adding *adding, const struct zarr_blo
     bool is_row_major, is_coded = block->prefix_count || array->levels[block->level].step_count;
     uint64_t bytes = (uint64_t)box_volume(array->rank, block->extent) * dtype_element_bytes(array->dtype);
     struct catalog_chunk *chunk;
-    uint32_t vector = CATALOG_NONE;
     if (!box_clip(array, block->start, block->extent, clipped))
         return RESHARD_OK;
     if (!is_coded && block->bytes != bytes)
@@ -131,18 +124,9 @@ static reshard_status leaf_add(struct zarr_adding *adding, const struct zarr_blo
     if (adding->reading->has_plain_nans && array->dtype == DTYPE_BF16 && !array->names_separator)
         chunk->flags |= CHUNK_PLAIN_NAN;
     strides_of(adding, block, clipped, strides, &is_row_major);
-    if (is_row_major && !is_coded)
-        return RESHARD_OK;
     if (!is_row_major)
-        vector = catalog_vector(catalog, strides, array->rank);
-    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
-    if (!layout || (!is_row_major && vector == CATALOG_NONE))
-        return error_set_memory(err);
-    layout->strides = vector;
-    layout->chain = chain;
-    layout->coded_offset = is_coded ? block->offset : 0;
-    layout->coded_bytes = is_coded ? block->bytes : 0;
-    return RESHARD_OK;
+        status = catalog_chunk_set_strides(catalog, chunk, array->rank, strides, err);
+    return status || !is_coded ? status : catalog_chunk_set_chain(catalog, chunk, chain, block->offset, block->bytes, err);
 }
 
 /* Shards hold blocks of the next level, of which there are ZARR_LEVELS_MAX at most. */
