@@ -139,6 +139,8 @@ def functions(code):
 def check_columns(report, path, text):
     wide = [number for number, line in enumerate(text.split("\n"), 1) if len(line) > COLUMNS_MAX]
     report.check(not wide, f"{path}:{wide[0] if wide else 1}", f"{len(wide)} lines of more than {COLUMNS_MAX} columns, the first one here")
+    blank = [number for number, line in enumerate(text.split("\n"), 1) if line != line.rstrip()]
+    report.check(not blank, f"{path}:{blank[0] if blank else 1}", f"{len(blank)} lines end in blanks, the first one here")
 
 
 def check_lengths(report, source):

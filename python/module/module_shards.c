@@ -174,7 +174,7 @@ static reshard_status add_sharded_object(PyObject *kept, PyObject *tuple, reshar
     reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
     PyObject *key, *grid, *offset, *replicas, *content;
     if (!PyArg_ParseTuple(tuple, "OOOOO", &key, &grid, &offset, &replicas, &content) || !kept_str(kept, key, &object.key) ||
-        !(object.global_shape = kept_vector(kept, grid, &object.rank)) || 
+        !(object.global_shape = kept_vector(kept, grid, &object.rank)) ||
         !(object.global_offset = kept_coordinates(kept, offset, object.rank, "offset")) ||
         !(object.replica_ids = kept_vector(kept, replicas, &object.replica_count)) ||
         !take_content(kept, content, &object.json, &object.file))

@@ -78,6 +78,7 @@ PLANTED = [
      '"zarr" (line'),
     ("a table of drivers' names", "src/engine/run.c", appended('static const char *const formats[] = { "hf", "zarr" };\n'), 'by its name'),
     ("a C line of 141 columns", "src/engine/run.c", appended("//" + "x" * 139 + "\n"), "1 lines of more than 140 columns"),
+    ("a C line that ends in a blank", "src/engine/run.c", appended("int a; \n"), "1 lines end in blanks"),
     ("a Python line of 141 columns", "tools/tool.py", appended("#" + "x" * 140 + "\n"),
      "tools/tool.py:3: 1 lines of more than 140 columns"),
     ("a long function", "src/engine/run.c", appended(LONG_FUNCTION), "long_one has 84 lines"),

@@ -222,7 +222,7 @@ def flat(d, manifest, release="0.2.5", is_rewrapped=False):
             for e in range(ne):
                 params[e][k] = t
 
-    names = {p.name for p in d.iterdir() if p.name.startswith(("flat_", "optim_param"))}  # atorch looks at their number only 
+    names = {p.name for p in d.iterdir() if p.name.startswith(("flat_", "optim_param"))}  # atorch looks at their number only
     names ^= {
         f"{k}.{r:05}-{world:05}"
         for k in ["flat_param", "flat_meta"] + ["optim_param"] * any(n.startswith("optim") for n in names)
