@@ -135,6 +135,11 @@ def nested_states(work):
     found = torch.load(work / "odd.pt", weights_only=False)
     assert found["args"].lr == 0.5 and same(found["args"].seen, odd["args"].seen) and same(found["rng.3"], odd["rng"][3])
     assert found["in.date"] == odd["in"]["date"] and found["plain"] == odd["plain"] and same(found["w"], odd["w"])
+    for by in ("thread", "process"):
+        with reshard.torch.Saver(by) as saver:
+            saver.save(work / by, odd, to="torch")
+        found = torch.load(work / by, weights_only=False)
+        assert found["args"].lr == 0.5 and same(found["args"].seen, seen) and found["in.date"] == odd["in"]["date"], by
     with reshard.open(work / "odd.pt") as checkpoint:
         assert checkpoint.items["plain"] == odd["plain"]
         again = torch.load(io.BytesIO(checkpoint.items.file("args")), weights_only=False)
