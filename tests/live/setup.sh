@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes the environments of the live judges, .venv, .venv-paddle, .venv-atorch and .venv-browser, from the pinned requirements beside this file.
 # Does nothing if they are there.
-# What no test imports is not compiled.
 # usage: tests/live/setup.sh [FOLDER]        FOLDER: where they are made, default the root of the tree
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,10 +17,10 @@ environment() {
     python3 -m venv "$place" || { "$here/../../tools/setup.sh" venv && python3 -m venv "$place"; }
     for file in "$@"; do
         case $file in
-            *-atorch0.txt) "$place/bin/pip" install -q --no-compile --no-deps --target "$place/atorch0" -r "$file" ;;
-            *-alone.txt) "$place/bin/pip" install -q --no-compile --no-deps -r "$file" ;;
+            *-atorch0.txt) "$place/bin/pip" install -q --no-deps --target "$place/atorch0" -r "$file" ;;
+            *-alone.txt) "$place/bin/pip" install -q --no-deps -r "$file" ;;
             *) first=$(grep -v '^#' "$file" | head -n 1)
-               "$place/bin/pip" install -q --no-compile "$first" && "$place/bin/pip" install -q --no-compile -r "$file" ;;
+               "$place/bin/pip" install -q "$first" && "$place/bin/pip" install -q -r "$file" ;;
         esac
     done
     printf '%s\n' "$wanted" >"$place/requirements"

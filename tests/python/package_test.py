@@ -412,9 +412,12 @@ def stored_items(work):
         state = {"w": floats(1), "args": stored, "deep": {"w": floats(2), "again": stored, "n": 1}}
         reshard.save(work / "y.pt", state, to="torch")
         expected = checkpoint.items.json("args")
-        raises(TypeError, lambda: reshard.Saver().save(work / "z", state, to="torch"), "Stored")
-    with reshard.open(work / "y.pt") as checkpoint:
-        assert checkpoint.items.json("args") == checkpoint.items.json("deep.again") == expected and checkpoint.items["deep.n"] == 1
+        for by in ("thread", "process"):
+            with reshard.Saver(by) as saver:
+                saver.save(work / by, state, to="torch")
+    for name in ("y.pt", "thread", "process"):
+        with reshard.open(work / name) as checkpoint:
+            assert checkpoint.items.json("args") == checkpoint.items.json("deep.again") == expected and checkpoint.items["deep.n"] == 1
     raises(reshard.UsageError, lambda: reshard.from_memory(state), "closed")
 
 
