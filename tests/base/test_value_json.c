@@ -83,6 +83,7 @@ TEST(json_of_known_calls)
         { "pathlib.WindowsPath('C:\\\\', 'a', 'b')", "\"C:\\\\a\\\\b\"" },
         { "pathlib.PosixPath(1)", "{\"__class__\": \"pathlib.PosixPath\", \"__args__\": [1]}" },
         { "builtins.getattr(@m.C, 'NAME')", "{\"__global__\": \"m.C.NAME\"}" },
+        { "builtins.getattr(@m.C, 3)", "{\"__class__\": \"builtins.getattr\", \"__args__\": [{\"__global__\": \"m.C\"}, 3]}" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         check_text(cases[i].text, cases[i].json, true);
