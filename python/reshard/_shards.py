@@ -70,7 +70,7 @@ def each_shard(state):
             yield key, as_shard(one)
 
 
-def _place(key, shard, writable, owners):
+def place_of(key, shard, writable, owners):
     """(address, strides, functions) of its values, as the extension takes them; adds to the owners."""
     address, strides, functions, owner = shard.memory(key, writable)
     reached = functions and Reached(functions, owners.failures)
@@ -82,7 +82,7 @@ def shard_tuples(state, writable=False):
     """What the extension takes, and the owners of the memory."""
     tuples, owners = [], Owners()
     for key, shard in each_shard(state):
-        place = _place(key, shard, writable, owners)
+        place = place_of(key, shard, writable, owners)
         tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, *place))
     return tuples, owners
 
@@ -94,7 +94,7 @@ def sharded_tuples(state, writable=False):
     """The same for the ranks of a group, with replicas."""
     tuples, owners = [], Owners()
     for key, shard in each_shard(state):
-        address, strides, functions = _place(key, shard, writable, owners)
+        address, strides, functions = place_of(key, shard, writable, owners)
         replica = _ANY if shard.replica is None else shard.replica if isinstance(shard.replica, tuple) else (shard.replica,)
         tuples.append((key, shard.dtype, shard.global_shape, shard.offset, shard.shape, shard.flat, replica, address, strides,
                        shard.allow_shape_mismatch, functions))

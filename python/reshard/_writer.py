@@ -4,11 +4,11 @@
 from collections.abc import Mapping
 
 from . import _reshard
-from ._arrays import Owners, Reached, dtype_name, memory_of
+from ._arrays import Owners, dtype_name, memory_of
 from ._errors import UsageError
 from ._options import convert_options, run_options, taken
 from ._reports import report_of
-from ._shards import Shard
+from ._shards import Shard, place_of
 from ._states import flatten, items_taken
 
 
@@ -50,12 +50,10 @@ class Writer:
         index, whole = self._places[key]
         shard = _shard_of(key, whole, values, offset)
         owners = Owners()
-        address, strides, functions, owner = shard.memory(key)
-        reached = functions and Reached(functions, owners.failures)
-        owners += [owner, reached]
+        address, strides, functions = place_of(key, shard, False, owners)
         with owners:
             self._handle.put(index, len(whole), shard.offset, shard.shape, shard.flat, shard.dtype, strides, address,
-                             memory_of(shard.data).nbytes, reached)
+                             memory_of(shard.data).nbytes, functions)
 
     def finish(self):
         """Makes the checkpoint visible; the end of a with block does. If elements are missing it is a UsageError that names them, and they

@@ -13,13 +13,6 @@
 
 /* ---- writing ---- */
 
-/* Of any size. */
-static void pack_block(struct buffer *out, const void *bytes, size_t size)
-{
-    buffer_append_u64le(out, size);
-    buffer_append(out, bytes, size);
-}
-
 static reshard_status pack_values(const struct value_graph *graph, struct buffer *out, reshard_error *err)
 {
     struct buffer pickle = { 0 };
@@ -30,7 +23,7 @@ static reshard_status pack_values(const struct value_graph *graph, struct buffer
         status = pickle_write_part(graph->root, graph->count, NULL, &memo_count, &pickle, err);
         pickle_put_end(&pickle);
     }
-    pack_block(out, pickle.data, pickle.size);
+    packed_put_block(out, pickle.data, pickle.size);
     out->failed |= pickle.failed;
     buffer_release(&pickle);
     return status;
@@ -50,7 +43,7 @@ reshard_status items_pack(const reshard_state_item *texts, size_t text_count, co
     buffer_append_u64le(out, file_count);
     for (size_t i = 0; i < file_count; i++) {
         packed_put_bytes(out, values->files[i].key.data, values->files[i].key.size);
-        pack_block(out, values->files[i].bytes.data, values->files[i].bytes.size);
+        packed_put_block(out, values->files[i].bytes.data, values->files[i].bytes.size);
     }
     return status || !out->failed ? status : buffer_error(out, err);
 }
@@ -60,12 +53,6 @@ reshard_status items_pack(const reshard_state_item *texts, size_t text_count, co
 static reshard_status items_damaged(const struct cursor *cursor, reshard_error *err)
 {
     return error_set(err, RESHARD_ERR_FORMAT, "items are damaged at byte %zu", cursor->pos);
-}
-
-static bool unpack_block(struct cursor *cursor, struct str *out)
-{
-    uint64_t size;
-    return cursor_u64le(cursor, &size) && cursor_bytes(cursor, size, out);
 }
 
 static bool unpack_count(struct cursor *cursor, uint64_t *count)
@@ -107,7 +94,7 @@ static reshard_status unpack_values(struct cursor *cursor, struct value_graph *o
     struct pickle_report report;
     struct str pickle;
     struct work work;
-    if (!unpack_block(cursor, &pickle))
+    if (!packed_take_block(cursor, &pickle))
         return items_damaged(cursor, err);
     if (!pickle.size) {
         out->root = value_new(out, VALUE_DICT);
@@ -132,7 +119,7 @@ static reshard_status unpack_files(struct cursor *cursor, struct reshard_items *
         return error_set_memory(err);
     for (; out->file_count < count; out->file_count++) {
         struct items_file *file = &out->files[out->file_count];
-        if (!packed_take_bytes(cursor, &file->key) || !unpack_block(cursor, &file->bytes))
+        if (!packed_take_bytes(cursor, &file->key) || !packed_take_block(cursor, &file->bytes))
             return items_damaged(cursor, err);
     }
     out->file_capacity = (size_t)count;

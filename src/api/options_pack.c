@@ -51,6 +51,12 @@ void packed_put_bytes(struct buffer *out, const char *data, size_t size)
     buffer_append_byte(out, 0);
 }
 
+void packed_put_block(struct buffer *out, const void *bytes, size_t size)
+{
+    buffer_append_u64le(out, size);
+    buffer_append(out, bytes, size);
+}
+
 void packed_put_text(struct buffer *out, const char *text)
 {
     if (text)
@@ -108,6 +114,12 @@ bool packed_take_bytes(struct cursor *cursor, struct str *out)
     uint32_t size;
     uint8_t end;
     return cursor_u32le(cursor, &size) && size != TEXT_NONE && cursor_bytes(cursor, size, out) && cursor_u8(cursor, &end) && end == 0;
+}
+
+bool packed_take_block(struct cursor *cursor, struct str *out)
+{
+    uint64_t size;
+    return cursor_u64le(cursor, &size) && cursor_bytes(cursor, size, out);
 }
 
 bool packed_take_text(struct cursor *cursor, const char **out)

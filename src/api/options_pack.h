@@ -22,10 +22,12 @@ reshard_status options_pack(const reshard_convert_options *options, struct buffe
 reshard_status options_unpack(struct cursor *cursor, struct arena *arena, reshard_convert_options *out, reshard_error *err);
 
 void packed_put_bytes(struct buffer *out, const char *data, size_t size);
+void packed_put_block(struct buffer *out, const void *bytes, size_t size); /* of any size, and nothing behind it */
 void packed_put_text(struct buffer *out, const char *text); /* may be NULL */
 reshard_status packed_put_path(struct buffer *out, const char *path, reshard_error *err); /* may be NULL */
 
 bool packed_take_bytes(struct cursor *cursor, struct str *out);
+bool packed_take_block(struct cursor *cursor, struct str *out);
 bool packed_take_text(struct cursor *cursor, const char **out); /* NULL as it was put; false for one with a zero byte inside, too */
 
 #endif

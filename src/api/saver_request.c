@@ -55,8 +55,7 @@ static bool request_put_sharded(struct buffer *out, const struct sharded_dict *s
 {
     struct buffer packed = { 0 };
     const bool is_packed = sharded_pack(sharded, true, &packed);
-    buffer_append_u64le(out, packed.size);
-    buffer_append(out, packed.data, packed.size);
+    packed_put_block(out, packed.data, packed.size);
     for (size_t i = 0; i < sharded->tensor_count; i++)
         buffer_append_u64le(out, offsets[i]);
     out->failed |= !is_packed;
@@ -128,8 +127,8 @@ static reshard_status request_take_sharded(struct request_reading *reading, resh
 {
     struct cursor *cursor = &reading->cursor;
     struct str packed;
-    uint64_t size, offset;
-    if (!cursor_u64le(cursor, &size) || !cursor_bytes(cursor, size, &packed))
+    uint64_t offset;
+    if (!packed_take_block(cursor, &packed))
         return request_damaged(reading, err);
     reshard_status status = reshard_sharded_new(&reading->work->sharded, err);
     if (!status)
