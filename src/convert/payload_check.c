@@ -194,8 +194,9 @@ static void report_crc(struct payload_job *job, const struct catalog_chunk *chun
 static reshard_status stream_values(struct payload_job *job, uint32_t index, struct range_read *range, reshard_error *err)
 {
     struct engine_source source = { .store = job->source->store, .catalog = job->catalog, .limits = &job->source->limits };
+    const uint64_t enough = (uint64_t)8 << 20, told = job->options->memory_bytes;
     struct engine_options options = { .threads = 1,
-                                      .memory_bytes = (uint64_t)8 << 20,
+                                      .memory_bytes = told && told < enough ? told : enough,
                                       .chunk_memory = engine_chunk_memory_max(job->options) };
     bool is_large = engine_chunk_memory(job->catalog, &job->catalog->chunks[index]) > options.chunk_memory / job->workers;
     if (is_large)

@@ -2,6 +2,7 @@
 #include "parallel/partition_rules.h"
 
 #include "base/arithmetic.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 
@@ -38,7 +39,9 @@ static reshard_status rules_fail(const struct line *line, struct str word, const
 }
 
 struct parsing {
-    struct partition_rules *rules;
+    struct partition_rules *rules; /* but for the rules themselves, of which a line may make many */
+    struct partition_rule *grown;
+    uint32_t capacity;
     struct arena *arena;
     struct line line;
 };
@@ -106,7 +109,9 @@ static reshard_status add_pattern(struct parsing *parsing, struct str pattern, c
 {
     if (parsing->rules->rule_count == RULES_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "more than %d partition rules", RULES_MAX);
-    struct partition_rule *rule = &parsing->rules->rules[parsing->rules->rule_count++];
+    if (!ARRAY_ROOM(parsing->grown, parsing->rules->rule_count, parsing->capacity))
+        return error_set_memory(err);
+    struct partition_rule *rule = &parsing->grown[parsing->rules->rule_count++];
     *rule = *meaning;
     size_t end = pattern.size;
     for (size_t i = pattern.size + 1; i-- > 0;) {
@@ -218,32 +223,45 @@ bool partition_rule_has_experts(const struct partition_rule *rule)
     return rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped;
 }
 
+static reshard_status parse_lines(struct parsing *parsing, struct str text, reshard_error *err)
+{
+    while (text.size) {
+        struct str line = str_take(&text, '\n');
+        parsing->line.number++;
+        if (!split_line(line, &parsing->line))
+            return rules_fail(&parsing->line, line, "fewer words", err);
+        reshard_status status = parsing->line.count ? parse_line(parsing, err) : RESHARD_OK;
+        if (status)
+            return status;
+    }
+    struct partition_rules *rules = parsing->rules;
+    rules->rules = arena_array(parsing->arena, rules->rule_count, sizeof(*rules->rules));
+    if (!rules->rules)
+        return error_set_memory(err);
+    if (rules->rule_count)
+        memcpy(rules->rules, parsing->grown, rules->rule_count * sizeof(*rules->rules));
+    return RESHARD_OK;
+}
+
 reshard_status partition_rules_parse(struct str text, struct arena *arena, struct partition_rules *out, reshard_error *err)
 {
     size_t lines = 1;
     for (size_t i = 0; i < text.size; i++)
         lines += text.data[i] == '\n';
-    struct partition_rules rules = { .rules = arena_array(arena, RULES_MAX, sizeof(*rules.rules)),
-                                     .stacks = arena_array(arena, lines, sizeof(*rules.stacks)),
+    struct partition_rules rules = { .stacks = arena_array(arena, lines, sizeof(*rules.stacks)),
                                      .stages = arena_array(arena, lines, sizeof(*rules.stages)),
                                      .copies = arena_array(arena, lines, sizeof(*rules.copies)),
                                      .groupings = arena_array(arena, lines, sizeof(*rules.groupings)),
                                      .gates = arena_array(arena, lines, sizeof(*rules.gates)),
                                      .sizes = arena_array(arena, lines, sizeof(*rules.sizes)) };
-    if (!rules.rules || !rules.stacks || !rules.stages || !rules.copies || !rules.sizes || !rules.gates || !rules.groupings)
+    if (!rules.stacks || !rules.stages || !rules.copies || !rules.sizes || !rules.gates || !rules.groupings)
         return error_set_memory(err);
     struct parsing parsing = { .rules = &rules, .arena = arena };
-    while (text.size) {
-        struct str line = str_take(&text, '\n');
-        parsing.line.number++;
-        if (!split_line(line, &parsing.line))
-            return rules_fail(&parsing.line, line, "fewer words", err);
-        reshard_status status = parsing.line.count ? parse_line(&parsing, err) : RESHARD_OK;
-        if (status)
-            return status;
-    }
-    *out = rules;
-    return RESHARD_OK;
+    reshard_status status = parse_lines(&parsing, text, err);
+    free(parsing.grown);
+    if (!status)
+        *out = rules;
+    return status;
 }
 
 /* ---- matching ---- */
