@@ -88,7 +88,7 @@ reshard_status http_new(const struct http_identity *identity, struct http **out,
     bool is_good = true;
     http->identity = (struct http_identity){ copy_or_null(identity->bearer, &is_good), copy_or_null(identity->key, &is_good),
                                              copy_or_null(identity->secret, &is_good), copy_or_null(identity->session, &is_good),
-                                             copy_or_null(identity->region, &is_good) };
+                                             copy_or_null(identity->region, &is_good), identity->variables };
     *out = http;
     if (is_good)
         return RESHARD_OK;
@@ -304,7 +304,7 @@ static bool identity_set(const struct http *http, CURL *handle, struct curl_slis
                   !curl.easy_setopt(handle, CURLOPT_XOAUTH2_BEARER, identity->bearer);
     if (identity->key && identity->secret) {
         is_good = asprintf(&pair, "%s:%s", identity->key, identity->secret) >= 0 &&
-                  asprintf(&how, "aws:amz:%s:s3", identity->region) >= 0 &&
+                  asprintf(&how, "aws:amz:%s:s3", identity->region ? identity->region : "auto") >= 0 &&
                   !curl.easy_setopt(handle, CURLOPT_AWS_SIGV4, how) && !curl.easy_setopt(handle, CURLOPT_USERPWD, pair) &&
                   header_add(headers, "x-amz-content-sha256", "UNSIGNED-PAYLOAD");
         if (is_good && identity->session)
@@ -362,10 +362,10 @@ static reshard_status answer_refused(const struct request *request, long code, r
         error_hint(err, "it has been replaced since it was opened: open it again");
     if (request->region[0] && request->http->identity.region && strcmp(request->region, request->http->identity.region) != 0)
         error_hint(err, "the bucket is in another region: set AWS_REGION to %s", request->region);
+    else if (number == EACCES && (request->http->identity.key || request->http->identity.bearer))
+        error_hint(err, "the key or token that the environment has may not read it");
     else if (number == EACCES)
-        error_hint(err, request->http->identity.key || request->http->identity.bearer
-                            ? "the key or token that the environment has may not read it"
-                            : "what is not public needs a key: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN, or ~/.netrc");
+        error_hint(err, "what is not public needs a key: %s", request->http->identity.variables);
     return RESHARD_ERR_IO;
 }
 

@@ -11,8 +11,9 @@ struct http;
 
 struct http_identity {
     const char *bearer;            /* a token for the server itself, not for others that it sends on to; or NULL */
-    const char *key, *secret, *session; /* of S3: NULL: nothing is signed */
-    const char *region;
+    const char *key, *secret, *session; /* for signatures of S3's protocol; NULL: nothing is signed */
+    const char *region;            /* of a store that has such, or NULL */
+    const char *variables;         /* for messages: where the environment would say who asks; of static lifetime */
 };
 
 /* identity is copied. UNSUPPORTED where there is no libcurl. */

@@ -9,26 +9,17 @@
 
 #define HUB "https://huggingface.co"
 
-static const struct scheme {
-    const char *prefix;
-    enum remote_kind kind;
-} schemes[] = { { "https://", REMOTE_HTTP }, { "http://", REMOTE_HTTP }, { "s3://", REMOTE_S3 }, { "hf://", REMOTE_HUB } };
+/* ---- the environment ---- */
 
-static const struct scheme *scheme_of(const char *path)
+/* NULL if it is empty, or there is no name. */
+static const char *remote_env(const char *name)
 {
-    for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes); i++)
-        if (strncasecmp(path, schemes[i].prefix, strlen(schemes[i].prefix)) == 0)
-            return &schemes[i];
-    return NULL;
-}
-
-const char *remote_env(const char *name)
-{
-    const char *value = getenv(name);
+    const char *value = name ? getenv(name) : NULL;
     return value && *value ? value : NULL;
 }
 
-const char *remote_region(void)
+/* Of Amazon's. */
+static const char *remote_region(void)
 {
     const char *region = remote_env("AWS_REGION");
     if (!region)
@@ -153,6 +144,7 @@ static reshard_status endpoint_of(const char *variable, const char *otherwise, s
 
 static reshard_status http_place(const char *url, struct remote_place *out, reshard_error *err)
 {
+    out->identity.variables = "~/.netrc";
     struct str all = str_of(url), rest, query, fragment;
     size_t scheme = (size_t)(strstr(url, "://") - url) + 3;
     struct str host = part_before((struct str){ url + scheme, all.size - scheme }, "/?#", &rest);
@@ -178,19 +170,65 @@ static bool is_bucket(struct str name)
     return name.size >= 3 && name.size <= 255;
 }
 
-/* A bucket with dots has no certificate of its own, and what is no Amazon need not have names of buckets. */
-static reshard_status s3_place(const char *url, struct remote_place *out, reshard_error *err)
+/* Object stores that speak S3's protocol, and the variables that say who asks. */
+struct bucket_store {
+    const char *scheme;
+    const char *complaint;
+    const char *endpoints[2]; /* the first that is set counts */
+    const char *server;       /* "": Amazon's servers, of buckets and regions */
+    const char *bearer, *key, *secret, *session;
+    const char *variables; /* for messages */
+};
+
+static const struct bucket_store amazon = { .scheme = "s3://",
+                                            .complaint = "names no bucket: s3://BUCKET/KEY",
+                                            .endpoints = { "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL" },
+                                            .server = "",
+                                            .key = "AWS_ACCESS_KEY_ID",
+                                            .secret = "AWS_SECRET_ACCESS_KEY",
+                                            .session = "AWS_SESSION_TOKEN",
+                                            .variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" };
+
+static const struct bucket_store google = {
+    .scheme = "gs://",
+    .complaint = "names no bucket: gs://BUCKET/KEY",
+    .endpoints = { "STORAGE_EMULATOR_HOST", "STORAGE_EMULATOR_HOST" },
+    .server = "https://storage.googleapis.com",
+    .bearer = "GOOGLE_OAUTH_ACCESS_TOKEN",
+    .key = "GS_ACCESS_KEY_ID",
+    .secret = "GS_SECRET_ACCESS_KEY",
+    .variables = "GOOGLE_OAUTH_ACCESS_TOKEN (gcloud auth print-access-token), or GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY"
+};
+
+/* A token goes before keys. */
+static struct http_identity bucket_identity(const struct bucket_store *store)
 {
-    struct str key, bucket = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &key);
+    struct http_identity identity = { .bearer = remote_env(store->bearer), .variables = store->variables };
+    if (!identity.bearer) {
+        identity.key = remote_env(store->key);
+        identity.secret = remote_env(store->secret);
+        identity.session = remote_env(store->session);
+    }
+    if (!store->server[0])
+        identity.region = remote_region();
+    return identity;
+}
+
+/* A bucket with dots has no certificate of its own, and what is no Amazon need not have names of buckets. */
+static reshard_status bucket_place(const char *url, const struct bucket_store *store, struct remote_place *out, reshard_error *err)
+{
+    const size_t begin = strlen(store->scheme);
+    struct str key, bucket = part_before((struct str){ url + begin, strlen(url) - begin }, "/", &key);
     size_t dot;
     struct str server;
     const struct str region = str_of(remote_region());
-    reshard_status status = endpoint_of(remote_env("AWS_ENDPOINT_URL_S3") ? "AWS_ENDPOINT_URL_S3" : "AWS_ENDPOINT_URL", "", &server, err);
+    reshard_status status = endpoint_of(store->endpoints[!remote_env(store->endpoints[0])], store->server, &server, err);
     if (status)
         return status;
     if (!is_bucket(bucket))
-        return bad_url(url, "names no bucket: s3://BUCKET/KEY", err);
-    out->name = JOINED(STR("s3://"), bucket);
+        return bad_url(url, store->complaint, err);
+    out->identity = bucket_identity(store);
+    out->name = JOINED(str_of(store->scheme), bucket);
     if (server.size)
         out->base = JOINED(server, STR("/"), bucket, STR("/"));
     else if (str_find_char(bucket, '.', &dot))
@@ -218,6 +256,7 @@ static reshard_status hub_place(const char *url, struct remote_place *out, resha
     reshard_status status = endpoint_of("HF_ENDPOINT", HUB, &server, err);
     if (status)
         return status;
+    out->identity = (struct http_identity){ .bearer = remote_env("HF_TOKEN"), .variables = "HF_TOKEN" };
     struct buffer repository = { 0 }, encoded = { 0 };
     url_encode(org, false, &repository);
     buffer_append_byte(&repository, '/');
@@ -235,18 +274,36 @@ static reshard_status hub_place(const char *url, struct remote_place *out, resha
     return status ? status : out->listing ? remote_place_check(out, err) : error_set_memory(err);
 }
 
+static reshard_status amazon_place(const char *url, struct remote_place *out, reshard_error *err)
+{
+    return bucket_place(url, &amazon, out, err);
+}
+
+static reshard_status google_place(const char *url, struct remote_place *out, reshard_error *err)
+{
+    return bucket_place(url, &google, out, err);
+}
+
+static const struct scheme {
+    const char *prefix;
+    enum remote_kind kind;
+    reshard_status (*place)(const char *url, struct remote_place *out, reshard_error *err);
+} schemes[] = { { "https://", REMOTE_HTTP, http_place },
+                { "http://", REMOTE_HTTP, http_place },
+                { "s3://", REMOTE_S3, amazon_place },
+                { "gs://", REMOTE_S3, google_place },
+                { "hf://", REMOTE_HUB, hub_place } };
+
 reshard_status remote_place_of(const char *url, struct remote_place *out, reshard_error *err)
 {
-    const struct scheme *scheme = scheme_of(url);
-    *out = (struct remote_place){ .kind = scheme ? scheme->kind : REMOTE_HTTP };
-    if (!scheme) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL of a kind that is not known", url);
-        error_hint(err, "https://…, s3://BUCKET/KEY and hf://ORG/REPO are");
-        return RESHARD_ERR_UNSUPPORTED;
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes); i++) {
+        *out = (struct remote_place){ .kind = schemes[i].kind };
+        if (strncasecmp(url, schemes[i].prefix, strlen(schemes[i].prefix)) == 0)
+            return schemes[i].place(url, out, err);
     }
-    return scheme->kind == REMOTE_S3    ? s3_place(url, out, err)
-           : scheme->kind == REMOTE_HUB ? hub_place(url, out, err)
-                                        : http_place(url, out, err);
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL of a kind that is not known", url);
+    error_hint(err, "https://…, s3://BUCKET/KEY, gs://BUCKET/KEY and hf://ORG/REPO are");
+    return RESHARD_ERR_UNSUPPORTED;
 }
 
 void remote_place_release(struct remote_place *place)

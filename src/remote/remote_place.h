@@ -5,12 +5,15 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
+#include "remote/http.h"
 
+/* How a server is asked: as a web server, by S3's protocol (Amazon's, Google's and other object stores), as a hub. */
 enum remote_kind { REMOTE_HTTP, REMOTE_S3, REMOTE_HUB };
 
 /* Texts are malloc'd. Paths have no '/' at either end, and are not percent-encoded. */
 struct remote_place {
     enum remote_kind kind;
+    struct http_identity identity; /* who asks; texts of the environment's */
     char *name;     /* for messages: "s3://bucket", "https://host", "hf://org/repo@main" */
     char *base;     /* the URL of an object is this and its encoded path */
     char *listing;  /* S3, hub: the URL that lists; NULL: pages of folders do */
@@ -28,11 +31,5 @@ void url_encode(struct str text, bool keeps_slashes, struct buffer *out);
 
 /* Appends text decoded; false for a '%' that two hexadecimal digits do not follow. plus_is_space as in forms. */
 bool url_decode(struct str text, bool plus_is_space, struct buffer *out);
-
-/* A variable of the environment; NULL if it is empty. */
-const char *remote_env(const char *name);
-
-/* Of Amazon's, as the environment has it. */
-const char *remote_region(void);
 
 #endif

@@ -552,18 +552,6 @@ static void remote_release(void *context)
     free(remote);
 }
 
-static struct http_identity identity_of(enum remote_kind kind)
-{
-    if (kind == REMOTE_HUB)
-        return (struct http_identity){ .bearer = remote_env("HF_TOKEN") };
-    if (kind != REMOTE_S3)
-        return (struct http_identity){ .bearer = NULL };
-    return (struct http_identity){ .key = remote_env("AWS_ACCESS_KEY_ID"),
-                                   .secret = remote_env("AWS_SECRET_ACCESS_KEY"),
-                                   .session = remote_env("AWS_SESSION_TOKEN"),
-                                   .region = remote_region() };
-}
-
 static reshard_status remote_new(const char *url, struct remote **out, reshard_error *err)
 {
     struct remote *remote = calloc(1, sizeof(*remote));
@@ -575,10 +563,8 @@ static reshard_status remote_new(const char *url, struct remote **out, reshard_e
     }
     remote->seed = hash_table_seed();
     reshard_status status = remote_place_of(url, &remote->place, err);
-    if (!status) {
-        const struct http_identity identity = identity_of(remote->place.kind);
-        status = http_new(&identity, &remote->http, err);
-    }
+    if (!status)
+        status = http_new(&remote->place.identity, &remote->http, err);
     if (status)
         remote_release(remote);
     else

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of a folder for tests: as a web server that lists folders as links, as S3 with signatures, as a hub of Hugging Face. It counts
+"""A server of a folder for tests: as a web server that lists folders as links, as S3 with signatures, as Google's store with tokens or
+signatures, as a hub of Hugging Face. It counts
 what is asked of it, and fails on request."""
 import collections
 import email.utils
@@ -18,15 +19,16 @@ import urllib.parse
 
 KEY, SECRET, SESSION, REGION = "AKIDEXAMPLE", "secret/with+signs", "session/token==", "eu-test-1"
 TOKEN = "hf_token"
+GOOGLE_TOKEN, GOOGLE_KEY = "ya29.token", "GOOG1EXAMPLE"
 
 
-def signature(method, path, query, headers, authorization):
+def signature(method, path, query, headers, authorization, key=KEY, region=REGION, session=SESSION):
     """What AWS's fourth signature is of a request, by its definition."""
     found = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d+)/([^/]+)/s3/aws4_request, ?SignedHeaders=([^,]+), ?Signature=(\w+)",
                          authorization)
     assert found, authorization
-    key, day, region, names, given = found.groups()
-    assert (key, region) == (KEY, REGION), authorization
+    found_key, day, found_region, names, given = found.groups()
+    assert (found_key, found_region) == (key, region), authorization
     pairs = sorted(urllib.parse.parse_qsl(query, keep_blank_values=True))
     encode = lambda text: urllib.parse.quote(text, safe="-_.~")
     canonical = "\n".join([method, urllib.parse.quote(urllib.parse.unquote(path), safe="/-_.~"),
@@ -38,7 +40,8 @@ def signature(method, path, query, headers, authorization):
     secret = ("AWS4" + SECRET).encode()
     for part in (day, region, "s3", "aws4_request"):
         secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
-    assert "host" in names.split(";") and "x-amz-security-token" in names.split(";") and headers["x-amz-security-token"] == SESSION
+    assert "host" in names.split(";") and ("x-amz-security-token" in names.split(";")) == bool(session), names
+    assert headers.get("x-amz-security-token") == session, headers
     return given, hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
 
 
@@ -218,6 +221,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             given, right = signature(self.command, self.path.partition("?")[0], query, self.headers, authorization)
             if given != right:
                 return self.answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        return self.bucket(path, query)
+
+    def get_gs(self, path, query):
+        """Google's store by S3's protocol: a token, or a key's signature of no region."""
+        authorization = self.headers.get("Authorization", "")
+        if authorization.startswith("AWS4"):
+            given, right = signature(self.command, self.path.partition("?")[0], query, self.headers, authorization, key=GOOGLE_KEY,
+                                     region="auto", session=None)
+            if given != right:
+                return self.answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+        elif authorization != f"Bearer {GOOGLE_TOKEN}":
+            return self.answer(401 if authorization else 403, b"<Error><Code>AuthenticationRequired</Code></Error>")
+        return self.bucket(path, query)
+
+    def bucket(self, path, query):
         bucket, _, key = path.strip("/").partition("/")
         if bucket != "bucket":
             return self.answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")

@@ -42,6 +42,8 @@ class Sites:
                             "NO_PROXY": "127.0.0.1,localhost", "AWS_ENDPOINT_URL_S3": ""}
         if "s3" in kinds:
             self.environment["AWS_ENDPOINT_URL"] = self.servers["s3"].url
+        if "gs" in kinds:
+            self.environment |= {"STORAGE_EMULATOR_HOST": self.servers["gs"].url, "GOOGLE_OAUTH_ACCESS_TOKEN": object_server.GOOGLE_TOKEN}
         if "hub" in kinds:
             self.environment["HF_ENDPOINT"] = self.servers["hub"].url + "/"
 
@@ -57,7 +59,7 @@ class Sites:
     def url(self, kind, path):
         if kind == "pages":
             return f"{self.servers[kind].url}/{urllib.parse.quote(path)}"
-        return f"s3://bucket/{path}" if kind == "s3" else f"hf://org/model/{path}"
+        return f"hf://org/model/{path}" if kind == "hub" else f"{kind}://bucket/{path}"
 
     def ask(self, *words, **environment):
         """Whatever becomes of it."""
@@ -265,8 +267,9 @@ def pages_of_lists(shell, fixtures):
     shell("convert", folder / "whole.safetensors", folder / "hf", "--to", "hf", "--max-shard-size", "100", "--quiet")
     assert len(os.listdir(folder / "hf")) > 10
     wanted = shell("hash", folder / "hf").decode()
-    with Sites(shell, shell.work / "site", kinds=("s3", "hub"), page=3) as sites:
-        for kind in ("s3", "hub"):
+    kinds = ("s3", "gs", "hub")
+    with Sites(shell, shell.work / "site", kinds=kinds, page=3) as sites:
+        for kind in kinds:
             assert sites.good("hash", sites.url(kind, "model/hf")) == wanted
             assert sites.servers[kind].counts["lists"] >= 4, sites.servers[kind].counts
 
@@ -565,6 +568,33 @@ def odd_lists(shell, fixtures):
         sites.refused(["convert", sites.url("hub", "model"), "out", "--to", "hf"], "another server", exit_status=4)
 
 
+def google(shell, fixtures):
+    """Its store is asked as S3 is, by a token or by a key for signatures; what belongs to Amazon is not told to it."""
+    site = small_site(shell)
+    wanted = shell("hash", site / "model").decode()
+    keys = {"GOOGLE_OAUTH_ACCESS_TOKEN": "", "GS_ACCESS_KEY_ID": object_server.GOOGLE_KEY, "GS_SECRET_ACCESS_KEY": object_server.SECRET}
+    with Sites(shell, site, kinds=("gs",)) as sites:
+        url, server = sites.url("gs", "model"), sites.servers["gs"]
+        for environment in ({}, {**keys, "GOOGLE_OAUTH_ACCESS_TOKEN": object_server.GOOGLE_TOKEN}):  # it goes before keys
+            done = sites.ask("hash", url, **environment)
+            assert done.returncode == 0 and done.stdout == wanted, done.stderr
+        assert all(headers["Authorization"] == f"Bearer {object_server.GOOGLE_TOKEN}" and "x-amz-date" not in map(str.lower, headers)
+                   for _, _, headers in server.asked), server.asked
+        server.asked.clear()
+        signed = sites.ask("hash", url, **keys)
+        assert signed.returncode == 0 and signed.stdout == wanted, signed.stderr
+        assert server.asked and not any("x-amz-security-token" in headers for _, _, headers in server.asked), server.asked
+        assert server.counts["ranges"] and server.counts["lists"], server.counts
+        sites.refused(["hash", url], "HTTP 403", "AuthenticationRequired", "GOOGLE_OAUTH_ACCESS_TOKEN", "GS_ACCESS_KEY_ID",
+                      GOOGLE_OAUTH_ACCESS_TOKEN="")
+        sites.refused(["hash", url], "HTTP 401", "the key or token", GOOGLE_OAUTH_ACCESS_TOKEN="other")
+        sites.refused(["hash", url], "SignatureDoesNotMatch", **{**keys, "GS_SECRET_ACCESS_KEY": "other"})
+        sites.refused(["hash", url], "STORAGE_EMULATOR_HOST", exit_status=2, STORAGE_EMULATOR_HOST="localhost")
+        sites.refused(["convert", "gs://other/a", "out", "--to", "hf"], "NoSuchBucket")
+        sites.good("convert", url, "out.safetensors", "--to", "safetensors", "--quiet")
+        assert shell("hash", "out.safetensors").decode() == wanted
+
+
 # ---- what is refused here ----
 
 def targets(shell, fixtures):
@@ -578,16 +608,15 @@ def targets(shell, fixtures):
                 sites.refused(words, "nothing is written there", url, exit_status=5)
             assert "nothing is written there" in sites.good("plan", "m.safetensors", url, "--to", "hf")
         assert sorted(os.listdir(shell.work)) == ["m.safetensors"], os.listdir(shell.work)
-        for url in ("gs://bucket/c", "ftp://host.invalid/c", "file:///etc/passwd", "az://a/b"):
+        for url in ("gcs://bucket/c", "ftp://host.invalid/c", "file:///etc/passwd", "az://a/b"):
             sites.refused(["ls", url], url, "s3://BUCKET/KEY", exit_status=5)
         assert all(not server.asked for server in sites.servers.values())
 
 
 def bad_urls(shell, fixtures):
     with Sites(shell, shell.work) as sites:
-        for url in ("https://", "http:///x", "s3://", "s3://b", "s3:///key", "s3://bu$ket/x", "hf://", "hf://org", "hf://org/",
-                    "hf://org/model@",
-                    "hf:///model", "https://127.0.0.1/%zz", "https://127.0.0.1/a/../b", "https://127.0.0.1/a%00b",
+        for url in ("https://", "http:///x", "s3://", "s3://b", "s3:///key", "s3://bu$ket/x", "gs://", "gs:///key",
+                    "hf://", "hf://org", "hf://org/", "hf://org/model@", "hf:///model", "https://127.0.0.1/%zz", "https://127.0.0.1/a/../b", "https://127.0.0.1/a%00b",
                     "https://127.0.0.1/a%5cb",
                     "s3://bucket/a//b", "s3://bucket/../b", "hf://org/model/../b", "hf://../model", "hf://org/..", "hf://org/model@../b"):
             sites.refused(["ls", url], exit_status=2)
@@ -625,7 +654,8 @@ def main():
              "small files that come whole": small_files_whole, "trouble is tried again": tried_again,
              "servers that do not keep to the protocol": odd_servers,
              "what is not there": not_there,
-             "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "secrets are for one server": others_are_not_told,
+             "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "Google's store": google,
+             "secrets are for one server": others_are_not_told,
              "files that are replaced": replaced,
              "lists that go on for ever": lists_for_ever, "hostile names": hostile_lists, "what is no list": odd_lists,
              "nothing is written to URLs": targets, "bad URLs": bad_urls, "endpoints": endpoints, "without libcurl": without_libcurl}
