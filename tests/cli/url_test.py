@@ -616,8 +616,8 @@ def targets(shell, fixtures):
 def bad_urls(shell, fixtures):
     with Sites(shell, shell.work) as sites:
         for url in ("https://", "http:///x", "s3://", "s3://b", "s3:///key", "s3://bu$ket/x", "gs://", "gs:///key",
-                    "hf://", "hf://org", "hf://org/", "hf://org/model@", "hf:///model", "https://127.0.0.1/%zz", "https://127.0.0.1/a/../b", "https://127.0.0.1/a%00b",
-                    "https://127.0.0.1/a%5cb",
+                    "hf://", "hf://org", "hf://org/", "hf://org/model@", "hf:///model", "https://127.0.0.1/%zz",
+                    "https://127.0.0.1/a/../b", "https://127.0.0.1/a%00b", "https://127.0.0.1/a%5cb",
                     "s3://bucket/a//b", "s3://bucket/../b", "hf://org/model/../b", "hf://../model", "hf://org/..", "hf://org/model@../b"):
             sites.refused(["ls", url], exit_status=2)
         assert all(not server.asked for server in sites.servers.values())

@@ -209,7 +209,9 @@ TEST(what_is_decoded)
 
 static void clear_environment(void)
 {
-    static const char *const names[] = { "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HF_ENDPOINT" };
+    static const char *const names[] = { "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN",
+                                         "GS_ACCESS_KEY_ID", "GS_SECRET_ACCESS_KEY", "GOOGLE_OAUTH_ACCESS_TOKEN", "STORAGE_EMULATOR_HOST",
+                                         "HF_ENDPOINT" };
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         unsetenv(names[i]);
 }
@@ -254,6 +256,37 @@ TEST(places_of_s3)
     clear_environment();
 }
 
+/* Its texts of the environment, or "". */
+static void google_asks(const char *bearer, const char *key, const char *secret)
+{
+    struct remote_place place;
+    CHECK_OK(remote_place_of("gs://bucket/k", &place, &err));
+    assert_string_equal(place.identity.bearer ? place.identity.bearer : "", bearer);
+    assert_string_equal(place.identity.key ? place.identity.key : "", key);
+    assert_string_equal(place.identity.secret ? place.identity.secret : "", secret);
+    assert_null(place.identity.session);
+    assert_null(place.identity.region);
+    remote_place_release(&place);
+}
+
+TEST(places_of_google)
+{
+    clear_environment();
+    setenv("AWS_ENDPOINT_URL", "http://h:9", 1);
+    setenv("AWS_SESSION_TOKEN", "s", 1);
+    place_is("gs://bucket/a b+%20/c", REMOTE_S3, "gs://bucket", "https://storage.googleapis.com/bucket/", "a b+%20/c", "", false);
+    place_is("gs://my.bucket/k/", REMOTE_S3, "gs://my.bucket", "https://storage.googleapis.com/my.bucket/", "k", "", true);
+    google_asks("", "", "");
+    setenv("GS_ACCESS_KEY_ID", "i", 1);
+    setenv("GS_SECRET_ACCESS_KEY", "k", 1);
+    google_asks("", "i", "k");
+    setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "t", 1);
+    google_asks("t", "", "");
+    setenv("STORAGE_EMULATOR_HOST", "http://h:8/", 1);
+    place_is("gs://bucket/k", REMOTE_S3, "gs://bucket", "http://h:8/bucket/", "k", "", false);
+    clear_environment();
+}
+
 TEST(places_of_hubs)
 {
     struct remote_place place;
@@ -271,9 +304,9 @@ TEST(what_is_no_place)
 {
     static const char *const bad[] = { "https://", "https:///a", "https://h/%zz", "https://h/../a", "https://h/a%00", "https://h/a//b",
                                        "https://h/a%5Cb", "s3://", "s3://b", "s3://b/", "s3://bu ket/k", "s3:///k", "s3://bucket/a/../b",
-                                       "s3://bucket/a//b", "hf://", "hf://o", "hf://o/", "hf:///r", "hf://o/r@", "hf://o/@v", "hf://../r",
+                                       "s3://bucket/a//b", "gs://", "gs:///k", "gs://bucket/../b", "hf://", "hf://o", "hf://o/", "hf:///r", "hf://o/r@", "hf://o/@v", "hf://../r",
                                        "hf://o/r@../x", "hf://o/r/../x" };
-    static const char *const unknown[] = { "gs://b/k", "ftp://h/a", "file:///a", "az://c/b" };
+    static const char *const unknown[] = { "gcs://b/k", "ftp://h/a", "file:///a", "az://c/b" };
     struct remote_place place;
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         CHECK_FAILS(remote_place_of(bad[i], &place, &err), RESHARD_ERR_USAGE);
@@ -334,6 +367,7 @@ int main(void)
         cmocka_unit_test(what_is_decoded),
         cmocka_unit_test(places_of_web_servers),
         cmocka_unit_test(places_of_s3),
+        cmocka_unit_test(places_of_google),
         cmocka_unit_test(places_of_hubs),
         cmocka_unit_test(what_is_no_place),
         cmocka_unit_test(blocks_are_kept_and_the_oldest_goes),
