@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as what a server says lies in a folder; the first byte chooses: S3, a hub, a page. */
+/* Any bytes as what a server says lies in a folder; the first byte chooses: Azure, S3, a hub, a page. */
 #include "outcome.h"
 #include "remote/listing.h"
 
@@ -31,7 +31,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (size < 1)
         return 0;
     const struct str answer = { (const char *)bytes + 1, size - 1 };
-    if (bytes[0] % 3 == 0)
+    if (bytes[0] == 'z')
+        status = listing_take_azure(answer, &listing, &next, &err);
+    else if (bytes[0] % 3 == 0)
         status = listing_take_s3(answer, &listing, &next, &err);
     else if (bytes[0] % 3 == 1)
         status = listing_take_hub(answer, &listing, &err);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <nettle/hmac.h>
 #include <nettle/md5.h>
 #include <nettle/sha2.h>
 
@@ -101,4 +102,12 @@ void digest_free(struct digest *digest)
         return;
     hash64_stream_free(digest->xxh3);
     free(digest);
+}
+
+void hmac_sha256(struct str key, struct str text, uint8_t out[HMAC_SHA256_BYTES])
+{
+    struct hmac_sha256_ctx context;
+    hmac_sha256_set_key(&context, key.size, (const uint8_t *)(key.size ? key.data : ""));
+    hmac_sha256_update(&context, text.size, (const uint8_t *)(text.size ? text.data : ""));
+    hmac_sha256_digest(&context, HMAC_SHA256_BYTES, out);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streaming digests: sha256, xxh3 (64 bit), CRC-32C and md5, which others compare by; it protects nothing. */
+/* Streaming digests: sha256, xxh3 (64 bit), CRC-32C and md5, which others compare by; it protects nothing. Signatures by a key. */
 #ifndef BASE_DIGEST_H
 #define BASE_DIGEST_H
 
@@ -24,5 +24,10 @@ void digest_reset(struct digest *digest);
 void digest_update(struct digest *digest, const void *bytes, size_t size);
 void digest_hex(struct digest *digest, char out[DIGEST_HEX_MAX]); /* lower case; ends the stream */
 void digest_free(struct digest *digest);
+
+#define HMAC_SHA256_BYTES 32
+
+/* What a key makes of a text (RFC 2104). */
+void hmac_sha256(struct str key, struct str text, uint8_t out[HMAC_SHA256_BYTES]);
 
 #endif

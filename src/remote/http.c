@@ -2,6 +2,7 @@
 #include "remote/http.h"
 
 #include "base/library.h"
+#include "remote/azure_sign.h"
 #include "remote/listing.h"
 
 #if RESHARD_WITH_CURL
@@ -68,6 +69,10 @@ struct http {
     size_t idle_count;
 };
 
+/* Those that are copied. */
+#define IDENTITY_TEXTS(http) \
+    { &(http)->identity.bearer, &(http)->identity.key, &(http)->identity.secret, &(http)->identity.session, &(http)->identity.region }
+
 static char *copy_or_null(const char *text, bool *is_good)
 {
     char *copy = text ? strdup(text) : NULL;
@@ -86,9 +91,10 @@ reshard_status http_new(const struct http_identity *identity, struct http **out,
         return error_set_memory(err);
     }
     bool is_good = true;
-    http->identity = (struct http_identity){ copy_or_null(identity->bearer, &is_good), copy_or_null(identity->key, &is_good),
-                                             copy_or_null(identity->secret, &is_good), copy_or_null(identity->session, &is_good),
-                                             copy_or_null(identity->region, &is_good), identity->variables };
+    http->identity = *identity;
+    const char **texts[] = IDENTITY_TEXTS(http);
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
+        *texts[i] = copy_or_null(*texts[i], &is_good);
     *out = http;
     if (is_good)
         return RESHARD_OK;
@@ -103,11 +109,9 @@ void http_free(struct http *http)
     for (size_t i = 0; i < http->idle_count; i++)
         curl.easy_cleanup(http->idle[i]);
     pthread_mutex_destroy(&http->lock);
-    free((void *)(uintptr_t)http->identity.bearer);
-    free((void *)(uintptr_t)http->identity.key);
-    free((void *)(uintptr_t)http->identity.secret);
-    free((void *)(uintptr_t)http->identity.session);
-    free((void *)(uintptr_t)http->identity.region);
+    const char **texts[] = IDENTITY_TEXTS(http);
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
+        free((void *)(uintptr_t)*texts[i]);
     free(http);
 }
 
@@ -294,30 +298,54 @@ static bool header_add(struct curl_slist **list, const char *name, const char *v
 }
 
 /* Signing is libcurl's, who asks that the headers be there. */
-static bool identity_set(const struct http *http, CURL *handle, struct curl_slist **headers)
+static bool sign_s3(const struct http_identity *identity, CURL *handle, struct curl_slist **headers)
 {
-    const struct http_identity *identity = &http->identity;
     char *pair = NULL, *how = NULL;
-    bool is_good = true;
-    if (identity->bearer)
-        is_good = !curl.easy_setopt(handle, CURLOPT_HTTPAUTH, CURLAUTH_BEARER) &&
-                  !curl.easy_setopt(handle, CURLOPT_XOAUTH2_BEARER, identity->bearer);
-    if (identity->key && identity->secret) {
-        is_good = asprintf(&pair, "%s:%s", identity->key, identity->secret) >= 0 &&
-                  asprintf(&how, "aws:amz:%s:s3", identity->region ? identity->region : "auto") >= 0 &&
-                  !curl.easy_setopt(handle, CURLOPT_AWS_SIGV4, how) && !curl.easy_setopt(handle, CURLOPT_USERPWD, pair) &&
-                  header_add(headers, "x-amz-content-sha256", "UNSIGNED-PAYLOAD");
-        if (is_good && identity->session)
-            is_good = header_add(headers, "x-amz-security-token", identity->session);
-    }
+    bool is_good = asprintf(&pair, "%s:%s", identity->key, identity->secret) >= 0 &&
+                   asprintf(&how, "aws:amz:%s:s3", identity->region ? identity->region : "auto") >= 0 &&
+                   !curl.easy_setopt(handle, CURLOPT_AWS_SIGV4, how) && !curl.easy_setopt(handle, CURLOPT_USERPWD, pair) &&
+                   header_add(headers, "x-amz-content-sha256", "UNSIGNED-PAYLOAD");
+    if (is_good && identity->session)
+        is_good = header_add(headers, "x-amz-security-token", identity->session);
     free(pair);
     free(how);
     return is_good;
 }
 
+static bool sign_azure(const struct request *request, const char *range, struct curl_slist **headers)
+{
+    const struct http_identity *identity = &request->http->identity;
+    struct buffer date = { 0 }, authorization = { 0 };
+    bool is_good = azure_date(time(NULL), &date) && buffer_append_byte(&date, '\0');
+    const struct azure_request signing = { .account = identity->key,
+                                           .secret = identity->secret,
+                                           .url = request->url,
+                                           .range = range,
+                                           .etag = request->etag ? request->etag : "",
+                                           .date = (const char *)date.data };
+    is_good = is_good && azure_authorization(&signing, &authorization) && buffer_append_byte(&authorization, '\0') &&
+              header_add(headers, "x-ms-date", signing.date) && header_add(headers, "x-ms-version", AZURE_VERSION) &&
+              header_add(headers, "Authorization", (const char *)authorization.data);
+    buffer_release(&date);
+    buffer_release(&authorization);
+    return is_good;
+}
+
+/* range: of the header Range, "" without. */
+static bool identity_set(const struct request *request, CURL *handle, const char *range, struct curl_slist **headers)
+{
+    const struct http_identity *identity = &request->http->identity;
+    if (identity->bearer)
+        return !curl.easy_setopt(handle, CURLOPT_HTTPAUTH, CURLAUTH_BEARER) &&
+               !curl.easy_setopt(handle, CURLOPT_XOAUTH2_BEARER, identity->bearer);
+    if (!identity->key || !identity->secret)
+        return true;
+    return identity->protocol == HTTP_AZURE ? sign_azure(request, range, headers) : sign_s3(identity, handle, headers);
+}
+
 static bool options_set(struct request *request, CURL *handle, struct taking *taking, char *said, struct curl_slist **headers)
 {
-    char range[64];
+    char range[64] = "";
     bool is_good = !curl.easy_setopt(handle, CURLOPT_URL, request->url) && !curl.easy_setopt(handle, CURLOPT_ERRORBUFFER, said) &&
                    !curl.easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https") &&
                    !curl.easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR,
@@ -337,12 +365,12 @@ static bool options_set(struct request *request, CURL *handle, struct taking *ta
     curl.easy_setopt(handle, CURLOPT_WRITEFUNCTION, body_take);
     curl.easy_setopt(handle, CURLOPT_WRITEDATA, taking);
     if (request->out)
-        snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, request->offset, request->offset + request->size - 1);
-    if (request->out)
-        is_good = is_good && !curl.easy_setopt(handle, CURLOPT_RANGE, range);
+        snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, request->offset, request->offset + request->size - 1);
+    if (range[0])
+        is_good = is_good && !curl.easy_setopt(handle, CURLOPT_RANGE, range + strlen("bytes="));
     if (request->etag && request->etag[0])
         is_good = is_good && header_add(headers, "If-Match", request->etag);
-    is_good = is_good && identity_set(request->http, handle, headers);
+    is_good = is_good && identity_set(request, handle, range, headers);
     return is_good && (!*headers || !curl.easy_setopt(handle, CURLOPT_HTTPHEADER, *headers));
 }
 

@@ -11,7 +11,8 @@ struct http;
 
 struct http_identity {
     const char *bearer;            /* a token for the server itself, not for others that it sends on to; or NULL */
-    const char *key, *secret, *session; /* for signatures of S3's protocol; NULL: nothing is signed */
+    enum http_protocol { HTTP_S3, HTTP_AZURE } protocol; /* by which it is signed */
+    const char *key, *secret, *session; /* for signatures; key is Azure's account. NULL: nothing is signed */
     const char *region;            /* of a store that has such, or NULL */
     const char *variables;         /* for messages: where the environment would say who asks; of static lifetime */
 };

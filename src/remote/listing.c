@@ -135,6 +135,21 @@ static bool s3_name(struct str key, bool is_encoded, struct buffer *out)
     return true;
 }
 
+/* Keeps what an object store lists under that name. An empty object of a folder's name stands for the folder. */
+static reshard_status object_keep(struct listing *listing, struct listing_entry *entry, const struct buffer *name,
+                                  const struct buffer *etag, reshard_error *err)
+{
+    if (name->failed || etag->failed)
+        return error_set_memory(err);
+    entry->name = buffer_str(name);
+    entry->etag = buffer_str(etag);
+    if (entry->is_folder && entry->name.size && entry->name.data[entry->name.size - 1] == '/')
+        entry->name.size--;
+    if (!entry->name.size || entry->name.data[entry->name.size - 1] == '/')
+        return RESHARD_OK;
+    return listing_keep(listing, entry, err);
+}
+
 /* One <Contents> or <CommonPrefixes>. Scratch buffers are the caller's. */
 static reshard_status s3_entry(struct str inside, bool is_folder, bool is_encoded, struct buffer *name, struct buffer *etag,
                                struct listing *listing, reshard_error *err)
@@ -145,18 +160,9 @@ static reshard_status s3_entry(struct str inside, bool is_folder, bool is_encode
     if (!s3_name(key, is_encoded, name))
         return bad_answer("has a name with a '%' that is no code of a character", key, err);
     xml_decode(element_text(inside, "ETag"), etag);
-    entry.name = buffer_str(name);
-    if (is_folder && entry.name.size && entry.name.data[entry.name.size - 1] == '/')
-        entry.name.size--;
-    entry.etag = buffer_str(etag);
     if (!is_folder && !str_to_u64(element_text(inside, "Size"), &entry.bytes))
         return bad_answer("lacks the size of an object", inside, err);
-    if (name->failed || etag->failed)
-        return error_set_memory(err);
-    /* An empty object of a folder's name stands for the folder. */
-    if (!entry.name.size || entry.name.data[entry.name.size - 1] == '/')
-        return RESHARD_OK;
-    return listing_keep(listing, &entry, err);
+    return object_keep(listing, &entry, name, etag, err);
 }
 
 reshard_status listing_take_s3(struct str answer, struct listing *listing, struct str *next, reshard_error *err)
@@ -180,6 +186,59 @@ reshard_status listing_take_s3(struct str answer, struct listing *listing, struc
         else if (name.failed || !arena_str(&listing->arena, buffer_str(&name), next))
             status = error_set_memory(err);
     }
+    buffer_release(&name);
+    buffer_release(&etag);
+    return status;
+}
+
+/* ---- XML of Azure ---- */
+
+/* Lists leave out the quotes that If-Match needs. */
+static void azure_etag(struct str version, struct buffer *etag)
+{
+    const bool is_bare = version.size && version.data[0] != '"' && version.data[0] != '&';
+    buffer_clear(etag);
+    if (is_bare)
+        buffer_append_byte(etag, '"');
+    xml_decode(version, etag);
+    if (is_bare)
+        buffer_append_byte(etag, '"');
+}
+
+/* One <Blob> or <BlobPrefix>. Scratch buffers are the caller's. A directory of a hierarchical store is a blob, too, beside its prefix. */
+static reshard_status azure_entry(struct str inside, bool is_folder, struct buffer *name, struct buffer *etag, struct listing *listing,
+                                  reshard_error *err)
+{
+    struct listing_entry entry = { .is_folder = is_folder, .has_bytes = true };
+    if (str_is(element_text(inside, "ResourceType"), "directory"))
+        return RESHARD_OK;
+    buffer_clear(name);
+    xml_decode(element_text(inside, "Name"), name);
+    azure_etag(element_text(inside, "Etag"), etag);
+    if (!name->size && !name->failed)
+        return bad_answer("has an entry without a name that XML can hold", inside, err);
+    if (!is_folder && !str_to_u64(element_text(inside, "Content-Length"), &entry.bytes))
+        return bad_answer("lacks the size of an object", inside, err);
+    return object_keep(listing, &entry, name, etag, err);
+}
+
+reshard_status listing_take_azure(struct str answer, struct listing *listing, struct str *next, reshard_error *err)
+{
+    struct buffer name = { 0 }, etag = { 0 };
+    struct str root, inside, rest;
+    reshard_status status = RESHARD_OK;
+    *next = (struct str){ NULL, 0 };
+    if (!text_find(answer, "<EnumerationResults", &root))
+        return bad_answer("is none of Azure", answer, err);
+    for (rest = root; !status && element_take(rest, "Blob", &inside, &rest);)
+        status = azure_entry(inside, false, &name, &etag, listing, err);
+    for (rest = root; !status && element_take(rest, "BlobPrefix", &inside, &rest);)
+        status = azure_entry(inside, true, &name, &etag, listing, err);
+    buffer_clear(&name);
+    if (!status)
+        xml_decode(element_text(root, "NextMarker"), &name);
+    if (!status && (name.failed || !arena_str(&listing->arena, buffer_str(&name), next)))
+        status = error_set_memory(err);
     buffer_release(&name);
     buffer_release(&etag);
     return status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a server says lies in a folder: XML of S3 (ListObjectsV2), JSON of a hub's tree, links of a page. */
+/* What a server says lies in a folder: XML of S3 (ListObjectsV2) and of Azure (List Blobs), JSON of a hub's tree, links of a page. */
 #ifndef REMOTE_LISTING_H
 #define REMOTE_LISTING_H
 
@@ -29,6 +29,7 @@ void listing_release(struct listing *listing);
 
 /* Each appends entries. *next: what asks for more of them (a token, in the arena), or empty. FORMAT for what is no such answer, LIMIT. */
 reshard_status listing_take_s3(struct str answer, struct listing *listing, struct str *next, reshard_error *err);
+reshard_status listing_take_azure(struct str answer, struct listing *listing, struct str *next, reshard_error *err);
 reshard_status listing_take_hub(struct str answer, struct listing *listing, reshard_error *err);
 reshard_status listing_take_page(struct str answer, struct listing *listing, reshard_error *err);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote/remote_place.h"
 
+#include "encoding/base64.h"
 #include "store/store.h"
 
 #include <stdio.h>
@@ -241,6 +242,58 @@ static reshard_status bucket_place(const char *url, const struct bucket_store *s
     return status ? status : out->listing ? remote_place_check(out, err) : error_set_memory(err);
 }
 
+/* The token of shared access, of which '?' may be the first character; NULL without. */
+static const char *azure_token(void)
+{
+    const char *token = remote_env("AZURE_STORAGE_SAS_TOKEN");
+    return token && token[0] == '?' ? token + 1 : token;
+}
+
+static reshard_status azure_account(struct remote_place *out, struct str *server, reshard_error *err)
+{
+    const char *account = remote_env("AZURE_STORAGE_ACCOUNT"), *key = azure_token() ? NULL : remote_env("AZURE_STORAGE_KEY");
+    struct buffer bytes = { 0 };
+    const bool is_base64 = !key || base64_decode(str_of(key), &bytes);
+    const bool has_memory = !bytes.failed;
+    reshard_status status = endpoint_of("AZURE_STORAGE_SERVICE_ENDPOINT", "", server, err);
+    buffer_release(&bytes);
+    if (!status && !has_memory)
+        return error_set_memory(err);
+    if (!status && !is_base64)
+        return error_set(err, RESHARD_ERR_USAGE, "the environment's AZURE_STORAGE_KEY is no key of an account");
+    if (!status && (account ? !is_bucket(str_of(account)) : key || !server->size)) {
+        error_set(err, RESHARD_ERR_USAGE, "the environment's AZURE_STORAGE_ACCOUNT is '%s', which is no name of an account",
+                  account ? account : "");
+        error_hint(err, "set it to the name of the storage account that has the container");
+        return RESHARD_ERR_USAGE;
+    }
+    out->identity = (struct http_identity){ .protocol = HTTP_AZURE,
+                                            .key = key ? account : NULL,
+                                            .secret = key,
+                                            .variables = "AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN" };
+    return status;
+}
+
+static reshard_status azure_place(const char *url, struct remote_place *out, reshard_error *err)
+{
+    struct str key, server, container = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &key);
+    reshard_status status = azure_account(out, &server, err);
+    if (status)
+        return status;
+    if (!is_bucket(container))
+        return bad_url(url, "names no container: az://CONTAINER/BLOB", err);
+    out->name = JOINED(STR("az://"), container);
+    if (server.size)
+        out->listing = JOINED(server, STR("/"), container);
+    else
+        out->listing = JOINED(STR("https://"), str_of(remote_env("AZURE_STORAGE_ACCOUNT")), STR(".blob.core.windows.net/"), container);
+    out->base = out->listing ? JOINED(str_of(out->listing), STR("/")) : NULL;
+    out->query = strdup("");
+    out->token = azure_token() ? strdup(azure_token()) : NULL;
+    status = path_take(url, key, false, out, err);
+    return status ? status : out->token || !azure_token() ? remote_place_check(out, err) : error_set_memory(err);
+}
+
 static reshard_status hub_place(const char *url, struct remote_place *out, reshard_error *err)
 {
     struct str rest, path, org = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &rest);
@@ -292,6 +345,7 @@ static const struct scheme {
                 { "http://", REMOTE_HTTP, http_place },
                 { "s3://", REMOTE_S3, amazon_place },
                 { "gs://", REMOTE_S3, google_place },
+                { "az://", REMOTE_AZURE, azure_place },
                 { "hf://", REMOTE_HUB, hub_place } };
 
 reshard_status remote_place_of(const char *url, struct remote_place *out, reshard_error *err)
@@ -302,7 +356,7 @@ reshard_status remote_place_of(const char *url, struct remote_place *out, reshar
             return schemes[i].place(url, out, err);
     }
     error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL of a kind that is not known", url);
-    error_hint(err, "https://…, s3://BUCKET/KEY, gs://BUCKET/KEY and hf://ORG/REPO are");
+    error_hint(err, "https://…, s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/BLOB and hf://ORG/REPO are");
     return RESHARD_ERR_UNSUPPORTED;
 }
 
@@ -313,5 +367,6 @@ void remote_place_release(struct remote_place *place)
     free(place->listing);
     free(place->path);
     free(place->query);
+    free(place->token);
     *place = (struct remote_place){ 0 };
 }

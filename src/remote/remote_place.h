@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "remote/http.h"
 
-/* How a server is asked: as a web server, by S3's protocol (Amazon's, Google's and other object stores), as a hub. */
-enum remote_kind { REMOTE_HTTP, REMOTE_S3, REMOTE_HUB };
+/* How a server is asked: as a web server, by S3's protocol (Amazon's, Google's and other object stores), by Azure's, as a hub. */
+enum remote_kind { REMOTE_HTTP, REMOTE_S3, REMOTE_AZURE, REMOTE_HUB };
 
 /* Texts are malloc'd. Paths have no '/' at either end, and are not percent-encoded. */
 struct remote_place {
@@ -16,9 +16,10 @@ struct remote_place {
     struct http_identity identity; /* who asks; texts of the environment's */
     char *name;     /* for messages: "s3://bucket", "https://host", "hf://org/repo@main" */
     char *base;     /* the URL of an object is this and its encoded path */
-    char *listing;  /* S3, hub: the URL that lists; NULL: pages of folders do */
+    char *listing;  /* S3, Azure, hub: the URL that lists; NULL: pages of folders do */
     char *path;     /* what was asked for */
     char *query;    /* of the file that was asked for, "" or "?…" */
+    char *token;    /* a query that goes with every URL, without '?'; NULL without. A secret */
     bool is_folder; /* the URL ends with '/' */
 };
 

@@ -100,6 +100,8 @@ static char *object_url(const struct remote *remote, const char *path, bool is_f
         buffer_append_byte(&url, '/');
     if (!is_folder && strcmp(path, remote->place.path) == 0)
         buffer_append_text(&url, remote->place.query);
+    if (remote->place.token)
+        buffer_printf(&url, "?%s", remote->place.token);
     if (buffer_append_byte(&url, '\0'))
         return (char *)url.data;
     buffer_release(&url);
@@ -108,7 +110,13 @@ static char *object_url(const struct remote *remote, const char *path, bool is_f
 
 /* ---- listings ---- */
 
-/* Parameters in the order in which they are signed. */
+/* What asks for a page of a list, and what takes the answer. *next: where it goes on, or empty. */
+struct bucket_protocol {
+    bool (*listing_url)(const struct remote *remote, const char *folder, struct str next, struct buffer *url);
+    reshard_status (*take)(struct str answer, struct listing *listing, struct str *next, reshard_error *err);
+};
+
+/* Parameters in the order in which they are signed, here and below. */
 static bool s3_listing_url(const struct remote *remote, const char *folder, struct str token, struct buffer *url)
 {
     buffer_clear(url);
@@ -126,6 +134,25 @@ static bool s3_listing_url(const struct remote *remote, const char *folder, stru
     return buffer_append_byte(url, '\0');
 }
 
+static bool azure_listing_url(const struct remote *remote, const char *folder, struct str marker, struct buffer *url)
+{
+    buffer_clear(url);
+    buffer_printf(url, "%s?comp=list&delimiter=%%2F", remote->place.listing);
+    if (marker.size) {
+        buffer_append_text(url, "&marker=");
+        url_encode(marker, false, url);
+    }
+    buffer_append_text(url, "&prefix=");
+    url_encode(str_of(folder), false, url);
+    buffer_printf(url, "%s&restype=container", folder[0] ? "%2F" : "");
+    if (remote->place.token)
+        buffer_printf(url, "&%s", remote->place.token);
+    return buffer_append_byte(url, '\0');
+}
+
+static const struct bucket_protocol s3_protocol = { s3_listing_url, listing_take_s3 };
+static const struct bucket_protocol azure_protocol = { azure_listing_url, listing_take_azure };
+
 /* A list may go on for ever. */
 static reshard_status page_count(unsigned *page, reshard_error *err)
 {
@@ -134,7 +161,8 @@ static reshard_status page_count(unsigned *page, reshard_error *err)
     return error_set(err, RESHARD_ERR_LIMIT, "the server's list of a folder has more than %d pages", LISTING_PAGES_MAX);
 }
 
-static reshard_status s3_list(struct remote *remote, const char *folder, struct listing *listing, reshard_error *err)
+static reshard_status bucket_list(struct remote *remote, const struct bucket_protocol *protocol, const char *folder,
+                                  struct listing *listing, reshard_error *err)
 {
     struct buffer url = { 0 }, answer = { 0 };
     struct str token = { NULL, 0 };
@@ -142,11 +170,11 @@ static reshard_status s3_list(struct remote *remote, const char *folder, struct 
     reshard_status status;
     unsigned page = 0;
     do {
-        status = s3_listing_url(remote, folder, token, &url) ? page_count(&page, err) : error_set_memory(err);
+        status = protocol->listing_url(remote, folder, token, &url) ? page_count(&page, err) : error_set_memory(err);
         if (!status)
             status = http_get(remote->http, (const char *)url.data, LISTING_BYTES_MAX, &answer, &facts, err);
         if (!status)
-            status = listing_take_s3(buffer_str(&answer), listing, &token, err);
+            status = protocol->take(buffer_str(&answer), listing, &token, err);
     } while (!status && token.size);
     buffer_release(&url);
     buffer_release(&answer);
@@ -203,9 +231,20 @@ static reshard_status page_list(struct remote *remote, const char *folder, struc
 
 static reshard_status folder_read(struct remote *remote, struct remote_folder *folder, reshard_error *err)
 {
-    reshard_status status = remote->place.kind == REMOTE_S3    ? s3_list(remote, folder->path, &folder->listing, err)
-                            : remote->place.kind == REMOTE_HUB ? hub_list(remote, &folder->listing, err)
-                                                               : page_list(remote, folder->path, &folder->listing, err);
+    reshard_status status = RESHARD_OK;
+    switch (remote->place.kind) {
+    case REMOTE_S3:
+        status = bucket_list(remote, &s3_protocol, folder->path, &folder->listing, err);
+        break;
+    case REMOTE_AZURE:
+        status = bucket_list(remote, &azure_protocol, folder->path, &folder->listing, err);
+        break;
+    case REMOTE_HUB:
+        status = hub_list(remote, &folder->listing, err);
+        break;
+    case REMOTE_HTTP:
+        status = page_list(remote, folder->path, &folder->listing, err);
+    }
     if (!status)
         listing_sort(&folder->listing);
     return status;
@@ -241,6 +280,11 @@ static reshard_status folder_need(struct remote *remote, const char *path, struc
 }
 
 /* ---- what lies at a path ---- */
+
+static bool has_buckets(const struct remote *remote)
+{
+    return remote->place.kind == REMOTE_S3 || remote->place.kind == REMOTE_AZURE;
+}
 
 static void found_take(const struct http_answer *answer, struct found *out)
 {
@@ -323,7 +367,7 @@ static reshard_status listed_look(struct remote *remote, const char *path, struc
     const bool is_measured = !entry || entry->is_folder || entry->has_bytes;
     pthread_mutex_unlock(&remote->lock);
     free(parent);
-    if (status == RESHARD_ERR_IO && err->sys_errno == EACCES && remote->place.kind == REMOTE_S3) {
+    if (status == RESHARD_ERR_IO && err->sys_errno == EACCES && has_buckets(remote)) {
         *err = (reshard_error)RESHARD_ERROR_INIT;
         return file_look(remote, path, out, err); /* who may not list may read, perhaps */
     }

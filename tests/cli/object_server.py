@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server of a folder for tests: as a web server that lists folders as links, as S3 with signatures, as Google's store with tokens or
-signatures, as a hub of Hugging Face. It counts
+signatures, as Azure's, as a hub of Hugging Face. It counts
 what is asked of it, and fails on request."""
+import base64
 import collections
 import email.utils
 import hashlib
@@ -19,6 +20,7 @@ import urllib.parse
 
 KEY, SECRET, SESSION, REGION = "AKIDEXAMPLE", "secret/with+signs", "session/token==", "eu-test-1"
 TOKEN = "hf_token"
+AZURE_ACCOUNT, AZURE_KEY, AZURE_TOKEN = "account1", base64.b64encode(bytes(range(64))).decode(), "sv=2021-08-06&sig=a%2Bb%3D"
 GOOGLE_TOKEN, GOOGLE_KEY = "ya29.token", "GOOG1EXAMPLE"
 
 
@@ -43,6 +45,21 @@ def signature(method, path, query, headers, authorization, key=KEY, region=REGIO
     assert "host" in names.split(";") and ("x-amz-security-token" in names.split(";")) == bool(session), names
     assert headers.get("x-amz-security-token") == session, headers
     return given, hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def azure_signature(method, path, query, headers):
+    """What Azure's shared key makes of a request, by its definition."""
+    headers = {name.lower(): value for name, value in headers.items()}
+    names = ["content-encoding", "content-language", "content-length", "content-md5", "content-type", "date", "if-modified-since",
+             "if-match", "if-none-match", "if-unmodified-since", "range"]
+    own = sorted(name for name in headers if name.startswith("x-ms-"))
+    asked = sorted(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    text = "\n".join([method, *("" if name == "date" and "x-ms-date" in own else headers.get(name, "") for name in names),
+                      *(f"{name}:{headers[name]}" for name in own), f"/{AZURE_ACCOUNT}{path}",
+                      *(f"{name.lower()}:{value}" for name, value in asked)])
+    assert "x-ms-date" in own and "x-ms-version" in own, own
+    digest = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
+    return f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(digest).decode()}"
 
 
 etags = {}
@@ -175,7 +192,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.part(file, size, {"ETag": etag, "Last-Modified": email.utils.formatdate(place.stat().st_mtime)})
 
     def part(self, file, size, headers):
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("x-ms-range") or self.headers.get("Range", ""))
         if self.failure == "stream":
             self.close_connection = True
             return self.answer(200, file.read(), {**headers, "Connection": "close"}, says_size=False)
@@ -247,8 +264,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.server.counts["lists"] += 1
         return self.answer(200, self.s3_list(asked["prefix"], int(asked.get("continuation-token", "t0")[1:])).encode())
 
-    def s3_list(self, prefix, begin):
-        """An empty folder is none."""
+    def listed(self, prefix):
+        """[(key, whether it is a folder)] in order. An empty folder is none."""
         above, _, first = prefix.rpartition("/")
         folder = self.server.root / above
         names = [name for name in (os.listdir(folder) if folder.is_dir() else ()) if name.startswith(first)]
@@ -259,7 +276,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 found.append((key, False))
             elif any(files for _, _, files in os.walk(folder / name, followlinks=True)):
                 found.append((key + "/", True))
-        found.sort()
+        return sorted(found)
+
+    def s3_list(self, prefix, begin):
+        found = self.listed(prefix)
         text, last = "", min(begin + self.server.page, len(found))
         encode = lambda key: urllib.parse.quote_plus(key, safe="/")
         for key, is_folder in found[begin:last]:
@@ -273,6 +293,44 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "<IsTruncated>false</IsTruncated>"
         return ('<?xml version="1.0"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>bucket</Name>'
                 f"<Prefix>{encode(prefix)}</Prefix><EncodingType>url</EncodingType>{more}{text}</ListBucketResult>")
+
+    # ---- Azure ----
+
+    def get_az(self, path, query):
+        asked = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        authorization, signed = self.headers.get("Authorization"), dict(urllib.parse.parse_qsl(AZURE_TOKEN))
+        if authorization:
+            if authorization != azure_signature(self.command, self.path.partition("?")[0], query, self.headers):
+                return self.answer(403, b"\xef\xbb\xbf<?xml version='1.0'?><Error><Code>AuthenticationFailed</Code></Error>")
+        elif any(asked.pop(name, None) != value for name, value in signed.items()):
+            return self.answer(404, b"\xef\xbb\xbf<?xml version='1.0'?><Error><Code>ResourceNotFound</Code></Error>")
+        container, _, key = path.strip("/").partition("/")
+        if container != "bucket":
+            return self.answer(404, b"<Error><Code>ContainerNotFound</Code></Error>")
+        if key:
+            return self.file(key)
+        assert asked["comp"] == "list" and asked["restype"] == "container" and asked.get("delimiter", "/") == "/", asked
+        with self.server.lock:
+            self.server.counts["lists"] += 1
+        return self.answer(200, self.azure_list(asked.get("prefix", ""), int(asked.get("marker", "2!0")[2:])),
+                           {"Content-Type": "application/xml"})
+
+    def azure_list(self, prefix, begin):
+        """A directory of a hierarchical store is listed as a blob as well."""
+        found = self.listed(prefix)
+        text, last = "", min(begin + self.server.page, len(found))
+        for key, is_folder in found[begin:last]:
+            name = html.escape(key, quote=False)
+            size, etag, kind = 0, "0x0", "directory"
+            if not is_folder:
+                place = self.server.root / key
+                size, etag, kind = place.stat().st_size, etag_of(place)[1:-1], "file"
+            text += (f"<Blob><Name>{name.rstrip('/')}</Name><Properties><Content-Length>{size}</Content-Length><Etag>{etag}</Etag>"
+                     f"<BlobType>BlockBlob</BlobType><ResourceType>{kind}</ResourceType></Properties></Blob>")
+            text += f"<BlobPrefix><Name>{name}</Name></BlobPrefix>" * is_folder
+        more = f"<NextMarker>2!{last}</NextMarker>" if last < len(found) else "<NextMarker />"
+        return (f'\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults ServiceEndpoint="http://x/" ContainerName="bucket">'
+                f"<Prefix>{html.escape(prefix)}</Prefix><Delimiter>/</Delimiter><Blobs>{text}</Blobs>{more}</EnumerationResults>").encode()
 
     # ---- a hub ----
 

@@ -44,6 +44,10 @@ class Sites:
             self.environment["AWS_ENDPOINT_URL"] = self.servers["s3"].url
         if "gs" in kinds:
             self.environment |= {"STORAGE_EMULATOR_HOST": self.servers["gs"].url, "GOOGLE_OAUTH_ACCESS_TOKEN": object_server.GOOGLE_TOKEN}
+        if "az" in kinds:
+            self.environment |= {"AZURE_STORAGE_SERVICE_ENDPOINT": self.servers["az"].url,
+                                 "AZURE_STORAGE_ACCOUNT": object_server.AZURE_ACCOUNT,
+                                 "AZURE_STORAGE_KEY": object_server.AZURE_KEY, "AZURE_STORAGE_SAS_TOKEN": ""}
         if "hub" in kinds:
             self.environment["HF_ENDPOINT"] = self.servers["hub"].url + "/"
 
@@ -267,7 +271,7 @@ def pages_of_lists(shell, fixtures):
     shell("convert", folder / "whole.safetensors", folder / "hf", "--to", "hf", "--max-shard-size", "100", "--quiet")
     assert len(os.listdir(folder / "hf")) > 10
     wanted = shell("hash", folder / "hf").decode()
-    kinds = ("s3", "gs", "hub")
+    kinds = ("s3", "gs", "az", "hub")
     with Sites(shell, shell.work / "site", kinds=kinds, page=3) as sites:
         for kind in kinds:
             assert sites.good("hash", sites.url(kind, "model/hf")) == wanted
@@ -595,6 +599,36 @@ def google(shell, fixtures):
         assert shell("hash", "out.safetensors").decode() == wanted
 
 
+def azure(shell, fixtures):
+    """By a shared key, and by a token of shared access that goes with every URL, and is printed nowhere."""
+    site = small_site(shell)
+    (site / "model/a folder & more").mkdir()
+    shutil.copy(site / "model/model.safetensors", site / "model/a folder & more/it's 100%+.safetensors")
+    wanted = shell("hash", site / "model").decode()
+    token = {"AZURE_STORAGE_SAS_TOKEN": "?" + object_server.AZURE_TOKEN}
+    with Sites(shell, site, kinds=("az",)) as sites:
+        url, server = sites.url("az", "model"), sites.servers["az"]
+        for environment in ({}, token, {"AZURE_STORAGE_SAS_TOKEN": object_server.AZURE_TOKEN, "AZURE_STORAGE_KEY": "no key"}):
+            done = sites.ask("hash", url, **environment)
+            assert done.returncode == 0 and done.stdout == wanted, done.stderr
+            one = sites.ask("hash", url + "/a folder & more/it's 100%+.safetensors", **environment)
+            assert one.returncode == 0 and one.stdout == wanted, one.stderr
+        assert server.counts["ranges"] and server.counts["lists"], server.counts
+        assert any(headers.get("If-Match", "").startswith('"') for _, _, headers in server.asked)
+        other = {"AZURE_STORAGE_KEY": "b3RoZXI="}
+        sites.refused(["hash", url], "HTTP 403", "AuthenticationFailed", "the key or token", **other)
+        said = sites.refused(["hash", url + "/model.safetensors"], "HTTP 404", "ResourceNotFound",
+                             AZURE_STORAGE_SAS_TOKEN="sv=1&sig=s3cret")
+        assert "s3cret" not in said, said
+        sites.refused(["hash", url], "AZURE_STORAGE_KEY", exit_status=2, AZURE_STORAGE_KEY="no base64")
+        for account in ("", "no/account"):
+            sites.refused(["hash", url], "AZURE_STORAGE_ACCOUNT", exit_status=2, AZURE_STORAGE_ACCOUNT=account)
+        sites.refused(["hash", url], "AZURE_STORAGE_SERVICE_ENDPOINT", exit_status=2, AZURE_STORAGE_SERVICE_ENDPOINT="localhost")
+        sites.refused(["convert", "az://other/a", "out", "--to", "hf"], "ContainerNotFound")
+        server.special["/bucket"] = (200, {}, b"<EnumerationResults><Blobs><Blob><Name Encoded='true'>%FF</Name></Blob></Blobs>")
+        sites.refused(["ls", "az://bucket/model"], "XML", exit_status=4)
+
+
 # ---- what is refused here ----
 
 def targets(shell, fixtures):
@@ -608,14 +642,14 @@ def targets(shell, fixtures):
                 sites.refused(words, "nothing is written there", url, exit_status=5)
             assert "nothing is written there" in sites.good("plan", "m.safetensors", url, "--to", "hf")
         assert sorted(os.listdir(shell.work)) == ["m.safetensors"], os.listdir(shell.work)
-        for url in ("gcs://bucket/c", "ftp://host.invalid/c", "file:///etc/passwd", "az://a/b"):
+        for url in ("gcs://bucket/c", "ftp://host.invalid/c", "file:///etc/passwd", "abfs://a/b"):
             sites.refused(["ls", url], url, "s3://BUCKET/KEY", exit_status=5)
         assert all(not server.asked for server in sites.servers.values())
 
 
 def bad_urls(shell, fixtures):
     with Sites(shell, shell.work) as sites:
-        for url in ("https://", "http:///x", "s3://", "s3://b", "s3:///key", "s3://bu$ket/x", "gs://", "gs:///key",
+        for url in ("https://", "http:///x", "s3://", "s3://b", "s3:///key", "s3://bu$ket/x", "gs://", "gs:///key", "az://", "az:///key",
                     "hf://", "hf://org", "hf://org/", "hf://org/model@", "hf:///model", "https://127.0.0.1/%zz",
                     "https://127.0.0.1/a/../b", "https://127.0.0.1/a%00b", "https://127.0.0.1/a%5cb",
                     "s3://bucket/a//b", "s3://bucket/../b", "hf://org/model/../b", "hf://../model", "hf://org/..", "hf://org/model@../b"):
@@ -655,7 +689,7 @@ def main():
              "servers that do not keep to the protocol": odd_servers,
              "what is not there": not_there,
              "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "Google's store": google,
-             "secrets are for one server": others_are_not_told,
+             "Azure's store": azure, "secrets are for one server": others_are_not_told,
              "files that are replaced": replaced,
              "lists that go on for ever": lists_for_ever, "hostile names": hostile_lists, "what is no list": odd_lists,
              "nothing is written to URLs": targets, "bad URLs": bad_urls, "endpoints": endpoints, "without libcurl": without_libcurl}

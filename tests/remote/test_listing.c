@@ -2,6 +2,7 @@
 /* What servers say of folders, what URLs mean, and blocks that are kept: without a server. */
 #include "check.h"
 
+#include "remote/azure_sign.h"
 #include "remote/block_cache.h"
 #include "remote/listing.h"
 #include "remote/remote_place.h"
@@ -73,6 +74,38 @@ TEST(a_list_of_s3_goes_on)
     assert_int_equal(listing.count, 2);
     name_is(&listing.entries[0], "0");
     assert_true(listing.entries[1].bytes == 1); /* of two the first */
+    listing_release(&listing);
+}
+
+#define AZURE_BLOB(name, properties) "<Blob><Name>" name "</Name><Properties>" properties "</Properties></Blob>"
+
+TEST(objects_and_folders_of_azure)
+{
+    struct listing listing = { 0 };
+    struct str next;
+    CHECK_OK(listing_take_azure(STR("\xef\xbb\xbf<?xml version=\"1.0\"?><EnumerationResults ContainerName=\"c\"><Blobs>"
+                                    AZURE_BLOB("d", "<ResourceType>directory</ResourceType><Content-Length>0</Content-Length>")
+                                    "<BlobPrefix><Name>d/</Name></BlobPrefix>"
+                                    AZURE_BLOB("a&amp;b", "<Content-Length>7</Content-Length><Etag>0x8D1</Etag>")
+                                    AZURE_BLOB("c", "<Etag>\"0x8D2\"</Etag><Content-Length>8</Content-Length>")
+                                    AZURE_BLOB("folder/", "<Content-Length>0</Content-Length>")
+                                    "</Blobs><NextMarker>2!4&amp;</NextMarker></EnumerationResults>"), &listing, &next, &err));
+    text_is(next, "2!4&");
+    listing_sort(&listing);
+    assert_int_equal(listing.count, 3);
+    name_is(&listing.entries[0], "a&b");
+    assert_int_equal(listing.entries[0].bytes, 7);
+    text_is(listing.entries[0].etag, "\"0x8D1\"");
+    name_is(&listing.entries[1], "c");
+    text_is(listing.entries[1].etag, "\"0x8D2\"");
+    name_is(&listing.entries[2], "d");
+    assert_true(listing.entries[2].is_folder && !listing.entries[0].is_folder);
+    CHECK_OK(listing_take_azure(STR("<EnumerationResults><Blobs /><NextMarker /></EnumerationResults>"), &listing, &next, &err));
+    assert_int_equal(next.size, 0);
+    static const char *const bad[] = { "", "<ListBucketResult>", "<EnumerationResults><Blob><Name Encoded=\"true\">%FF</Name></Blob>",
+                                       "<EnumerationResults><Blob><Name>a</Name></Blob>" };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        CHECK_FAILS(listing_take_azure(str_of(bad[i]), &listing, &next, &err), RESHARD_ERR_FORMAT);
     listing_release(&listing);
 }
 
@@ -211,6 +244,8 @@ static void clear_environment(void)
 {
     static const char *const names[] = { "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN",
                                          "GS_ACCESS_KEY_ID", "GS_SECRET_ACCESS_KEY", "GOOGLE_OAUTH_ACCESS_TOKEN", "STORAGE_EMULATOR_HOST",
+                                         "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN",
+                                         "AZURE_STORAGE_SERVICE_ENDPOINT",
                                          "HF_ENDPOINT" };
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         unsetenv(names[i]);
@@ -287,6 +322,71 @@ TEST(places_of_google)
     clear_environment();
 }
 
+static void azure_asks(const char *account, const char *secret, const char *token)
+{
+    struct remote_place place;
+    CHECK_OK(remote_place_of("az://container/k", &place, &err));
+    assert_int_equal(place.identity.protocol, HTTP_AZURE);
+    assert_string_equal(place.identity.key ? place.identity.key : "", account);
+    assert_string_equal(place.identity.secret ? place.identity.secret : "", secret);
+    assert_string_equal(place.token ? place.token : "", token);
+    remote_place_release(&place);
+}
+
+TEST(places_of_azure)
+{
+    static const char *const base = "https://account.blob.core.windows.net/container/";
+    struct remote_place place;
+    clear_environment();
+    CHECK_FAILS(remote_place_of("az://container/k", &place, &err), RESHARD_ERR_USAGE);
+    remote_place_release(&place);
+    setenv("AZURE_STORAGE_ACCOUNT", "account", 1);
+    place_is("az://container/a b+%20/c", REMOTE_AZURE, "az://container", base, "a b+%20/c", "", false);
+    place_is("az://container/k/", REMOTE_AZURE, "az://container", base, "k", "", true);
+    azure_asks("", "", "");
+    setenv("AZURE_STORAGE_KEY", "a2V5", 1);
+    azure_asks("account", "a2V5", "");
+    setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=1&sig=a", 1);
+    azure_asks("", "", "sv=1&sig=a");
+    setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1", 1);
+    azure_asks("", "", "sv=1");
+    setenv("AZURE_STORAGE_SERVICE_ENDPOINT", "http://h:8/account/", 1);
+    setenv("AZURE_STORAGE_ACCOUNT", "", 1);
+    place_is("az://container/k", REMOTE_AZURE, "az://container", "http://h:8/account/container/", "k", "", false);
+    setenv("AZURE_STORAGE_SAS_TOKEN", "", 1); /* a key is an account's */
+    CHECK_FAILS(remote_place_of("az://container/k", &place, &err), RESHARD_ERR_USAGE);
+    remote_place_release(&place);
+    setenv("AZURE_STORAGE_ACCOUNT", "account", 1);
+    setenv("AZURE_STORAGE_KEY", "a2V", 1);
+    CHECK_FAILS(remote_place_of("az://container/k", &place, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "AZURE_STORAGE_KEY"));
+    remote_place_release(&place);
+    clear_environment();
+}
+
+/* The signature is that of Azure's own library for Python (azure-storage-blob 12.31), for what it calls the same request. */
+TEST(requests_to_azure_are_signed)
+{
+    struct buffer date = { 0 }, text = { 0 }, authorization = { 0 };
+    const struct azure_request request = { .account = "account1",
+                                           .secret = "AAECAwQFBgcICQoLDA0ODw==",
+                                           .url = "https://account1.blob.core.windows.net/c"
+                                                  "?comp=list&delimiter=%2F&prefix=a%20b%2F&restype=container",
+                                           .range = "bytes=0-9",
+                                           .etag = "\"e\"",
+                                           .date = "Sun, 29 Nov 2026 03:11:03 GMT" };
+    assert_true(azure_date(1795921863, &date));
+    text_is(buffer_str(&date), request.date);
+    assert_true(azure_text_to_sign(&request, &text));
+    text_is(buffer_str(&text), "GET\n\n\n\n\n\n\n\n\"e\"\n\n\nbytes=0-9\nx-ms-date:Sun, 29 Nov 2026 03:11:03 GMT\nx-ms-version:2021-08-06\n"
+                               "/account1/c\ncomp:list\ndelimiter:/\nprefix:a b/\nrestype:container");
+    assert_true(azure_authorization(&request, &authorization));
+    text_is(buffer_str(&authorization), "SharedKey account1:nhkgHiIt4Qu3yyCoMp51ikXOgxwLz1S6wu5YsUnOxmo=");
+    buffer_release(&date);
+    buffer_release(&text);
+    buffer_release(&authorization);
+}
+
 TEST(places_of_hubs)
 {
     struct remote_place place;
@@ -304,10 +404,13 @@ TEST(what_is_no_place)
 {
     static const char *const bad[] = { "https://", "https:///a", "https://h/%zz", "https://h/../a", "https://h/a%00", "https://h/a//b",
                                        "https://h/a%5Cb", "s3://", "s3://b", "s3://b/", "s3://bu ket/k", "s3:///k", "s3://bucket/a/../b",
-                                       "s3://bucket/a//b", "gs://", "gs:///k", "gs://bucket/../b", "hf://", "hf://o", "hf://o/", "hf:///r", "hf://o/r@", "hf://o/@v", "hf://../r",
-                                       "hf://o/r@../x", "hf://o/r/../x" };
-    static const char *const unknown[] = { "gcs://b/k", "ftp://h/a", "file:///a", "az://c/b" };
+                                       "s3://bucket/a//b", "gs://", "gs:///k", "gs://bucket/../b", "az://", "az://c", "az:///k",
+                                       "az://container/../b", "hf://", "hf://o", "hf://o/", "hf:///r", "hf://o/r@", "hf://o/@v",
+                                       "hf://../r", "hf://o/r@../x", "hf://o/r/../x" };
+    static const char *const unknown[] = { "gcs://b/k", "ftp://h/a", "file:///a", "abfs://c/b" };
     struct remote_place place;
+    clear_environment();
+    setenv("AZURE_STORAGE_ACCOUNT", "account", 1);
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         CHECK_FAILS(remote_place_of(bad[i], &place, &err), RESHARD_ERR_USAGE);
         remote_place_release(&place);
@@ -359,6 +462,7 @@ int main(void)
         cmocka_unit_test(objects_and_folders_of_s3),
         cmocka_unit_test(a_list_of_s3_goes_on),
         cmocka_unit_test(what_is_no_list_of_s3),
+        cmocka_unit_test(objects_and_folders_of_azure),
         cmocka_unit_test(texts_of_elements),
         cmocka_unit_test(files_and_folders_of_a_hub),
         cmocka_unit_test(what_is_no_list_of_a_hub),
@@ -368,6 +472,8 @@ int main(void)
         cmocka_unit_test(places_of_web_servers),
         cmocka_unit_test(places_of_s3),
         cmocka_unit_test(places_of_google),
+        cmocka_unit_test(places_of_azure),
+        cmocka_unit_test(requests_to_azure_are_signed),
         cmocka_unit_test(places_of_hubs),
         cmocka_unit_test(what_is_no_place),
         cmocka_unit_test(blocks_are_kept_and_the_oldest_goes),

@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "base/cursor.h"
+#include "encoding/base64.h"
 #include "encoding/json.h"
 #include "formats/shared/rank_item.h"
 #include "formats/shared/torch_whole.h"
@@ -16,33 +17,6 @@
 #include <stdlib.h>
 
 /* ---- values ---- */
-
-static int base64_digit(char c)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char *found = c ? strchr(digits, c) : NULL;
-    return found ? (int)(found - digits) : -1;
-}
-
-/* false: it is no base64, or there is no memory. */
-static bool base64_decode(struct str text, struct buffer *out)
-{
-    uint32_t bits = 0;
-    size_t size = text.size;
-    if (size % 4)
-        return false;
-    for (int i = 0; i < 2 && size && text.data[size - 1] == '='; i++)
-        size--;
-    for (size_t i = 0; i < size; i++) {
-        int digit = base64_digit(text.data[i]);
-        if (digit < 0)
-            return false;
-        bits = bits << 6 | (uint32_t)digit;
-        if (i % 4)
-            buffer_append_byte(out, (uint8_t)(bits >> (6 - 2 * (i % 4))));
-    }
-    return !out->failed;
-}
 
 static reshard_status refuse_value(struct str type, reshard_error *err)
 {
