@@ -102,7 +102,8 @@ TEST(objects_and_folders_of_azure)
     assert_true(listing.entries[2].is_folder && !listing.entries[0].is_folder);
     CHECK_OK(listing_take_azure(STR("<EnumerationResults><Blobs /><NextMarker /></EnumerationResults>"), &listing, &next, &err));
     assert_int_equal(next.size, 0);
-    static const char *const bad[] = { "", "<ListBucketResult>", "<EnumerationResults><Blob><Name Encoded=\"true\">%FF</Name></Blob>",
+    static const char *const bad[] = { "", "<ListBucketResult>", "<EnumerationResults>"
+                                       "<Blob><Name Encoded=\"true\">%FF</Name><Content-Length>1</Content-Length></Blob>",
                                        "<EnumerationResults><Blob><Name>a</Name></Blob>" };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
         CHECK_FAILS(listing_take_azure(str_of(bad[i]), &listing, &next, &err), RESHARD_ERR_FORMAT);
