@@ -71,7 +71,10 @@ struct http {
 
 /* Those that are copied. */
 #define IDENTITY_TEXTS(http) \
-    { &(http)->identity.bearer, &(http)->identity.key, &(http)->identity.secret, &(http)->identity.session, &(http)->identity.region }
+    { \
+        &(http)->identity.bearer, &(http)->identity.key, &(http)->identity.secret, &(http)->identity.session, &(http)->identity.token, \
+            &(http)->identity.region \
+    }
 
 static char *copy_or_null(const char *text, bool *is_good)
 {
@@ -343,10 +346,22 @@ static bool identity_set(const struct request *request, CURL *handle, const char
     return identity->protocol == HTTP_AZURE ? sign_azure(request, range, headers) : sign_s3(identity, handle, headers);
 }
 
+static bool url_set(const struct request *request, CURL *handle)
+{
+    const char *token = request->http->identity.token;
+    char *url = NULL;
+    if (!token)
+        return !curl.easy_setopt(handle, CURLOPT_URL, request->url);
+    bool is_good = asprintf(&url, "%s%c%s", request->url, strchr(request->url, '?') ? '&' : '?', token) >= 0 &&
+                   !curl.easy_setopt(handle, CURLOPT_URL, url);
+    free(url);
+    return is_good;
+}
+
 static bool options_set(struct request *request, CURL *handle, struct taking *taking, char *said, struct curl_slist **headers)
 {
     char range[64] = "";
-    bool is_good = !curl.easy_setopt(handle, CURLOPT_URL, request->url) && !curl.easy_setopt(handle, CURLOPT_ERRORBUFFER, said) &&
+    bool is_good = url_set(request, handle) && !curl.easy_setopt(handle, CURLOPT_ERRORBUFFER, said) &&
                    !curl.easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https") &&
                    !curl.easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR,
                                      strncasecmp(request->url, "https:", 6) == 0 ? "https" : "http,https");
@@ -388,12 +403,16 @@ static reshard_status answer_refused(const struct request *request, long code, r
         err->sys_errno = number;
     if (code == 412)
         error_hint(err, "it has been replaced since it was opened: open it again");
-    if (request->region[0] && request->http->identity.region && strcmp(request->region, request->http->identity.region) != 0)
+    const struct http_identity *identity = &request->http->identity;
+    const bool is_known = identity->key || identity->bearer || identity->token;
+    /* To whom it does not know Azure says that nothing is there, or nothing public. */
+    const bool is_hidden = identity->protocol == HTTP_AZURE && !is_known && (code == 404 || code == 409);
+    if (request->region[0] && identity->region && strcmp(request->region, identity->region) != 0)
         error_hint(err, "the bucket is in another region: set AWS_REGION to %s", request->region);
-    else if (number == EACCES && (request->http->identity.key || request->http->identity.bearer))
+    else if (number == EACCES && is_known)
         error_hint(err, "the key or token that the environment has may not read it");
-    else if (number == EACCES)
-        error_hint(err, "what is not public needs a key: %s", request->http->identity.variables);
+    else if (number == EACCES || is_hidden)
+        error_hint(err, "what is not public needs a key: %s", identity->variables);
     return RESHARD_ERR_IO;
 }
 

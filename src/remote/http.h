@@ -13,6 +13,7 @@ struct http_identity {
     const char *bearer;            /* a token for the server itself, not for others that it sends on to; or NULL */
     enum http_protocol { HTTP_S3, HTTP_AZURE } protocol; /* by which it is signed */
     const char *key, *secret, *session; /* for signatures; key is Azure's account. NULL: nothing is signed */
+    const char *token;             /* a query, without '?', that goes with every URL; or NULL */
     const char *region;            /* of a store that has such, or NULL */
     const char *variables;         /* for messages: where the environment would say who asks; of static lifetime */
 };

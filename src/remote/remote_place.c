@@ -270,6 +270,7 @@ static reshard_status azure_account(struct remote_place *out, struct str *server
     out->identity = (struct http_identity){ .protocol = HTTP_AZURE,
                                             .key = key ? account : NULL,
                                             .secret = key,
+                                            .token = azure_token(),
                                             .variables = "AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN" };
     return status;
 }
@@ -289,9 +290,8 @@ static reshard_status azure_place(const char *url, struct remote_place *out, res
         out->listing = JOINED(STR("https://"), str_of(remote_env("AZURE_STORAGE_ACCOUNT")), STR(".blob.core.windows.net/"), container);
     out->base = out->listing ? JOINED(str_of(out->listing), STR("/")) : NULL;
     out->query = strdup("");
-    out->token = azure_token() ? strdup(azure_token()) : NULL;
     status = path_take(url, key, false, out, err);
-    return status ? status : out->token || !azure_token() ? remote_place_check(out, err) : error_set_memory(err);
+    return status ? status : remote_place_check(out, err);
 }
 
 static reshard_status hub_place(const char *url, struct remote_place *out, reshard_error *err)
@@ -367,6 +367,5 @@ void remote_place_release(struct remote_place *place)
     free(place->listing);
     free(place->path);
     free(place->query);
-    free(place->token);
     *place = (struct remote_place){ 0 };
 }

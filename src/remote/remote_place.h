@@ -19,7 +19,6 @@ struct remote_place {
     char *listing;  /* S3, Azure, hub: the URL that lists; NULL: pages of folders do */
     char *path;     /* what was asked for */
     char *query;    /* of the file that was asked for, "" or "?…" */
-    char *token;    /* a query that goes with every URL, without '?'; NULL without. A secret */
     bool is_folder; /* the URL ends with '/' */
 };
 

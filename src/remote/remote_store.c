@@ -100,8 +100,6 @@ static char *object_url(const struct remote *remote, const char *path, bool is_f
         buffer_append_byte(&url, '/');
     if (!is_folder && strcmp(path, remote->place.path) == 0)
         buffer_append_text(&url, remote->place.query);
-    if (remote->place.token)
-        buffer_printf(&url, "?%s", remote->place.token);
     if (buffer_append_byte(&url, '\0'))
         return (char *)url.data;
     buffer_release(&url);
@@ -145,8 +143,6 @@ static bool azure_listing_url(const struct remote *remote, const char *folder, s
     buffer_append_text(url, "&prefix=");
     url_encode(str_of(folder), false, url);
     buffer_printf(url, "%s&restype=container", folder[0] ? "%2F" : "");
-    if (remote->place.token)
-        buffer_printf(url, "&%s", remote->place.token);
     return buffer_append_byte(url, '\0');
 }
 

@@ -303,7 +303,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if authorization != azure_signature(self.command, self.path.partition("?")[0], query, self.headers):
                 return self.answer(403, b"\xef\xbb\xbf<?xml version='1.0'?><Error><Code>AuthenticationFailed</Code></Error>")
         elif any(asked.pop(name, None) != value for name, value in signed.items()):
-            return self.answer(404, b"\xef\xbb\xbf<?xml version='1.0'?><Error><Code>ResourceNotFound</Code></Error>")
+            code, said = (403, b"AuthenticationFailed") if "sig" in asked else (404, b"ResourceNotFound")
+            return self.answer(code, b"\xef\xbb\xbf<?xml version='1.0'?><Error><Code>%s</Code></Error>" % said)
         container, _, key = path.strip("/").partition("/")
         if container != "bucket":
             return self.answer(404, b"<Error><Code>ContainerNotFound</Code></Error>")

@@ -617,7 +617,9 @@ def azure(shell, fixtures):
         assert any(headers.get("If-Match", "").startswith('"') for _, _, headers in server.asked)
         other = {"AZURE_STORAGE_KEY": "b3RoZXI="}
         sites.refused(["hash", url], "HTTP 403", "AuthenticationFailed", "the key or token", **other)
-        said = sites.refused(["hash", url + "/model.safetensors"], "HTTP 404", "ResourceNotFound",
+        sites.refused(["hash", url + "/model.safetensors"], "HTTP 404", "ResourceNotFound", "AZURE_STORAGE_SAS_TOKEN",
+                      AZURE_STORAGE_KEY="")
+        said = sites.refused(["hash", url + "/model.safetensors"], "HTTP 403", "AuthenticationFailed", "the key or token",
                              AZURE_STORAGE_SAS_TOKEN="sv=1&sig=s3cret")
         assert "s3cret" not in said, said
         sites.refused(["hash", url], "AZURE_STORAGE_KEY", exit_status=2, AZURE_STORAGE_KEY="no base64")

@@ -330,7 +330,7 @@ static void azure_asks(const char *account, const char *secret, const char *toke
     assert_int_equal(place.identity.protocol, HTTP_AZURE);
     assert_string_equal(place.identity.key ? place.identity.key : "", account);
     assert_string_equal(place.identity.secret ? place.identity.secret : "", secret);
-    assert_string_equal(place.token ? place.token : "", token);
+    assert_string_equal(place.identity.token ? place.identity.token : "", token);
     remote_place_release(&place);
 }
 
