@@ -410,7 +410,7 @@ static reshard_status answer_refused(const struct request *request, long code, r
     if (request->region[0] && identity->region && strcmp(request->region, identity->region) != 0)
         error_hint(err, "the bucket is in another region: set AWS_REGION to %s", request->region);
     else if (number == EACCES && is_known)
-        error_hint(err, "the key or token that the environment has may not read it");
+        error_hint(err, "the key or token that the environment has may not read it, or has run out");
     else if (number == EACCES || is_hidden)
         error_hint(err, "what is not public needs a key: %s", identity->variables);
     return RESHARD_ERR_IO;
