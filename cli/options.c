@@ -187,7 +187,8 @@ void options_overview(FILE *out)
           out);
     for (int i = 0; i < VERB_COUNT; i++)
         fprintf(out, "  %-11s %s\n", verb_table[i].name, verb_table[i].summary);
-    fputs("\n'reshard VERB --help' tells more. Exit status: 0 done or same, 1 differs or a check failed, 2 usage, 3 input/output,\n"
+    fputs("\nWhat is read may be a URL: https://, s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/BLOB, hf://ORG/REPO.\n"
+          "'reshard VERB --help' tells more. Exit status: 0 done or same, 1 differs or a check failed, 2 usage, 3 input/output,\n"
           "4 malformed input, 5 unsupported, 6 a limit was reached, 130 interrupted.\n",
           out);
 }

@@ -48,6 +48,19 @@ def check_page_list(verbs):
     assert not missing, f"docs/meson.build does not make {missing}"
 
 
+def check_environment():
+    """Every variable that the source asks for stands in the manual, and those of URLs in docs/urls.md."""
+    texts = {path: path.read_text() for folder in ("src", "cli") for path in TREE.glob(f"{folder}/**/*.c")}
+    asked = {name for text in texts.values() for name in re.findall(r'getenv\("(\w+)"\)', text)} - {"HOME"}
+    of_urls = set(re.findall(r'"([A-Z]+_[A-Z0-9_]+)"', texts[TREE / "src/remote/remote_place.c"]))
+    pages = "".join(page.read_text().split("# ENVIRONMENT")[-1] for page in PAGES.glob("*.scd"))
+    assert len(of_urls) > 10 and asked, (of_urls, asked)
+    missing = [name for name in sorted(asked | of_urls) if not re.search(rf"\*{name}\*", pages)]
+    assert not missing, f"no page has {missing} under ENVIRONMENT"
+    missing = [name for name in sorted(of_urls) if f"`{name}`" not in (TREE / "docs/urls.md").read_text()]
+    assert not missing, f"docs/urls.md lacks {missing}"
+
+
 def shown_commands(binary, verbs):
     """{command: where}: of blocks and `words` in the documents, and of --help."""
     commands = {}
@@ -91,6 +104,7 @@ def main():
     verbs = re.findall(r"^  (\w+) ", help_of(binary), re.M)
     cases = [(f"the page of {verb}", check_page, (binary, verb)) for verb in verbs]
     cases += [("every page can be found", check_page_list, (verbs,)),
+              ("every variable of the environment is told", check_environment, ()),
               ("every command that is shown is understood", check_commands, (binary, verbs)),
               ("an option without a text is refused", check_refused,
                (binary, lambda text: re.sub(r"@ wrap\n(\t.*\n)+", "", text), "no text for --wrap")),
