@@ -193,7 +193,7 @@ static const struct bucket_store amazon = { .scheme = "s3://",
 static const struct bucket_store google = {
     .scheme = "gs://",
     .complaint = "names no bucket: gs://BUCKET/KEY",
-    .endpoints = { "STORAGE_EMULATOR_HOST", "STORAGE_EMULATOR_HOST" },
+    .endpoints = { "STORAGE_EMULATOR_HOST" },
     .server = "https://storage.googleapis.com",
     .bearer = "GOOGLE_OAUTH_ACCESS_TOKEN",
     .key = "GS_ACCESS_KEY_ID",
