@@ -31,10 +31,18 @@ static reshard_status listing_keep(struct listing *listing, const struct listing
     return RESHARD_OK;
 }
 
+/* An empty object: programs that write to stores without folders put one in a folder's place. */
+static bool is_stub(const struct listing_entry *entry)
+{
+    return !entry->is_folder && entry->has_bytes && !entry->bytes;
+}
+
 static int entry_by_name(const void *a, const void *b)
 {
     const struct listing_entry *x = a, *y = b;
     int order = str_compare(x->name, y->name);
+    if (!order)
+        order = is_stub(x) - is_stub(y);
     return order ? order : (x->number > y->number) - (x->number < y->number);
 }
 

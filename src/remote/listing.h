@@ -33,7 +33,7 @@ reshard_status listing_take_azure(struct str answer, struct listing *listing, st
 reshard_status listing_take_hub(struct str answer, struct listing *listing, reshard_error *err);
 reshard_status listing_take_page(struct str answer, struct listing *listing, reshard_error *err);
 
-/* Sorts by name; of a name that is there twice the first stays. */
+/* Sorts by name; of a name that is there twice the first stays that is no empty object, or the first. */
 void listing_sort(struct listing *listing);
 
 /* The entry of that name in a sorted listing, or NULL. */

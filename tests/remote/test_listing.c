@@ -110,6 +110,22 @@ TEST(objects_and_folders_of_azure)
     listing_release(&listing);
 }
 
+/* Some programs put an empty object where a folder is, others an object of values: that one is seen. */
+TEST(an_empty_object_gives_way_to_its_folder)
+{
+    struct listing listing = { 0 };
+    struct str next;
+    CHECK_OK(listing_take_s3(STR(S3_ENCODED S3_OBJECT("a", "0") S3_OBJECT("b", "1") S3_OBJECT("c", "0") S3_OBJECT("c", "0")
+                                 "<CommonPrefixes><Prefix>a/</Prefix></CommonPrefixes>"
+                                 "<CommonPrefixes><Prefix>b/</Prefix></CommonPrefixes>"), &listing, &next, &err));
+    listing_sort(&listing);
+    assert_int_equal(listing.count, 3);
+    assert_true(listing.entries[0].is_folder);
+    assert_true(!listing.entries[1].is_folder && listing.entries[1].bytes == 1);
+    assert_true(!listing.entries[2].is_folder && listing.entries[2].number == 2);
+    listing_release(&listing);
+}
+
 TEST(what_is_no_list_of_s3)
 {
     static const char *const bad[] = {
@@ -464,6 +480,7 @@ int main(void)
         cmocka_unit_test(a_list_of_s3_goes_on),
         cmocka_unit_test(what_is_no_list_of_s3),
         cmocka_unit_test(objects_and_folders_of_azure),
+        cmocka_unit_test(an_empty_object_gives_way_to_its_folder),
         cmocka_unit_test(texts_of_elements),
         cmocka_unit_test(files_and_folders_of_a_hub),
         cmocka_unit_test(what_is_no_list_of_a_hub),
