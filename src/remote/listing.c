@@ -133,7 +133,13 @@ static reshard_status bad_answer(const char *what, struct str found, reshard_err
     return error_set(err, RESHARD_ERR_FORMAT, "the server's list of a folder %s: '%.*s'", what, STR_ARG(shown));
 }
 
-/* Names are percent-encoded, as was asked for; not every server heeds that. */
+/* What an object store lists is taken into it. */
+struct objects {
+    struct listing *listing;
+    bool is_encoded;          /* S3: names are percent-encoded, as was asked for; not every server heeds that */
+    struct buffer name, etag; /* of an entry */
+};
+
 static bool s3_name(struct str key, bool is_encoded, struct buffer *out)
 {
     buffer_clear(out);
@@ -144,58 +150,78 @@ static bool s3_name(struct str key, bool is_encoded, struct buffer *out)
 }
 
 /* Keeps what an object store lists under that name. An empty object of a folder's name stands for the folder. */
-static reshard_status object_keep(struct listing *listing, struct listing_entry *entry, const struct buffer *name,
-                                  const struct buffer *etag, reshard_error *err)
+static reshard_status object_keep(struct objects *objects, struct listing_entry *entry, reshard_error *err)
 {
-    if (name->failed || etag->failed)
+    if (objects->name.failed || objects->etag.failed)
         return error_set_memory(err);
-    entry->name = buffer_str(name);
-    entry->etag = buffer_str(etag);
+    entry->name = buffer_str(&objects->name);
+    entry->etag = buffer_str(&objects->etag);
     if (entry->is_folder && entry->name.size && entry->name.data[entry->name.size - 1] == '/')
         entry->name.size--;
     if (!entry->name.size || entry->name.data[entry->name.size - 1] == '/')
         return RESHARD_OK;
-    return listing_keep(listing, entry, err);
+    return listing_keep(objects->listing, entry, err);
 }
 
-/* One <Contents> or <CommonPrefixes>. Scratch buffers are the caller's. */
-static reshard_status s3_entry(struct str inside, bool is_folder, bool is_encoded, struct buffer *name, struct buffer *etag,
-                               struct listing *listing, reshard_error *err)
+typedef reshard_status (*entry_take)(struct objects *objects, struct str inside, bool is_folder, reshard_error *err);
+
+/* Every element of either name, objects and folders. */
+static reshard_status entries_take(struct objects *objects, struct str root, const char *object, const char *folder, entry_take take,
+                                   reshard_error *err)
+{
+    struct str inside, rest;
+    reshard_status status = RESHARD_OK;
+    for (rest = root; !status && element_take(rest, object, &inside, &rest);)
+        status = take(objects, inside, false, err);
+    for (rest = root; !status && element_take(rest, folder, &inside, &rest);)
+        status = take(objects, inside, true, err);
+    return status;
+}
+
+/* The text that says where the list goes on; empty without. */
+static reshard_status next_take(struct objects *objects, struct str text, struct str *next, reshard_error *err)
+{
+    buffer_clear(&objects->name);
+    xml_decode(text, &objects->name);
+    const bool is_kept = !objects->name.failed && arena_str(&objects->listing->arena, buffer_str(&objects->name), next);
+    return is_kept ? RESHARD_OK : error_set_memory(err);
+}
+
+static void objects_release(struct objects *objects)
+{
+    buffer_release(&objects->name);
+    buffer_release(&objects->etag);
+}
+
+/* One <Contents> or <CommonPrefixes>. */
+static reshard_status s3_entry(struct objects *objects, struct str inside, bool is_folder, reshard_error *err)
 {
     struct listing_entry entry = { .is_folder = is_folder, .has_bytes = true };
     struct str key = element_text(inside, is_folder ? "Prefix" : "Key");
-    buffer_clear(etag);
-    if (!s3_name(key, is_encoded, name))
+    buffer_clear(&objects->etag);
+    if (!s3_name(key, objects->is_encoded, &objects->name))
         return bad_answer("has a name with a '%' that is no code of a character", key, err);
-    xml_decode(element_text(inside, "ETag"), etag);
+    xml_decode(element_text(inside, "ETag"), &objects->etag);
     if (!is_folder && !str_to_u64(element_text(inside, "Size"), &entry.bytes))
         return bad_answer("lacks the size of an object", inside, err);
-    return object_keep(listing, &entry, name, etag, err);
+    return object_keep(objects, &entry, err);
 }
 
 reshard_status listing_take_s3(struct str answer, struct listing *listing, struct str *next, reshard_error *err)
 {
-    struct buffer name = { 0 }, etag = { 0 };
-    struct str root, inside, rest;
-    reshard_status status = RESHARD_OK;
+    struct objects objects = { .listing = listing };
+    struct str root;
     *next = (struct str){ NULL, 0 };
     if (!text_find(answer, "<ListBucketResult", &root))
         return bad_answer("is none of S3", answer, err);
-    const bool is_encoded = str_is(element_text(root, "EncodingType"), "url");
-    for (rest = root; !status && element_take(rest, "Contents", &inside, &rest);)
-        status = s3_entry(inside, false, is_encoded, &name, &etag, listing, err);
-    for (rest = root; !status && element_take(rest, "CommonPrefixes", &inside, &rest);)
-        status = s3_entry(inside, true, is_encoded, &name, &etag, listing, err);
+    objects.is_encoded = str_is(element_text(root, "EncodingType"), "url");
+    reshard_status status = entries_take(&objects, root, "Contents", "CommonPrefixes", s3_entry, err);
     if (!status && str_is(element_text(root, "IsTruncated"), "true")) {
-        buffer_clear(&name);
-        xml_decode(element_text(root, "NextContinuationToken"), &name);
-        if (!name.size)
+        status = next_take(&objects, element_text(root, "NextContinuationToken"), next, err);
+        if (!status && !next->size)
             status = bad_answer("goes on, and does not say how", root, err);
-        else if (name.failed || !arena_str(&listing->arena, buffer_str(&name), next))
-            status = error_set_memory(err);
     }
-    buffer_release(&name);
-    buffer_release(&etag);
+    objects_release(&objects);
     return status;
 }
 
@@ -213,42 +239,33 @@ static void azure_etag(struct str version, struct buffer *etag)
         buffer_append_byte(etag, '"');
 }
 
-/* One <Blob> or <BlobPrefix>. Scratch buffers are the caller's. A directory of a hierarchical store is a blob, too, beside its prefix. */
-static reshard_status azure_entry(struct str inside, bool is_folder, struct buffer *name, struct buffer *etag, struct listing *listing,
-                                  reshard_error *err)
+/* One <Blob> or <BlobPrefix>. A directory of a hierarchical store is a blob, too, beside its prefix. */
+static reshard_status azure_entry(struct objects *objects, struct str inside, bool is_folder, reshard_error *err)
 {
     struct listing_entry entry = { .is_folder = is_folder, .has_bytes = true };
     if (str_is(element_text(inside, "ResourceType"), "directory"))
         return RESHARD_OK;
-    buffer_clear(name);
-    xml_decode(element_text(inside, "Name"), name);
-    azure_etag(element_text(inside, "Etag"), etag);
-    if (!name->size && !name->failed)
+    buffer_clear(&objects->name);
+    xml_decode(element_text(inside, "Name"), &objects->name);
+    azure_etag(element_text(inside, "Etag"), &objects->etag);
+    if (!objects->name.size && !objects->name.failed)
         return bad_answer("has an entry without a name that XML can hold", inside, err);
     if (!is_folder && !str_to_u64(element_text(inside, "Content-Length"), &entry.bytes))
         return bad_answer("lacks the size of an object", inside, err);
-    return object_keep(listing, &entry, name, etag, err);
+    return object_keep(objects, &entry, err);
 }
 
 reshard_status listing_take_azure(struct str answer, struct listing *listing, struct str *next, reshard_error *err)
 {
-    struct buffer name = { 0 }, etag = { 0 };
-    struct str root, inside, rest;
-    reshard_status status = RESHARD_OK;
+    struct objects objects = { .listing = listing };
+    struct str root;
     *next = (struct str){ NULL, 0 };
     if (!text_find(answer, "<EnumerationResults", &root))
         return bad_answer("is none of Azure", answer, err);
-    for (rest = root; !status && element_take(rest, "Blob", &inside, &rest);)
-        status = azure_entry(inside, false, &name, &etag, listing, err);
-    for (rest = root; !status && element_take(rest, "BlobPrefix", &inside, &rest);)
-        status = azure_entry(inside, true, &name, &etag, listing, err);
-    buffer_clear(&name);
+    reshard_status status = entries_take(&objects, root, "Blob", "BlobPrefix", azure_entry, err);
     if (!status)
-        xml_decode(element_text(root, "NextMarker"), &name);
-    if (!status && (name.failed || !arena_str(&listing->arena, buffer_str(&name), next)))
-        status = error_set_memory(err);
-    buffer_release(&name);
-    buffer_release(&etag);
+        status = next_take(&objects, element_text(root, "NextMarker"), next, err);
+    objects_release(&objects);
     return status;
 }
 
