@@ -86,6 +86,7 @@ TEST(objects_and_folders_of_azure)
     CHECK_OK(listing_take_azure(STR("\xef\xbb\xbf<?xml version=\"1.0\"?><EnumerationResults ContainerName=\"c\"><Blobs>"
                                     AZURE_BLOB("d", "<ResourceType>directory</ResourceType><Content-Length>0</Content-Length>")
                                     "<BlobPrefix><Name>d/</Name></BlobPrefix>"
+                                    AZURE_BLOB("empty", "<ResourceType>directory</ResourceType><Content-Length>0</Content-Length>")
                                     AZURE_BLOB("a&amp;b", "<Content-Length>7</Content-Length><Etag>0x8D1</Etag>")
                                     AZURE_BLOB("c", "<Etag>\"0x8D2\"</Etag><Content-Length>8</Content-Length>")
                                     AZURE_BLOB("folder/", "<Content-Length>0</Content-Length>")
