@@ -6,6 +6,7 @@ the directory, was called; until then a crash may keep it, lose it, or keep a pa
 dm-log-writes assume. Only a rename is atomic: the sync of either directory forces all of it. Disk.image() applies what was kept, in the
 order of the calls.
 """
+import bisect
 import dataclasses
 import os
 
@@ -55,7 +56,7 @@ class Disk:
         self.kinds, self.names, self.bytes = {}, {}, {}  # by node: is it a directory, its entries, its content
         self.by_inode, self.effects, self.calls = {}, [], []
         self.root = self.take_in(self.root_path)
-        self.before = {node: dict(entries) for node, entries in self.names.items()}
+        self.at_first = {node: dict(entries) for node, entries in self.names.items()}
 
     def new_node(self, is_directory):
         node = len(self.kinds)
@@ -191,7 +192,7 @@ class Disk:
         """A node and all that lay under it at a call."""
         if node is None:
             return set()
-        names = self.apply(lambda effect: effect.at < at)[0]
+        names = self.apply(self.before(at))[0]
         found, waiting = set(), [node]
         while waiting:
             next_node = waiting.pop()
@@ -201,13 +202,21 @@ class Disk:
         return found
 
     # ---- crashes ----
+    # Some of the effects are bits of a number: the first effect is the lowest.
 
-    def apply(self, keeps, torn=None):
-        """(names, changed content) after the effects that keeps() chooses; torn(effect) yields the pieces of its bytes that arrived."""
-        names = {node: dict(self.before.get(node, {})) for node in self.names}
+    def effects_if(self, condition):
+        return sum(1 << place for place, effect in enumerate(self.effects) if condition(effect))
+
+    def before(self, at):
+        """The effects of the calls before that one."""
+        return (1 << bisect.bisect_left(self.effects, at, key=lambda effect: effect.at)) - 1
+
+    def apply(self, kept, torn=None):
+        """(names, changed content) after those effects; torn(effect) yields the pieces of its bytes that arrived."""
+        names = {node: dict(self.at_first.get(node, {})) for node in self.names}
         content = {}
-        for effect in self.effects:
-            if not keeps(effect):
+        for effect, bit in zip(self.effects, reversed(f"{kept:0{len(self.effects)}b}")):
+            if bit == "0":
                 continue
             if effect.kind == "entries":
                 for directory, name, node in effect.value:
@@ -226,9 +235,9 @@ class Disk:
                 bytes_[offset:offset + len(piece)] = piece
         return names, content
 
-    def image(self, keeps, torn=None):
+    def image(self, kept, torn=None):
         """{path: bytes, or None for a folder} of the root."""
-        names, content = self.apply(keeps, torn)
+        names, content = self.apply(kept, torn)
         out, waiting = {}, [("", self.root)]
         while waiting:
             path, node = waiting.pop()
@@ -241,31 +250,29 @@ class Disk:
         return out
 
     def crashes(self, chance, random_states):
-        """(what, image) for a crash before every call and after the last: all was kept, nothing but what was forced, entries without data,
-        data without entries, entries in order up to each of the last few, all but one of the oldest entries, and random choices with torn
-        writes."""
+        """(what, effects that were kept, torn) for a crash before every call and after the last: all was kept, nothing but what was forced,
+        entries without data, data without entries, entries in order up to each of the last few, all but one of the oldest entries, and
+        random choices with torn writes. Without `torn` the same effects leave the same image, whichever call it was."""
+        data, entries = (self.effects_if(lambda effect, kind=kind: effect.kind == kind) for kind in ("data", "entries"))
         for at in range(len(self.calls) + 1):
-            loose = [e for e in self.effects if e.at < at <= e.forced_at]
-            is_forced = lambda e, at=at: e.forced_at < at  # noqa: E731
-            is_past = lambda e, at=at: e.at < at  # noqa: E731
-            yield f"before call {at}, all kept", self.image(is_past)
-            if not loose:
+            past, forced = self.before(at), self.effects_if(lambda effect, at=at: effect.forced_at < at)
+            yield f"before call {at}, all kept", past, None
+            if past == forced:
                 continue
-            yield f"before call {at}, only what was forced", self.image(is_forced)
-            yield f"before call {at}, no loose data", self.image(lambda e: is_forced(e) or (is_past(e) and e.kind != "data"))
-            yield f"before call {at}, entries alone", self.image(lambda e: is_forced(e) or (is_past(e) and e.kind == "entries"))
-            yield f"before call {at}, no loose entries", self.image(lambda e: is_forced(e) or (is_past(e) and e.kind != "entries"))
-            entries = [e.at for e in loose if e.kind == "entries"]
-            for cut in entries[-4:]:
-                yield f"before call {at}, entries up to {cut}", self.image(lambda e,
-                                                                           cut=cut: is_forced(e) or (e.kind == "entries" and e.at <= cut))
-            for lost in entries[:2] if len(entries) > 1 else ():
-                yield f"before call {at}, all but entry {lost}", self.image(lambda e,
-                                                                            lost=lost: is_forced(e) or (is_past(e) and e.at != lost))
+            yield f"before call {at}, only what was forced", forced, None
+            yield f"before call {at}, no loose data", forced | past & ~data, None
+            yield f"before call {at}, entries alone", forced | past & entries, None
+            yield f"before call {at}, no loose entries", forced | past & ~entries, None
+            loose = [place for place in range(len(self.effects)) if (past & ~forced) >> place & 1]
+            changed = [self.effects[place].at for place in loose if entries >> place & 1]
+            for cut in changed[-4:]:
+                yield f"before call {at}, entries up to {cut}", forced | self.before(cut + 1) & entries, None
+            for lost in changed[:2] if len(changed) > 1 else ():
+                yield f"before call {at}, all but entry {lost}", forced | self.before(lost) | past & ~self.before(lost + 1), None
             for number in range(random_states):
-                kept = {id(e) for e in loose if chance.random() < 0.5}
-                yield f"before call {at}, random {number}", self.image(lambda e: is_forced(e) or id(e) in kept,
-                                                                       lambda e: sectors(e, is_forced(e), chance))
+                kept = forced | sum(1 << place for place in loose if chance.random() < 0.5)
+                is_forced = lambda effect, at=at: effect.forced_at < at  # noqa: E731
+                yield f"before call {at}, random {number}", kept, lambda effect: sectors(effect, is_forced(effect), chance)
 
 
 def sectors(effect, is_whole, chance):

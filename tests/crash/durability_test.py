@@ -95,7 +95,7 @@ class Replay:
 
     def check_log(self):
         """The model must end where the run ended, or it proves nothing about the run."""
-        last = self.disk.image(lambda effect: True)
+        last = self.disk.image(self.disk.before(disk_model.NEVER))
         real = {name: content for name, content in shims.content_of(self.directory).items() if name != "."}
         if last != real:
             self.complaints.append(f"the log does not tell what the run did: {sorted(set(last) ^ set(real))}")
@@ -103,11 +103,15 @@ class Replay:
             self.complaints += self.disk.order_complaints()
 
     def check_crashes(self, chance, random_states):
-        count = 0
-        for what, image in self.disk.crashes(chance, random_states):
+        count, seen = 0, set()
+        for what, kept, torn in self.disk.crashes(chance, random_states):
             if not self.case.is_synced and not what.endswith("all kept"):
                 continue
             count += 1
+            if not torn and kept in seen:
+                continue
+            seen |= set() if torn else {kept}
+            image = self.disk.image(kept, torn)
             digest = digest_of(image)
             if digest not in self.states:
                 self.states[digest] = image

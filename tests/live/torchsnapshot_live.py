@@ -173,7 +173,7 @@ def free_port():
 
 def several(rng, folder, world=None):
     world = world or rng.choice([2, 3, 4])
-    multiprocessing.spawn(rank_main, (world, rng.randrange(1 << 20), folder, free_port()), nprocs=world)
+    multiprocessing.start_processes(rank_main, (world, rng.randrange(1 << 20), folder, free_port()), nprocs=world, start_method="fork")
     known = json.loads((folder / "known.json").read_text())
     return folder / "ckpt", {k: tuple(v) for k, v in known["tensors"].items()}, known["values"], known["private"]
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package for Python, with nothing but Python: over every fixture against its digests and the command, and call by call. Prints TAP.
 
-usage: package_test.py --bin PATH --fixtures DIR --package DIR [--only GLOB]
+usage: package_test.py --bin PATH --fixtures DIR --package DIR [--only GLOB] [--share N] [--seed N]
 """
 import argparse
 import array
@@ -10,6 +10,7 @@ import concurrent.futures
 import ctypes
 import doctest
 import fnmatch
+import functools
 import gc
 import hashlib
 import inspect
@@ -30,8 +31,9 @@ import threading
 import time
 import warnings
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent), str(pathlib.Path(__file__).resolve().parent.parent / "cli")]
 import built_package
+import draw
 import object_server
 import small_models
 
@@ -79,13 +81,19 @@ def saved(work, to="torch-dcp", name="saved", **options):
 
 # ---- fixtures ----
 
+@functools.cache
 def cases():
-    for manifest in sorted(FIXTURES.glob("*/*/manifest.json")):
-        yield manifest.parent, json.loads(manifest.read_text())
+    """[(folder, manifest)] of those that were drawn."""
+    return [(manifest.parent, json.loads(manifest.read_text())) for manifest in DRAWN.of(sorted(FIXTURES.glob("*/*/manifest.json")))]
 
 
 def command(*words):
     return subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, errors="surrogateescape")
+
+
+@functools.cache
+def hash_of(path):
+    return command("hash", "--json", path)
 
 
 @test
@@ -94,7 +102,7 @@ def every_fixture_reads(work):
     read = compared = 0
     for folder, case in cases():
         path = folder / case["path"]
-        said = command("hash", "--json", path)
+        said = hash_of(path)
         if said.returncode:
             continue
         expected = {(t["key"], t["dtype"], tuple(t["shape"])): t["hash"] for t in json.loads(said.stdout)["tensors"]}
@@ -107,7 +115,7 @@ def every_fixture_reads(work):
                 if key in arrays and "sha256" in tensor and (key, tensor["dtype"], tuple(tensor["shape"])) in found:
                     compared += found[key, tensor["dtype"], tuple(tensor["shape"])] == tensor["sha256"]
         read += 1
-    assert read > 150 and compared > 3000, f"{read} read, {compared} tensors have the digest that their framework gave them"
+    assert read > 150 * DRAWN.share and compared > 3000 * DRAWN.share, f"{read} read, {compared} tensors have the digest that their framework gave them"
     return f"{read} checkpoints, {compared} tensors"
 
 
@@ -141,7 +149,7 @@ def every_item_reads(work):
                 if checkpoint.items.kind(key) != "file" and not isinstance(value, float) and not re.search('__|"-?inf"|"nan"', text):
                     assert same == json.loads(text), (case["case"], key)
                     plain += 1
-    assert seen > 1500 and plain > 800 and deep < 4, f"{seen} items, {plain} compared, {deep} too deep for Python"
+    assert seen > 1500 * DRAWN.share and plain > 800 * DRAWN.share and deep < 4, f"{seen} items, {plain} compared, {deep} too deep for Python"
     return f"{seen} items, {plain} compared by value"
 
 
@@ -153,7 +161,7 @@ def every_bad_fixture_raises(work):
     count = 0
     for folder, case in cases():
         path = folder / case["path"]
-        status = command("hash", path).returncode
+        status = hash_of(path).returncode
         if status == 0:
             continue
         count += 1
@@ -166,7 +174,7 @@ def every_bad_fixture_raises(work):
             assert str(error) and error.code in (status, 7), case["case"]
         else:
             raise AssertionError(f"{case['case']} was read")
-    assert count > 80, count
+    assert count > 80 * DRAWN.share, count
     return f"{count} cases"
 
 
@@ -1326,12 +1334,13 @@ def the_page(work):
 
 
 def main():
-    global reshard, BINARY, FIXTURES, PACKAGE
+    global reshard, BINARY, FIXTURES, PACKAGE, DRAWN
     parser = argparse.ArgumentParser()
+    draw.add_options(parser, 0.3)
     parser.add_argument("--fixtures", required=True, type=lambda path: pathlib.Path(path).resolve())
     parser.add_argument("--only", default="*", metavar="GLOB", help="of functions' names")
     args = built_package.arguments(parser)
-    BINARY, FIXTURES, PACKAGE = args.bin, args.fixtures, args.package
+    BINARY, FIXTURES, PACKAGE, DRAWN = args.bin, args.fixtures, args.package, draw.Draw(args)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     import reshard
     return small_models.run(BINARY, [(name, small_models.whatever_fails(function)) for name, function in TESTS
