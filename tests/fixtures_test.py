@@ -438,7 +438,7 @@ def main():
     parser.add_argument("--case", default="*")
     parser.add_argument("--live", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--pin", action="store_true")
-    draw.add_options(parser, 0.2)
+    draw.add_options(parser, 0.1)
     args = parser.parse_args()
     if args.pin:
         args.share = 1  # what is not tried would not be pinned

@@ -24,7 +24,7 @@ spread() {
 }
 one_by_one() {
     run tests/crash/durability_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --states 6 --reruns 60 --seed "$seed"
-    run tests/cli/blowup_test.py --bin "$build/cli/reshard" --runs 8
+    run tests/cli/blowup_test.py --bin "$build/cli/reshard" --runs 8 --share 1
     run tests/cli/flip_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --flips 200 --seed "$seed"
     run tests/cli/salvage_every_test.py --bin "$build/cli/reshard" --fixtures "$build/tests/fixtures" --damages 1 --seed "$seed"
     if [ -x "$build/tests/mpi/mpi_ranks" ] && command -v mpirun.openmpi >/dev/null; then

@@ -9,7 +9,7 @@ seconds are those of an idle core: a run that takes more is tried again, with as
 The slowest run of an input is told. The exit status and the named limit of `hash` are pinned, and for files of shared or repeated parts
 those of every verb; else verbs end with one of the documented statuses. Sanitizers get no limit on addresses, and --seconds more time.
 
-usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--seed N] [--seconds N]
+usage: blowup_test.py --bin PATH [--only GLOB] [--runs N] [--share N] [--seed N] [--seconds N]
 --runs 2 does two of an input's runs, which the seed chooses, where there is no --only.
 """
 import argparse
@@ -27,7 +27,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import blowup_inputs as inputs
+import draw
 import small_bombs
 
 FORMATS = "safetensors hf torch torch-dcp torch_dist torch_dcp fsdp_dtensor megatron zarr fsdp-ranks".split()
@@ -294,19 +296,18 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--only", default="*")
     parser.add_argument("--runs", type=int)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    draw.add_options(parser, 0.5)
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of a core for each run; coverage and sanitizers need more")
     args = parser.parse_args()
-    draw = random.Random(args.seed)
-    print(f"# seed {args.seed}")
-    cases = {name: case for name, case in CASES.items() if fnmatch.fnmatch(name, args.only)}
+    cases = dict(draw.Draw(args).of((name, case) for name, case in CASES.items() if fnmatch.fnmatch(name, args.only)))
+    chance = random.Random(args.seed)
     print(f"1..{len(cases)}", flush=True)
     failed = 0
     for number, (name, case) in enumerate(cases.items(), 1):
         with tempfile.TemporaryDirectory(prefix="reshard-blowup-") as work:
             few = args.runs if args.only == "*" else None
             runner = Runner(str(pathlib.Path(args.bin).resolve()), pathlib.Path(work), args.seconds,
-                            lambda runs: draw.sample(runs, few) if few and few < len(runs) else runs)
+                            lambda runs: chance.sample(runs, few) if few and few < len(runs) else runs)
             found = case.problems(runner)
         failed += bool(found)
         print(f"{'not ok' if found else 'ok'} {number} - {name}\n# slowest: {' '.join(runner.slowest[1])}, {runner.slowest[0]:.1f} s")

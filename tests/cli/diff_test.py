@@ -2,20 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """One flipped bit of payload is found: diff names the tensor and the flat index of the element, and exits 1. Prints TAP, a test a case.
 
-usage: diff_test.py --bin PATH --root DIR [--root DIR]...
+usage: diff_test.py --bin PATH --root DIR [--root DIR]... [--share N] [--seed N]
 
-Each good fixture is compared with copies of it of which one bit differs: with its conversion to safetensors, where it has one (so that
-each family is read against another), and with a copy of its own files, where the bytes of a tensor can be found in them.
+Each good fixture that is drawn is compared with copies of it of which one bit differs: with its conversion to safetensors, where it has
+one (so that each family is read against another), and with a copy of its own files, where the bytes of a tensor can be found in them.
 """
 import argparse
 import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import draw
 
 FAMILIES = ("safetensors", "torch-dcp", "torch-file", "megatron")
 COPIED_BYTES_MAX = 8 << 20
@@ -55,11 +60,11 @@ def flip(path, offset, bit):
         file.write(bytes([byte ^ 1 << bit]))
 
 
-def bit_for(dtype, draw):
-    return 0 if dtype == "BOOL" else draw.randrange(8)
+def bit_for(dtype, chance):
+    return 0 if dtype == "BOOL" else chance.randrange(8)
 
 
-def converted(case, draw):
+def converted(case, chance):
     """One bit of the checkpoint's conversion to safetensors. None if there is no such conversion."""
     target = case.work / "target.safetensors"
     done = case.run("convert", case.path, target, "--to", "safetensors", "--items", "drop", "--quiet")
@@ -74,10 +79,10 @@ def converted(case, draw):
     tensors = [(key, t) for key, t in tensors if key in known]
     if not tensors:
         return None
-    key, tensor = draw.choice(tensors)
+    key, tensor = chance.choice(tensors)
     begin, end = tensor["data_offsets"]
-    at = draw.randrange(end - begin)
-    flip(target, 8 + size + begin + at, bit_for(tensor["dtype"], draw))
+    at = chance.randrange(end - begin)
+    flip(target, 8 + size + begin + at, bit_for(tensor["dtype"], chance))
     case.must_find(target, key, at // SIZES[tensor["dtype"]])
     return f"{key!r}[{at // SIZES[tensor['dtype']]}] of the conversion"
 
@@ -92,7 +97,12 @@ def flat_index(shape, start, extent, element):
     return index
 
 
-def copied(case, draw):
+def can_be_typed(key):
+    """As a word of a command."""
+    return re.match("[^-\0\ud800-\udfff][^\0\ud800-\udfff]*$", key) is not None
+
+
+def copied(case, chance):
     """One bit of a copy of the files, in the first chunk, by lot, whose bytes stand in its file exactly once."""
     size = sum(f.stat().st_size for f in case.path.rglob("*") if f.is_file()) if case.path.is_dir() else case.path.stat().st_size
     chunks = [(t, c) for t in case.listing(case.path) for c in t.get("chunks", ()) if t["dtype"] in SIZES and not c.get("encoding")
@@ -100,12 +110,11 @@ def copied(case, draw):
     keys = [t["key"] for t, _ in chunks]
     if size > COPIED_BYTES_MAX:
         return None
-    for tensor, chunk in draw.sample(chunks, min(len(chunks), 20)):
+    for tensor, chunk in chance.sample(chunks, min(len(chunks), 20)):
         key, start, extent = tensor["key"], chunk["start"], chunk["extent"]
         replicas = [c for t, c in chunks if t["key"] == key and c["replica"]]
         # What lies between the parameters of a bucket is nobody's state.
-        if (chunk["bytes"] == 0 or key.startswith("optimizer.distributed.") or replicas or "path" in tensor or not key or "\0" in key
-                    or key.startswith("-")):
+        if (chunk["bytes"] == 0 or "optimizer.distributed." in key or replicas or "path" in tensor or not can_be_typed(key)):
             continue
         words = ",".join(f"{s}:{s + e}" for s, e in zip(start, extent))
         value = case.run("cat", "--as", "raw", *(["--slice", words] if words else []), case.path, key).stdout
@@ -115,9 +124,9 @@ def copied(case, draw):
             continue
         target = case.work / "copy"
         (shutil.copytree if case.path.is_dir() else shutil.copy)(case.path, target)
-        at = draw.randrange(len(value))
+        at = chance.randrange(len(value))
         flip(target / chunk["file"] if case.path.is_dir() else target, chunk["offset"] + area.index(value) + at,
-             bit_for(tensor["dtype"], draw))
+             bit_for(tensor["dtype"], chance))
         index = flat_index(tensor["shape"], start, extent, at // SIZES[tensor["dtype"]])
         case.must_find(target, key, index, tied=True)
         return f"{key!r}[{index}] of a copy"
@@ -139,16 +148,16 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--root", action="append", required=True)
-    parser.add_argument("--seed", type=int, default=1)
+    draw.add_options(parser, 0.3)
     args = parser.parse_args()
-    cases = load_cases(args.root)
+    cases = draw.Draw(args).of(load_cases(args.root).items())
     print(f"1..{len(cases)}")
-    for number, (name, path) in enumerate(cases.items(), 1):
-        draw = random.Random(f"{args.seed} {name}")
+    for number, (name, path) in enumerate(cases, 1):
+        chance = random.Random(f"{args.seed} {name}")
         with tempfile.TemporaryDirectory(prefix="reshard-diff-") as folder:
             case = Case(os.path.abspath(args.bin), path.resolve(), pathlib.Path(folder))
             try:
-                done = [text for text in (converted(case, draw), copied(case, draw)) if text]
+                done = [text for text in (converted(case, chance), copied(case, chance)) if text]
                 verdict = "ok"
             except AssertionError as problem:
                 done, verdict = [str(problem)], "not ok"

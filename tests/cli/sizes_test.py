@@ -276,7 +276,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True, type=pathlib.Path)
     parser.add_argument("--work", required=True, type=pathlib.Path)
-    draw.add_options(parser, 0.5)
+    draw.add_options(parser, 0.3)
     args = parser.parse_args()
     drawn = draw.Draw(args)
     print(f"1..{len(TESTS)}")

@@ -4,31 +4,34 @@
 wanted is fetched; servers that are in trouble, that do not keep to the protocol and that are hostile end in an error that says so, and with
 nothing at the target. Prints TAP.
 
-usage: url_test.py --bin PATH --fixtures DIR [--seed N]
+usage: url_test.py --bin PATH --fixtures DIR [--share N] [--seed N] [--only TEXT]
 """
 import argparse
 import concurrent.futures
 import filecmp
 import html
 import json
+import math
 import os
 import pathlib
 import random
 import shutil
 import struct
 import subprocess
+import sys
 import time
 import urllib.parse
 
-import object_server
-import small_models
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
+import object_server  # noqa: E402
+import small_models  # noqa: E402
 
 KINDS = ("pages", "s3", "hub")
 FAMILIES = {"torch-dcp": 6, "megatron": 6, "paddle": 5, "safetensors": 6, "atorch-fsdp": 5, "zarr": 5, "torch-file": 5, "verl": 1,
             "accelerate": 1}
 HOSTILE = ["../secret.safetensors", "/etc/secret.safetensors", "..", "a/../../secret.safetensors", "a\\secret.safetensors",
            "./secret.safetensors", "a//secret.safetensors", "nul\0secret.safetensors"]
-SEED = int(time.time())
 
 
 class Sites:
@@ -99,7 +102,7 @@ def cases(fixtures, is_bad):
 def some(fixtures, is_bad, counts, salt):
     chance = random.Random(SEED + salt)
     return [case for family, all_cases in sorted(cases(fixtures, is_bad).items()) if family in counts
-            for case in chance.sample(all_cases, min(counts[family], len(all_cases)))]
+            for case in chance.sample(all_cases, min(math.ceil(counts[family] * SHARE), len(all_cases)))]
 
 
 def at_once(function, items):
@@ -677,14 +680,14 @@ def without_libcurl(shell, fixtures):
 
 
 def main():
-    global SEED
+    global SEED, SHARE
     parser = argparse.ArgumentParser()
+    draw.add_options(parser, 0.3)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--fixtures", required=True, type=lambda path: pathlib.Path(path).resolve())
-    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--only", default="")
     args = parser.parse_args()
-    SEED = args.seed
+    SEED, SHARE = args.seed, args.share
     tests = {"fixtures are the same by URL": good_fixtures, "bad fixtures are refused alike": bad_fixtures, "convert": convert_all,
              "other verbs": verbs, "odd names": odd_names, "little is fetched": little_is_fetched, "lists of several pages": pages_of_lists,
              "small files that come whole": small_files_whole, "trouble is tried again": tried_again,

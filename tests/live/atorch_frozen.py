@@ -16,10 +16,14 @@ import tempfile
 import types
 
 import torch
+import torch._dynamo  # noqa: F401  that optimizers import; once, before ranks are forked
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+sys.modules.setdefault("pynvml", types.ModuleType("pynvml"))
+from atorch.utils import fsdp_save_util as util  # noqa: E402
 
 torch.cuda.current_device = torch.cuda.synchronize = lambda *a: None  # atorch calls them for CPU too
 torch.set_num_threads(1)
@@ -51,10 +55,7 @@ class Net(nn.Module):
 
 
 def save(rank, world, folder, wrap, meeting):
-    sys.modules.setdefault("pynvml", types.ModuleType("pynvml"))
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-    from atorch.utils import fsdp_save_util as util
-
     torch.manual_seed(1)
     policy = ModuleWrapPolicy({Block}) if wrap == "blocks" else None
     model = FSDP(Net(), use_orig_params=True, device_id=torch.device("cpu"), auto_wrap_policy=policy)

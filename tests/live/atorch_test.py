@@ -37,7 +37,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--root", required=True, type=pathlib.Path)
     parser.add_argument("--case", default="*")
-    draw.add_options(parser, 0.3)
+    draw.add_options(parser, 0.15)
     arguments = parser.parse_args()
     manifests = sorted(arguments.root.glob("atorch-fsdp/atorch-*/manifest.json"))
     manifests = [path for path in manifests if fnmatch.fnmatch(path.parent.name, arguments.case)]

@@ -3,7 +3,7 @@
 """Models of Transformers come back from Megatron's checkpoints with a config.json of ours: Transformers opens what was written without
 anything by hand, and computes the same logits, bit for bit. Prints TAP, a test a model; needs a Python with transformers and torch.
 
-usage: hf_config_test.py --bin PATH [--case GLOB]
+usage: hf_config_test.py --bin PATH [--case GLOB] [--share N] [--seed N]
 """
 import argparse
 import contextlib
@@ -16,6 +16,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
 
 BASE = dict(vocab_size=77, hidden_size=32, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, intermediate_size=48,
             max_position_embeddings=64, tie_word_embeddings=False, pad_token_id=0, bos_token_id=1, eos_token_id=2, rms_norm_eps=3e-6)
@@ -136,9 +139,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--case", default="*")
+    draw.add_options(parser, 0.3)
     args = parser.parse_args()
     binary = os.path.abspath(args.bin)
-    names = [name for name in CASES if fnmatch.fnmatch(name, args.case)]
+    names = draw.Draw(args).of(name for name in CASES if fnmatch.fnmatch(name, args.case))
     print(f"1..{len(names)}")
     for number, name in enumerate(names, 1):
         told = io.StringIO()

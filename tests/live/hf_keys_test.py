@@ -3,14 +3,16 @@
 """The tiny models of tests/models have the keys and shapes that Transformers writes for their config.json. Prints TAP, a test a model;
 needs a Python with transformers and torch.
 
-usage: hf_keys_test.py FOLDER-OF-families.py
+usage: hf_keys_test.py FOLDER-OF-families.py [--share N] [--seed N]
 """
+import argparse
 import json
 import pathlib
 import sys
 import tempfile
 
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], str(pathlib.Path(__file__).resolve().parent.parent)]
+import draw  # noqa: E402
 import families  # noqa: E402
 
 
@@ -41,8 +43,11 @@ def check(c):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("families")
+    draw.add_options(parser, 0.3)
     # ChatGLM's code comes with its checkpoints, not with Transformers.
-    names = [name for name, case in families.CASES.items() if case[0]["model_type"] != "chatglm"]
+    names = draw.Draw(parser.parse_args()).of(name for name, case in families.CASES.items() if case[0]["model_type"] != "chatglm")
     print(f"1..{len(names)}")
     for number, name in enumerate(names, 1):
         try:

@@ -3,7 +3,7 @@
 """Real models of Transformers and of Megatron Core compute the same logits: one takes the other's weights as the mapping texts of models/
 relate them. Prints TAP, a test a model; needs a Python with transformers, megatron-core and torch.
 
-usage: hf_megatron_logits.py --bin PATH --models DIR [--case GLOB]
+usage: hf_megatron_logits.py --bin PATH --models DIR [--case GLOB] [--share N] [--seed N]
 What a text does is taken from `map eval` over numbered elements: first from Hugging Face to Megatron, then to Megatron's local modules,
 which need no GPU. The Megatron model must take exactly these tensors.
 """
@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 
-import forks
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
+import forks  # noqa: E402
 
 IMPORTED = ("torch._dynamo", "safetensors.torch", "transformers.modeling_utils", "megatron.core.models.gpt.gpt_layer_specs",
             "megatron.core.models.gpt.gpt_model", "megatron.core.transformer.multi_latent_attention")  # once, before a case is forked
@@ -202,8 +204,9 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--models", required=True, type=pathlib.Path)
     parser.add_argument("--case", default="*")
+    draw.add_options(parser, 0.3)
     args = parser.parse_args()
-    names = [name for name in CASES if fnmatch.fnmatch(name, args.case)]
+    names = draw.Draw(args).of(name for name in CASES if fnmatch.fnmatch(name, args.case))
     for module in IMPORTED:
         importlib.import_module(module)
     print(f"1..{len(names)}")

@@ -305,7 +305,7 @@ def main():
     parser.add_argument("--bin")
     parser.add_argument("--root")
     parser.add_argument("--every", type=int, default=4)
-    draw.add_options(parser, 0.3)
+    draw.add_options(parser, 0.15)
     args = parser.parse_args()
     drawn = draw.Draw(args)
     sys.meta_path.append(Absent())

@@ -23,6 +23,7 @@ import built_package
 import numpy
 import small_models
 import torch
+import torch._dynamo  # noqa: F401  that DTensors import; once, before ranks are forked
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh

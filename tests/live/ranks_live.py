@@ -71,7 +71,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--case", default="*")
-    draw.add_options(parser, 0.3)
+    draw.add_options(parser, 0.15)
     args = parser.parse_args()
     fixtures = pathlib.Path(os.environ["RESHARD_FIXTURES"])
     cases = [p for f in ("verl", "accelerate") for p in sorted((fixtures / f).iterdir()) if not p.name.startswith("bad-")]

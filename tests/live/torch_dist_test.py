@@ -167,7 +167,7 @@ def main():
     parser.add_argument("--root", default=str(HERE.parents[1] / "build/tests/fixtures"))
     parser.add_argument("--case", default="*")
     parser.add_argument("--temporary")
-    draw.add_options(parser, 0.3)
+    draw.add_options(parser, 0.15)
     options = parser.parse_args()
     cases = draw.Draw(options).of(good_cases(pathlib.Path(options.root).resolve(), options.case))
     with tempfile.TemporaryDirectory(dir=options.temporary) as temporary:

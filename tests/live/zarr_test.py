@@ -3,11 +3,12 @@
 """zarr-python and reshard read and write each other's stores. Prints TAP; skips without zarr (2 or 3) and numpy.
 
 Arrays of random shapes, chunks, types and codecs are written by zarr-python, hashed by reshard, converted into other layouts, and read back
-by zarr-python. usage: zarr_test.py --bin PATH [--count N] [--seed N]
+by zarr-python. usage: zarr_test.py --bin PATH [--count N] [--share N] [--seed N]
 """
 import argparse
 import hashlib
 import json
+import math
 import pathlib
 import random
 import subprocess
@@ -20,6 +21,9 @@ try:
 except ImportError as missing:
     print(f"1..0 # SKIP {missing}")
     sys.exit(0)
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import draw  # noqa: E402
 
 V3 = int(zarr.__version__.split(".")[0]) >= 3
 TYPES = ["bool", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
@@ -102,10 +106,12 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    draw.add_share(parser, 0.4)
     args = parser.parse_args()
-    print(f"1..{args.count}\n# zarr {zarr.__version__}, seed {args.seed}")
+    count = math.ceil(args.count * args.share)
+    print(f"1..{count}\n# zarr {zarr.__version__}, seed {args.seed}")
     failed = 0
-    for number in range(1, args.count + 1):
+    for number in range(1, count + 1):
         with tempfile.TemporaryDirectory() as folder:
             complaint = case(random.Random(args.seed * 1000 + number), args.bin, pathlib.Path(folder), 3 if V3 and number % 2 else 2)
         failed += complaint is not None

@@ -341,7 +341,7 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--fixtures", type=pathlib.Path, required=True)
     parser.add_argument("--only", default="*", metavar="GLOB", help="of names of tests")
-    draw.add_options(parser, 0.2)
+    draw.add_options(parser, 0.1)
     parser.add_argument("--keep", type=pathlib.Path, help="where trees are made, and stay")
     args = parser.parse_args()
     tap = Tap(args.only, draw.Draw(args))
