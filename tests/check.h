@@ -37,6 +37,12 @@ static inline const char *test_fixtures(void)
     return root;
 }
 
+/* Of many cases one in `part` is taken, or all where RESHARD_TEST_WHOLE is set: how far it is to the next. */
+static inline uint64_t test_step(uint64_t part)
+{
+    return getenv("RESHARD_TEST_WHOLE") ? 1 : part;
+}
+
 /* A safetensors file with this header, and the bytes 0, 1, 2 … behind it. */
 static inline void test_write_safetensors(const char *path, const char *header, size_t data)
 {

@@ -82,7 +82,7 @@ static void run_cases(uint64_t first, uint64_t count)
 
 TEST(random_layouts_go_through_files)
 {
-    run_cases(1, getenv("RESHARD_EVERY_FAULT") ? CASES : CASES / 5);
+    run_cases(1, getenv("RESHARD_EVERY_FAULT") ? CASES : CASES / 10);
 }
 
 int main(int argc, char **argv)
