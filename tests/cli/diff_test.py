@@ -114,7 +114,7 @@ def copied(case, chance):
         key, start, extent = tensor["key"], chunk["start"], chunk["extent"]
         replicas = [c for t, c in chunks if t["key"] == key and c["replica"]]
         # What lies between the parameters of a bucket is nobody's state.
-        if (chunk["bytes"] == 0 or "optimizer.distributed." in key or replicas or "path" in tensor or not can_be_typed(key)):
+        if chunk["bytes"] == 0 or "optimizer.distributed." in key or replicas or "path" in tensor or not can_be_typed(key):
             continue
         words = ",".join(f"{s}:{s + e}" for s, e in zip(start, extent))
         value = case.run("cat", "--as", "raw", *(["--slice", words] if words else []), case.path, key).stdout

@@ -255,7 +255,8 @@ class Disk:
         random choices with torn writes. Without `torn` the same effects leave the same image, whichever call it was."""
         data, entries = (self.effects_if(lambda effect, kind=kind: effect.kind == kind) for kind in ("data", "entries"))
         for at in range(len(self.calls) + 1):
-            past, forced = self.before(at), self.effects_if(lambda effect, at=at: effect.forced_at < at)
+            is_forced = lambda effect, at=at: effect.forced_at < at  # noqa: E731
+            past, forced = self.before(at), self.effects_if(is_forced)
             yield f"before call {at}, all kept", past, None
             if past == forced:
                 continue
@@ -271,7 +272,6 @@ class Disk:
                 yield f"before call {at}, all but entry {lost}", forced | self.before(lost) | past & ~self.before(lost + 1), None
             for number in range(random_states):
                 kept = forced | sum(1 << place for place in loose if chance.random() < 0.5)
-                is_forced = lambda effect, at=at: effect.forced_at < at  # noqa: E731
                 yield f"before call {at}, random {number}", kept, lambda effect: sectors(effect, is_forced(effect), chance)
 
 

@@ -108,9 +108,10 @@ class Replay:
             if not self.case.is_synced and not what.endswith("all kept"):
                 continue
             count += 1
-            if not torn and kept in seen:
-                continue
-            seen |= set() if torn else {kept}
+            if not torn:
+                if kept in seen:
+                    continue
+                seen.add(kept)
             image = self.disk.image(kept, torn)
             digest = digest_of(image)
             if digest not in self.states:
