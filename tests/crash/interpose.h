@@ -35,7 +35,8 @@ void rules_after(enum call call);
 bool rules_refuse(const char *feature);
 /* How much of a transfer happens at once. */
 size_t rules_shorten(size_t size);
-void rules_load(void);
+/* Which calls, and what becomes of which of them: the nth, unless the environment says another for all runs. */
+void rules_load(uint64_t nth);
 
 /* One line of the log of calls; -1 and NULL where a call has no such thing. Bytes are those written, if data is not NULL. */
 struct entry {
@@ -55,18 +56,22 @@ void log_end(const struct entry *entry);
 /* What one run reports to the process that forks the runs. */
 struct outcome {
     uint64_t calls;      /* that the rule applied to */
-    bool was_hit, is_finished;
+    bool is_begun, was_hit, is_finished, has_status;
+    int status; /* exit status, or minus the signal */
     char what[256];      /* the call that was hit, and its file */
     uint64_t live_blocks, open_files;
     uintptr_t leak_from; /* who allocated one of the live blocks, relative to its library */
 };
 extern struct outcome *outcome;
 
-/* Blocks that were allocated for the command and not given back; *from is where one of them was asked for. */
+/* libc, its loader, the kernel's own and this library, by the path of a loaded object. */
+bool is_of_system(const char *path);
+
+/* Blocks that were allocated for the command since the beginning and not given back; *from is where one of them was asked for. */
 void allocations_begin(void);
 uint64_t allocations_live(uintptr_t *from);
 
-/* Runs the real main once for each number in SHIM_RUNS, each in a process of its own. */
+/* Runs the real main once for each number in SHIM_RUNS, as if each were a process of its own. */
 int serve(int (*run)(int, char **, char **), int argc, char **argv, char **environment);
 
 #endif

@@ -38,18 +38,33 @@ static bool is_ready;
 static struct live {
     void *memory;
     uintptr_t from;
+    uint16_t *place;
 } live[LIVE_MAX];
 static size_t live_count;
 static uint16_t places[PLACES]; /* number in live, from 1 */
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+bool is_of_system(const char *path)
+{
+    static const char *const names[] = { "libc.", "ld-", "libinterpose", "linux-vdso" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strncmp(file_name(path), names[i], strlen(names[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int add_range(struct dl_phdr_info *info, size_t size, void *context)
 {
     (void)size, (void)context;
-    const char *slash = strrchr(info->dlpi_name, '/'), *name = slash ? slash + 1 : info->dlpi_name;
-    bool is_own = !info->dlpi_name[0] || strncmp(name, "libreshard.so", 13) == 0;
-    if (!is_own && (strncmp(name, "libc.", 5) == 0 || strncmp(name, "ld-", 3) == 0 || strncmp(name, "libinterpose", 12) == 0 ||
-                    strncmp(name, "linux-vdso", 10) == 0))
+    bool is_own = !info->dlpi_name[0] || strncmp(file_name(info->dlpi_name), "libreshard.so", 13) == 0;
+    if (is_of_system(info->dlpi_name))
         return 0;
     for (int i = 0; i < info->dlpi_phnum && range_count < RANGES_MAX; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
@@ -62,6 +77,9 @@ static int add_range(struct dl_phdr_info *info, size_t size, void *context)
 
 void allocations_begin(void)
 {
+    while (live_count)
+        *live[--live_count].place = 0;
+    range_count = 0;
     dl_iterate_phdr(add_range, NULL);
     is_ready = true;
 }
@@ -100,7 +118,7 @@ static void *note(void *memory, uintptr_t from)
     if (!*place && live_count < LIVE_MAX)
         *place = (uint16_t)++live_count;
     if (*place)
-        live[*place - 1] = (struct live){ memory, from - range->base };
+        live[*place - 1] = (struct live){ memory, from - range->base, place };
     pthread_mutex_unlock(&live_lock);
     return memory;
 }

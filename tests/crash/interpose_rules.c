@@ -65,7 +65,7 @@ static bool lists(const char *list, const char *word, const char **end)
     return false;
 }
 
-void rules_load(void)
+void rules_load(uint64_t number)
 {
     const char *calls = getenv("SHIM_CALLS"), *act = getenv("SHIM_ACT"), *nth = getenv("SHIM_NTH"), *short_bytes = getenv("SHIM_SHORT"),
                *end;
@@ -81,7 +81,7 @@ void rules_load(void)
             rules.act = (enum act)i;
     }
     rules.error_number = act && strchr(act, ':') ? atoi(strchr(act, ':') + 1) : EIO;
-    rules.nth = nth ? strtoull(nth, NULL, 10) : 0;
+    rules.nth = nth ? strtoull(nth, NULL, 10) : number;
     rules.path = getenv("SHIM_PATH");
     rules.refused = getenv("SHIM_REFUSE");
     rules.short_bytes = short_bytes ? strtoull(short_bytes, NULL, 10) : 0;
