@@ -20,6 +20,8 @@ struct pickle_report {
     bool stack_left;           /* values were left on the stack at STOP */
     bool not_weights_only;     /* an opcode occurs that torch's weights_only loader refuses */
     uint64_t not_weights_only_offset;
+    bool has_persistent_id;    /* an object is only named: what it is, the pickle's own reader knows, as torch.load does */
+    uint64_t persistent_id_offset;
 };
 
 /*
@@ -29,6 +31,9 @@ struct pickle_report {
  */
 reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
                             struct value_graph *graph, struct pickle_report *report, reshard_error *err);
+
+/* A pickle that stands alone has no persistent id: pickle.load refuses one. */
+reshard_status pickle_check_alone(const struct pickle_report *report, reshard_error *err);
 
 /* Bytes were left out of a pickle (encoding/pickle_skim.h): what stands at `at` and behind lay so many bytes further on, all told. */
 struct pickle_shift {

@@ -401,6 +401,10 @@ reshard_status pickle_op_binpersid(struct pickle_machine *m)
         return status;
     node->inner = pickle_top(m);
     m->stack[m->stack_count - 1] = node;
+    if (!m->report.has_persistent_id) {
+        m->report.has_persistent_id = true;
+        m->report.persistent_id_offset = node->offset;
+    }
     return RESHARD_OK;
 }
 

@@ -564,3 +564,10 @@ reshard_status pickle_parse_shifted(const void *bytes, size_t size, const struct
     };
     return pickle_read_whole(&m, report);
 }
+
+reshard_status pickle_check_alone(const struct pickle_report *report, reshard_error *err)
+{
+    return report->has_persistent_id ? error_set_at(err, RESHARD_ERR_FORMAT, report->persistent_id_offset,
+                                                    "a persistent id, which Python reads in files of torch.save only")
+                                     : RESHARD_OK;
+}

@@ -341,6 +341,7 @@ def refused(root):
         meta = "flat_meta.00001-00002"
         entry = lambda edit: lambda d: change(d / meta, lambda v: edit(v["param_meta"]["bn.bias"]))
         unit = lambda edit: lambda d: change(d / meta, lambda v: edit(v["flat_param_meta"]["h.0"]))
+        case("a persistent id", lambda d: (d / "ckpt_meta").write_bytes(b"\x80\2X\1\0\0\0aQ."), ["ckpt_meta", "a persistent id"])
         case("no meta", lambda d: (d / meta).unlink(), [f"'{meta}' is missing"])
         for world in 2**31, 2**32 + 2:                                                                  # none is taken for 2
             case(f"{world} ranks", lambda d: [p.rename(d / p.name.replace("-00002", f"-{world}")) for p in d.glob("*-00002")],

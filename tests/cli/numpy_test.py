@@ -168,6 +168,7 @@ def items(shell):
     # Nothing of a pickle is called, and what is damaged is refused.
     for data, why in ((text_array(["a"], 1, [])[:-4] + b"\0\0\x11\0", "has a code point above U+10FFFF"),
                       (stub.npy("|O", [], b"cos\nsystem\n(S'touch called'\ntR."), None), (stub.npy("|O", [], b"\x80\4"), "'x.npy'"),
+                      (stub.npy("|O", [], b"\x80\2X\1\0\0\0aQ."), "a persistent id"),
                       (stub.npy("|O", [], pickle.dumps(1) + b"x"), "1 bytes follow the pickle")):
         (shell.work / "x.npy").write_bytes(data)
         said = shell("cat", "x.npy", "x", exit_status=4 if why else 0).decode()

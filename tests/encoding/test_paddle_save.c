@@ -369,6 +369,17 @@ TEST(what_paddle_never_writes_is_refused_or_inert)
     buffer_release(&bytes);
 }
 
+TEST(a_persistent_id_is_refused_also_by_salvage)
+{
+    struct buffer bytes = dict_of("\x8C\x02idQ", 5);
+    for (int lenient = 0; lenient < 2; lenient++) {
+        struct paddle_archive archive;
+        CHECK_FAILS(open_bytes(&bytes, lenient, &archive), RESHARD_ERR_FORMAT);
+        assert_non_null(strstr(err.message, "a persistent id"));
+    }
+    buffer_release(&bytes);
+}
+
 TEST(eval_of_anything_but_the_old_form_is_refused)
 {
     static const char *const texts[] = { "\x8C\x08" "builtins\x8C\x04" "eval\x93\x8C\x04" "open}\x8C\x04" "dataNs\x86R",
@@ -543,6 +554,7 @@ int main(void)
         cmocka_unit_test(bytes_behind_the_pickle_are_told),
         cmocka_unit_test(arrays_that_cannot_be_right_are_refused),
         cmocka_unit_test(what_paddle_never_writes_is_refused_or_inert),
+        cmocka_unit_test(a_persistent_id_is_refused_also_by_salvage),
         cmocka_unit_test(eval_of_anything_but_the_old_form_is_refused),
         cmocka_unit_test(eval_of_an_array_is_taken_in_the_old_form_alone),
         cmocka_unit_test(a_file_that_ends_inside_an_array_says_where),
