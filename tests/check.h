@@ -37,6 +37,19 @@ static inline const char *test_fixtures(void)
     return root;
 }
 
+/* Makes a folder of a test's own in TMPDIR, which is in memory where tools/run_tests.py finds room there. Its path is short, as are the
+ * buffers for paths in it. NULL if there is none to be had. */
+#define TEST_FOLDER_SIZE 40
+static inline char *test_mkdtemp(char path[TEST_FOLDER_SIZE])
+{
+    static const char name[] = "/t-XXXXXX";
+    const char *parent = getenv("TMPDIR");
+    if (!parent || strlen(parent) + sizeof(name) > TEST_FOLDER_SIZE)
+        parent = "/tmp";
+    strcpy(stpcpy(path, parent), name);
+    return mkdtemp(path);
+}
+
 /* Of many cases one in `part` is taken, or all where RESHARD_TEST_WHOLE is set: how far it is to the next. */
 static inline uint64_t test_step(uint64_t part)
 {

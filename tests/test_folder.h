@@ -34,13 +34,12 @@ static inline int test_entries_count(const char *path, const char *prefix)
     return count;
 }
 
-static char test_folder[32]; /* short: paths in it fit small buffers */
+static char test_folder[TEST_FOLDER_SIZE];
 
 static inline int test_folder_make(void **state)
 {
     (void)state;
-    strcpy(test_folder, "/tmp/reshard-test-XXXXXX");
-    return mkdtemp(test_folder) ? 0 : -1;
+    return test_mkdtemp(test_folder) ? 0 : -1;
 }
 
 static inline int test_folder_remove(void **state)

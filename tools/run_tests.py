@@ -83,7 +83,7 @@ def surroundings():
     if "TMPDIR" in os.environ or not has_room:
         yield os.environ
         return
-    with tempfile.TemporaryDirectory(prefix="reshard-tests-", dir=memory) as folder:
+    with tempfile.TemporaryDirectory(prefix="reshard-", dir=memory) as folder:
         os.chmod(folder, 0o1777)  # as /tmp: some tests are other users
         yield os.environ | {"TMPDIR": folder}
 

@@ -277,7 +277,7 @@ static reshard_status call_stats_into(void *given)
     return stats_status(reshard_stats_join(given, &part), given);
 }
 
-static char scratch[] = "/tmp/reshard-arguments-XXXXXX";
+static char scratch[TEST_FOLDER_SIZE];
 
 static reshard_status salvage(const char *path, const reshard_salvage_options *options, reshard_salvage_counts *counts)
 {
@@ -582,7 +582,7 @@ static int set_up(void **state)
     options.to = "zarr"; /* which has no place for items */
     open.shows_damage = 1;
     kept = (reshard_report)RESHARD_REPORT_INIT;
-    reshard_status status = mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;
+    reshard_status status = test_mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;
     if (!status)
         status = reshard_open(damaged_path, &open, &damaged, &err);
     if (!status)

@@ -9,7 +9,7 @@
 
 static const int64_t four[] = { 4 }, zero[] = { 0 }, one[] = { 1 };
 static float numbers[4], others[4];
-static char scratch[] = "/tmp/reshard-arguments-XXXXXX", source_path[4096], saved_path[64];
+static char scratch[TEST_FOLDER_SIZE], source_path[4096], saved_path[64];
 static reshard_checkpoint *source;
 static reshard_sharded *held;
 static reshard_shards *list; /* of one shard with values */
@@ -541,7 +541,7 @@ static int set_up(void **state)
                                            .data = numbers };
     const reshard_shard alone = { sizeof(alone), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL, NULL, NULL, NULL };
     snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());
-    reshard_status status = mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;
+    reshard_status status = test_mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;
     snprintf(saved_path, sizeof(saved_path), "%s/saved", scratch);
     if (!status)
         status = reshard_shards_new(&list, &err) || reshard_shards_add(list, &alone, &err);

@@ -9,7 +9,7 @@
 
 static const int64_t four[] = { 4 };
 static float numbers[4];
-static char scratch[] = "/tmp/reshard-arguments-XXXXXX";
+static char scratch[TEST_FOLDER_SIZE];
 static char source_path[4096], plain_path[4096], one_path[64], two_path[64];
 static reshard_checkpoint *source, *one, *two;
 static reshard_sharded *held;
@@ -278,8 +278,8 @@ TEST(every_callback_stops_its_call_with_anything_but_zero)
     diff.map = &map;
     STOPPED(reshard_diff(source, source, &diff, NULL, NULL, NULL, &err), stopping);
     /* Below a root of one folder whose name ends in a number; what is in it is no checkpoint. */
-    char root[] = "/tmp/reshard-arguments-XXXXXX", folder[64];
-    assert_non_null(mkdtemp(root));
+    char root[TEST_FOLDER_SIZE], folder[64];
+    assert_non_null(test_mkdtemp(root));
     snprintf(folder, sizeof(folder), "%s/step-1", root);
     char command[5000];
     snprintf(command, sizeof(command), "cp -r '%s' '%s'", source_path, folder);
@@ -383,7 +383,7 @@ static int set_up(void **state)
     (void)state;
     const reshard_sharded_tensor whole = { .struct_size = sizeof(whole), .key = { "w", 1 }, .dtype = "F32", .rank = 1, .local_shape = four,
                                            .data = numbers };
-    assert_non_null(mkdtemp(scratch));
+    assert_non_null(test_mkdtemp(scratch));
     snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());
     snprintf(plain_path, sizeof(plain_path), "%s/" PLAIN, test_fixtures());
     snprintf(one_path, sizeof(one_path), "%s/one.safetensors", scratch);

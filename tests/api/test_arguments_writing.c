@@ -10,7 +10,7 @@
 
 static const int64_t four[] = { 4 }, zero[] = { 0 };
 static float numbers[4];
-static char scratch[] = "/tmp/reshard-arguments-XXXXXX", source_path[4096], target_path[64];
+static char scratch[TEST_FOLDER_SIZE], source_path[4096], target_path[64];
 static reshard_checkpoint *source;
 static reshard_plan *plan;
 static reshard_shards *list;
@@ -347,7 +347,7 @@ static int set_up(void **state)
     (void)state;
     const reshard_shard shard = { sizeof(shard), { "w", 1 }, "F32", 1, four, zero, four, 0, 0, 0, numbers, NULL, NULL, NULL, NULL };
     snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());
-    reshard_status status = mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;
+    reshard_status status = test_mkdtemp(scratch) ? reshard_open(source_path, NULL, &source, &err) : RESHARD_ERR_IO;
     snprintf(target_path, sizeof(target_path), "%s/target", scratch);
     if (!status)
         status = reshard_plan_new(source, target_path, &convert_init, NULL, &plan, &err) || reshard_shards_new(&list, &err) ||

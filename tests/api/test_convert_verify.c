@@ -43,7 +43,7 @@ ssize_t __wrap_copy_file_range(int in, off_t *in_offset, int out, off_t *out_off
     return -1;
 }
 
-static char work[] = "/tmp/reshard-verify-XXXXXX", source_path[64], target_path[64];
+static char work[TEST_FOLDER_SIZE], source_path[64], target_path[64];
 
 static void write_source(void)
 {
@@ -51,7 +51,7 @@ static void write_source(void)
     uint64_t size = sizeof(header) - 1;
     for (size_t i = 0; i < sizeof(mark); i++)
         mark[i] = (uint8_t)(i * 167 + 91);
-    assert_non_null(mkdtemp(work));
+    assert_non_null(test_mkdtemp(work));
     snprintf(source_path, sizeof(source_path), "%s/source.safetensors", work);
     snprintf(target_path, sizeof(target_path), "%s/target", work);
     FILE *file = fopen(source_path, "wb");

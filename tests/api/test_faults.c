@@ -15,7 +15,7 @@
 #define SOURCE "torch-dcp/dcp-small/ckpt"
 #define NTH_MAX 200000
 
-static char source_path[4096], work_path[4096], target_path[4200], file_path[4200];
+static char source_path[4096], work_path[TEST_FOLDER_SIZE], target_path[4200], file_path[4200];
 
 static int note_hash(size_t tensor, const char *hex, void *context)
 {
@@ -275,8 +275,7 @@ static int set_up(void **state)
 {
     (void)state;
     snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());
-    snprintf(work_path, sizeof(work_path), "/tmp/reshard-faults-XXXXXX");
-    if (!mkdtemp(work_path))
+    if (!test_mkdtemp(work_path))
         return -1;
     snprintf(target_path, sizeof(target_path), "%s/target", work_path);
     snprintf(file_path, sizeof(file_path), "%s/target.pt", work_path);

@@ -22,7 +22,7 @@
 #define RANKS_MAX 4
 
 static reshard_error err;
-static char folder[200] = "/tmp/test_joint.XXXXXX";
+static char folder[200];
 
 /* ---- ranks as threads ---- */
 
@@ -940,7 +940,7 @@ static int made(void **state)
     const char *given = getenv("RESHARD_JOINT_FOLDER");
     (void)state;
     if (!given)
-        return mkdtemp(folder) ? 0 : -1;
+        return test_mkdtemp(folder) ? 0 : -1;
     return snprintf(folder, sizeof(folder), "%s", given) < (int)sizeof(folder) ? 0 : -1;
 }
 

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static char work[] = "/tmp/reshard-naming-XXXXXX", source_path[64], like_path[64], target_path[64];
+static char work[TEST_FOLDER_SIZE], source_path[64], like_path[64], target_path[64];
 static reshard_error err;
 
 static void make_files(void)
 {
-    assert_non_null(mkdtemp(work));
+    assert_non_null(test_mkdtemp(work));
     snprintf(source_path, sizeof(source_path), "%s/source.safetensors", work);
     snprintf(like_path, sizeof(like_path), "%s/like.safetensors", work);
     snprintf(target_path, sizeof(target_path), "%s/target.safetensors", work);

@@ -198,7 +198,7 @@ TEST(threads_read_one_handle_at_once)
 
 #define VALUES 1000
 
-static char work[64];
+static char work[TEST_FOLDER_SIZE];
 
 static void file_write(const char *name, const void *bytes, size_t size)
 {
@@ -227,8 +227,7 @@ static void shard_write(const char *name, const char *key)
 static reshard_checkpoint *pair_open(void)
 {
     static const char index[] = "{\"weight_map\":{\"a\":\"model-00001-of-00002.safetensors\",\"b\":\"model-00002-of-00002.safetensors\"}}";
-    strcpy(work, "/tmp/reshard-read-many-XXXXXX");
-    assert_non_null(mkdtemp(work));
+    assert_non_null(test_mkdtemp(work));
     shard_write("model-00001-of-00002.safetensors", "a");
     shard_write("model-00002-of-00002.safetensors", "b");
     file_write("model.safetensors.index.json", index, sizeof(index) - 1);

@@ -13,7 +13,7 @@
 
 #define CASES 5000
 
-static char folder[200];
+static char folder[TEST_FOLDER_SIZE];
 
 struct saved_case {
     struct layouts layouts;
@@ -72,8 +72,7 @@ static void run_case(uint64_t seed)
 static void run_cases(uint64_t first, uint64_t count)
 {
     char command[256];
-    strcpy(folder, access("/dev/shm", W_OK) == 0 ? "/dev/shm/reshard-saved-XXXXXX" : "/tmp/reshard-saved-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    assert_non_null(test_mkdtemp(folder));
     for (uint64_t seed = first; seed < first + count; seed++)
         run_case(seed);
     snprintf(command, sizeof(command), "rm -r %s", folder);

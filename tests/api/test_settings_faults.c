@@ -68,11 +68,11 @@ static reshard_status make_up(reshard_checkpoint *source, const char *like, cons
 
 TEST(what_is_made_up_is_all_there_or_an_error)
 {
-    char root[] = "/tmp/reshard-test-XXXXXX", one[64], two[64], command[128];
+    char root[TEST_FOLDER_SIZE], one[64], two[64], command[128];
     reshard_error err = { 0 };
     reshard_checkpoint *source = NULL;
     uint64_t tensors;
-    assert_non_null(mkdtemp(root));
+    assert_non_null(test_mkdtemp(root));
     snprintf(one, sizeof(one), "%s/one.safetensors", root);
     snprintf(two, sizeof(two), "%s/two.safetensors", root);
     test_write_safetensors(one, "{" VALUES("a", "0", "8") "}", 8);

@@ -235,10 +235,10 @@ static void save_and_load(const char *format, const reshard_checkpoint *live, co
 TEST(shards_are_saved_in_every_format_and_loaded_into_another_layout)
 {
     static const char *const formats[] = { "safetensors", "hf", "torch", "torch-dcp", "torch_dist", "zarr", "paddle-flex" };
-    char work[] = "/tmp/reshard-state-XXXXXX", command[64];
+    char work[TEST_FOLDER_SIZE], command[64];
     struct whole wholes[TENSORS_MAX];
     const reshard_state_item items[] = { { { "step", 4 }, { "12", 2 } }, { { "args", 4 }, { "{\"lr\": 0.5}", 11 } } };
-    assert_non_null(mkdtemp(work));
+    assert_non_null(test_mkdtemp(work));
     seed = 77;
     for (size_t i = 0; i < TENSORS_MAX; i++)
         whole_make(&wholes[i], i, 2);

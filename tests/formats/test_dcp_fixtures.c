@@ -146,14 +146,14 @@ static int check_verify(struct source *source, const char *name)
 /* Writes everything again, over `ranks` ranks or like itself, and reads it back. */
 static int check_rewrite(struct source *source, const struct value *manifest, const char *name, uint32_t ranks, bool like_itself)
 {
-    char path[] = "/tmp/reshard-dcp-XXXXXX", inside[64];
+    char path[TEST_FOLDER_SIZE], inside[64];
     struct check_conversion conversion;
     struct store_txn *txn = NULL;
     struct store_txn_options options = { .is_directory = true, .no_sync = true };
     struct source *again = NULL;
     reshard_error err = { 0 };
     int complaints = 1;
-    assert_non_null(mkdtemp(path));
+    assert_non_null(test_mkdtemp(path));
     snprintf(inside, sizeof(inside), "%s/ckpt", path);
     reshard_status status = check_lay_out(source, like_itself ? source : NULL, ranks, ranks == 1 ? 4096 : -1, &conversion, &err);
     if (!status)

@@ -94,9 +94,8 @@ static reshard_status write_other(reshard_checkpoint *checkpoint, unsigned *sum,
 {
     reshard_format format = RESHARD_FORMAT_INIT;
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
-    char folder[64], target[128]; /* in memory, where there is such a folder: it is made tens of thousands of times */
-    snprintf(folder, sizeof(folder), "%s/reshard-test-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
-    assert_non_null(mkdtemp(folder));
+    char folder[TEST_FOLDER_SIZE], target[128];
+    assert_non_null(test_mkdtemp(folder));
     snprintf(target, sizeof(target), "%s/target", folder);
     reshard_format_at(other_format % reshard_format_count(), &format);
     options.to = format.name;

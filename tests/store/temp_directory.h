@@ -11,14 +11,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char temp_directory[256];
+static char temp_directory[TEST_FOLDER_SIZE];
 
 static int temp_make(void **state)
 {
     (void)state;
-    const char *parent = getenv("TMPDIR");
-    snprintf(temp_directory, sizeof(temp_directory), "%s/reshard-test-XXXXXX", parent ? parent : "/tmp");
-    return mkdtemp(temp_directory) ? 0 : -1;
+    return test_mkdtemp(temp_directory) ? 0 : -1;
 }
 
 static int temp_remove(void **state)
