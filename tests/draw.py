@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cases of a long list a test takes: a share of them, drawn by a seed that is printed, or all where RESHARD_TEST_WHOLE is set."""
+"""Which cases of a long list a test takes: a share of them, drawn by a seed that it prints. RESHARD_TEST_TIMES=N takes N times as many."""
 import os
 import random
 import time
 
 
+def times():
+    return float(os.environ.get("RESHARD_TEST_TIMES", 1))
+
+
 def add_share(parser, share):
-    is_whole = bool(os.environ.get("RESHARD_TEST_WHOLE"))
-    parser.add_argument("--share", type=float, default=1 if is_whole else share, metavar="N", help=f"of the cases, {share} if not said")
+    parser.add_argument("--share", type=float, default=min(1, share * times()), metavar="N", help=f"of the cases, {share} if not said")
 
 
 def add_options(parser, share):

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 
+import draw
+
 OPTIONS = ["--threads", "4", "--memory", "1MiB", "--quiet"]
 FORMATS = {"hf": "directory", "torch": "file.pt", "torch-dcp": "dcp", "safetensors": "file.safetensors"}
-CASES_MAX = 6 if os.environ.get("RESHARD_TEST_WHOLE") else 2  # of a family
+CASES_MAX = min(6, round(2 * draw.times()))  # of a family
 
 
 def write_large(path):

@@ -178,7 +178,7 @@ class Tree:
             command[0] = sys.executable
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
-        env = {"MALLOC_PERTURB_": "0", "RESHARD_TEST_WHOLE": "1", **os.environ, **self.env, **test["env"], "TMPDIR": str(self.scratch),
+        env = {"MALLOC_PERTURB_": "0", "RESHARD_TEST_TIMES": "1000", **os.environ, **self.env, **test["env"], "TMPDIR": str(self.scratch),
                "PYTHONDONTWRITEBYTECODE": "1"}
         reserves_much |= any(suite.split(":")[-1] == "live" for suite in test["suite"])  # browsers and sanitizers reserve terabytes
         outcome = TestRun(command, self.build, env, seconds, resource.RLIM_INFINITY if reserves_much else ADDRESS_SPACE).outcome()
