@@ -11,6 +11,10 @@
 
 /* ---- reading ---- */
 
+/* Kept from run to run: to make and fill what zstd works in takes as long as all else that is done with an input. */
+static ZSTD_DCtx *unpacking;
+static ZSTD_CCtx *packing;
+
 /* The content, which is malloc'd. */
 static uint8_t *unpack(const uint8_t *bytes, size_t size, size_t *unpacked)
 {
@@ -18,7 +22,9 @@ static uint8_t *unpack(const uint8_t *bytes, size_t size, size_t *unpacked)
     unsigned long long told = ZSTD_getFrameContentSize(bytes, size);
     size_t room = told < PACKED_BYTES_MAX ? (size_t)told : PACKED_BYTES_MAX;
     uint8_t *content = told == ZSTD_CONTENTSIZE_ERROR ? NULL : malloc(room + 1);
-    *unpacked = content ? ZSTD_decompress(content, room, bytes, size) : 0;
+    if (!unpacking)
+        unpacking = ZSTD_createDCtx();
+    *unpacked = content && unpacking ? ZSTD_decompressDCtx(unpacking, content, room, bytes, size) : 0;
     if (content && !ZSTD_isError(*unpacked))
         return content;
     free(content);
@@ -108,8 +114,10 @@ size_t packed_write(const struct packed *packed, uint8_t *out, size_t size_max)
             buffer_append_byte(&content, (uint8_t)(file->size >> shift));
         buffer_append(&content, file->bytes, file->size);
     }
-    if (!content.failed && content.size <= PACKED_BYTES_MAX)
-        written = ZSTD_compress(out, size_max, content.data, content.size, 1);
+    if (!packing)
+        packing = ZSTD_createCCtx();
+    if (packing && !content.failed && content.size <= PACKED_BYTES_MAX)
+        written = ZSTD_compressCCtx(packing, out, size_max, content.data, content.size, 1);
     buffer_release(&content);
     return ZSTD_isError(written) ? 0 : written;
 }
