@@ -37,6 +37,8 @@ bool rules_refuse(const char *feature);
 size_t rules_shorten(size_t size);
 /* Which calls, and what becomes of which of them: the nth, unless the environment says another for all runs. */
 void rules_load(uint64_t nth);
+/* Nothing is counted any more. */
+void rules_stop(void);
 
 /* One line of the log of calls; -1 and NULL where a call has no such thing. Bytes are those written, if data is not NULL. */
 struct entry {
@@ -50,6 +52,7 @@ struct entry {
 #define NO_ENTRY { .directory_fd = -1, .other_directory_fd = -1, .fd = -1, .offset = -1 }
 
 void log_open(void);
+void log_close(void);
 void log_begin(void);
 void log_end(const struct entry *entry);
 

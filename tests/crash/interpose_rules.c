@@ -87,6 +87,11 @@ void rules_load(uint64_t number)
     rules.short_bytes = short_bytes ? strtoull(short_bytes, NULL, 10) : 0;
 }
 
+void rules_stop(void)
+{
+    memset(rules.concerns, 0, sizeof(rules.concerns));
+}
+
 /* ---- deciding ---- */
 
 static const char *name_of(int fd, char out[4096])
@@ -171,6 +176,15 @@ void log_open(void)
     /* Out of the way of those that the command gets. */
     log_fd = (int)syscall(SYS_fcntl, log_fd, F_DUPFD_CLOEXEC, 900);
     data_fd = (int)syscall(SYS_fcntl, data_fd, F_DUPFD_CLOEXEC, 900);
+}
+
+void log_close(void)
+{
+    if (log_fd < 0)
+        return;
+    syscall(SYS_close, log_fd);
+    syscall(SYS_close, data_fd);
+    log_fd = data_fd = -1;
 }
 
 /* Calls are logged in the order in which they happen: one at a time. */
