@@ -164,5 +164,5 @@ int main(void)
         cmocka_unit_test(previews_are_what_is_written),
         cmocka_unit_test(a_preview_needs_somewhere_to_go),
     };
-    return cmocka_run_group_tests_name("preview", tests, temp_make, temp_remove);
+    return cmocka_run_group_tests_name("preview", tests, test_folder_make, test_folder_remove);
 }

@@ -215,7 +215,7 @@ static void damage(const char *name)
 
 static int team_setup(void **state)
 {
-    if (temp_make(state))
+    if (test_folder_make(state))
         return -1;
     values_make();
     stored_make("good");
@@ -305,5 +305,5 @@ int main(void)
         cmocka_unit_test(a_rank_that_stops_ends_all),
         cmocka_unit_test(other_calls_take_no_group),
     };
-    return cmocka_run_group_tests(tests, team_setup, temp_remove);
+    return cmocka_run_group_tests(tests, team_setup, test_folder_remove);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A directory of a test's own, and small things to do in it. Included by one file a program. */
+/* Small things to do in a test's own folder (test_folder.h). Included by one file a program. */
 #ifndef TESTS_STORE_TEMP_DIRECTORY_H
 #define TESTS_STORE_TEMP_DIRECTORY_H
 
@@ -11,27 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char temp_directory[TEST_FOLDER_SIZE];
-
-static int temp_make(void **state)
-{
-    (void)state;
-    return test_mkdtemp(temp_directory) ? 0 : -1;
-}
-
-static int temp_remove(void **state)
-{
-    (void)state;
-    return test_tree_remove(temp_directory);
-}
-
 /* The path of a name in the directory; good until the fourth call after. */
 static inline const char *temp_path(const char *name)
 {
     static char paths[4][1024];
     static int next;
     next = (next + 1) % 4;
-    snprintf(paths[next], sizeof(paths[next]), "%s%s%s", temp_directory, name[0] ? "/" : "", name);
+    snprintf(paths[next], sizeof(paths[next]), "%s%s%s", test_folder, name[0] ? "/" : "", name);
     return paths[next];
 }
 

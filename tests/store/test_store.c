@@ -14,7 +14,7 @@ static reshard_error err;
 static struct store *open_store(unsigned flags)
 {
     struct store *store = NULL;
-    CHECK_OK(store_open_path(temp_directory, flags, &store, NULL, &err));
+    CHECK_OK(store_open_path(test_folder, flags, &store, NULL, &err));
     return store;
 }
 
@@ -426,7 +426,7 @@ static int open_in_root(void)
     char *name = NULL;
     bool is_directory, is_good;
     uint64_t bytes;
-    if (chroot(temp_directory) && (unshare(CLONE_NEWUSER) || chroot(temp_directory)))
+    if (chroot(test_folder) && (unshare(CLONE_NEWUSER) || chroot(test_folder)))
         return 2;
     is_good = !store_open_path("/in-root", 0, &store, &name, &err) && strcmp(store_path(store), "/") == 0 && strcmp(name, "in-root") == 0 &&
               store_exists(store, name, &is_directory, &bytes) && bytes == 4;
@@ -687,5 +687,5 @@ int main(void)
         cmocka_unit_test(want_of_memory_for_a_listing_is_an_error),
         cmocka_unit_test(want_of_memory_for_a_store_over_memory_is_an_error),
     };
-    return cmocka_run_group_tests_name("store", tests, temp_make, temp_remove);
+    return cmocka_run_group_tests_name("store", tests, test_folder_make, test_folder_remove);
 }

@@ -44,8 +44,8 @@ static void put(struct store_txn *txn, const char *name, const char *text)
 
 static void start_clean(void)
 {
-    temp_remove(NULL);
-    mkdir(temp_directory, 0777);
+    test_folder_remove(NULL);
+    mkdir(test_folder, 0777);
     umask(022);
 }
 
@@ -276,7 +276,7 @@ TEST(a_group_that_cannot_be_kept_lets_no_other_group_in)
     if (skips_without_root())
         return;
     start_clean();
-    chmod(temp_directory, 0777);
+    chmod(test_folder, 0777);
     write_as("target", 0664);
     assert_int_equal(chown(temp_path("target"), SOMEBODY, 7), 0);
     assert_int_equal(as_somebody(replace_file), 0);
@@ -305,7 +305,7 @@ TEST(what_another_user_left_beside_the_target_is_not_taken_over)
     if (skips_without_root())
         return;
     start_clean();
-    chmod(temp_directory, 01777);
+    chmod(test_folder, 01777);
     leave_partial();
     chmod(temp_path(".target.reshard-partial"), 0755);
     assert_int_equal(as_somebody(refused_as_foreign), 0);
@@ -350,5 +350,5 @@ int main(void)
         cmocka_unit_test(what_another_user_left_beside_the_target_is_not_taken_over),
         cmocka_unit_test(what_others_may_write_to_is_not_taken_over),
     };
-    return cmocka_run_group_tests(tests, temp_make, temp_remove);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -64,8 +64,8 @@ static struct store *make_inner(bool in_memory, bool has_target)
         }
         return store;
     }
-    temp_remove(NULL);
-    mkdir(temp_directory, 0777);
+    test_folder_remove(NULL);
+    mkdir(test_folder, 0777);
     temp_write("source", "source");
     if (has_target) {
         mkdir(temp_path("target"), 0777);
@@ -73,7 +73,7 @@ static struct store *make_inner(bool in_memory, bool has_target)
         temp_write("target/a", "before");
         temp_write("target/d/b", "before");
     }
-    CHECK_OK(store_open_path(temp_directory, 0, &store, NULL, &err));
+    CHECK_OK(store_open_path(test_folder, 0, &store, NULL, &err));
     return store;
 }
 
@@ -164,7 +164,7 @@ TEST(a_fault_store_hides_maps_and_descriptors)
     CHECK_OK(store_open_object(store, "source", &object, &err));
     assert_int_equal(store_object_fd(object), -1);
     assert_null(store_object_map(object));
-    assert_string_equal(store_path(store), temp_directory);
+    assert_string_equal(store_path(store), test_folder);
     assert_false(store_fault_was_hit(store));
     assert_false(store_fault_was_hit(inner));
     store_object_close(object);
@@ -180,5 +180,5 @@ int main(void)
         cmocka_unit_test(opening_survives_each_allocation_that_fails),
         cmocka_unit_test(a_fault_store_hides_maps_and_descriptors),
     };
-    return cmocka_run_group_tests_name("store_fault", tests, temp_make, temp_remove);
+    return cmocka_run_group_tests_name("store_fault", tests, test_folder_make, test_folder_remove);
 }

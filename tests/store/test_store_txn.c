@@ -16,9 +16,9 @@ static struct store *open_kind(enum kind kind)
     struct store *store = NULL;
     if (kind == IN_MEMORY)
         return store_new_memory();
-    temp_remove(NULL);
-    mkdir(temp_directory, 0777);
-    CHECK_OK(store_open_path(temp_directory, 0, &store, NULL, &err));
+    test_folder_remove(NULL);
+    mkdir(test_folder, 0777);
+    CHECK_OK(store_open_path(test_folder, 0, &store, NULL, &err));
     return store;
 }
 
@@ -564,5 +564,5 @@ int main(void)
         cmocka_unit_test(the_kernel_copies_between_files),
         cmocka_unit_test(paths_of_targets),
     };
-    return cmocka_run_group_tests_name("store_txn", tests, temp_make, temp_remove);
+    return cmocka_run_group_tests_name("store_txn", tests, test_folder_make, test_folder_remove);
 }
