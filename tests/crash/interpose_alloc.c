@@ -63,9 +63,9 @@ bool is_of_system(const char *path)
 static int add_range(struct dl_phdr_info *info, size_t size, void *context)
 {
     (void)size, (void)context;
-    bool is_own = !info->dlpi_name[0] || strncmp(file_name(info->dlpi_name), "libreshard.so", 13) == 0;
     if (is_of_system(info->dlpi_name))
         return 0;
+    bool is_own = !info->dlpi_name[0] || strncmp(file_name(info->dlpi_name), "libreshard.so", 13) == 0;
     for (int i = 0; i < info->dlpi_phnum && range_count < RANGES_MAX; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         if (part->p_type == PT_LOAD && part->p_flags & PF_X)

@@ -7,7 +7,6 @@
 #undef _FILE_OFFSET_BITS
 #include "interpose.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <link.h>
@@ -24,7 +23,6 @@
 #include <unistd.h>
 
 #define RUN_SECONDS_MAX 60 /* of processor time: a run that hangs spends none, and of the clock it gets twice as much */
-#define OWN_FILES_MIN 900  /* our descriptors lie from here on */
 #define FILES_LOOKED_AT 64
 #define SAVED_MAX 32 /* parts of memory that hold variables: one of each library */
 
@@ -97,12 +95,14 @@ static int save_variables_of(struct dl_phdr_info *info, size_t size, void *conte
 {
     (void)size, (void)context;
     uintptr_t protected_end = 0;
-    for (int i = 0; !is_of_system(info->dlpi_name) && i < info->dlpi_phnum; i++) {
+    if (is_of_system(info->dlpi_name))
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         if (part->p_type == PT_GNU_RELRO)
             protected_end = (info->dlpi_addr + part->p_vaddr + part->p_memsz) & -(uintptr_t)sysconf(_SC_PAGESIZE);
     }
-    for (int i = 0; !is_of_system(info->dlpi_name) && i < info->dlpi_phnum; i++) {
+    for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         uintptr_t begin = info->dlpi_addr + part->p_vaddr, end = begin + part->p_memsz;
         if (part->p_type == PT_LOAD && part->p_flags & PF_W)
