@@ -74,7 +74,7 @@ coverage:
 
 # All of what `check` takes a part of: each failure of each call, and more crashes. The seed of a run is printed, and SEED repeats it.
 faults: tests
-	@tools/faults.sh $(BUILD) $(SEED)
+	@python3 tools/in_memory.py tools/faults.sh $(BUILD) $(SEED)
 
 mutants:
 	@tools/setup.sh test

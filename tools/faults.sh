@@ -7,9 +7,6 @@ set -u
 cd "$(dirname "$0")/.."
 build=$1 seed=${2:-1}
 common=(--bin "$build/cli/reshard" --module "$build/tests/crash/libinterpose.so")
-# As in run_tests.py: in memory, where there is room.
-room=$(df --output=avail -B1G /dev/shm 2>/dev/null | tail -n 1)
-[ -n "${TMPDIR:-}" ] || [ "${room:-0}" -lt 3 ] || export TMPDIR=/dev/shm
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 run() { # SCRIPT ARGUMENTS...: shown when it has ended, because another lane writes, too

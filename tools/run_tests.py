@@ -7,17 +7,15 @@ Counts single test cases (every TAP line), not programs. Prints each failure and
 the build knows must have run and reported at least one case: a program that is silent, and a run without programs, fails.
 """
 import argparse
-import contextlib
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 import xml.etree.ElementTree as ElementTree
 
-ROOM_BYTES = 3 << 30
+import in_memory
+
 SLOWEST = 12  # are told
 
 
@@ -74,20 +72,6 @@ def ends(log):
     return good, sorted(([round(test["duration"]), test["name"].split(" / ")[-1]] for test in tests), reverse=True)
 
 
-@contextlib.contextmanager
-def surroundings():
-    """The environment of tests. Their files lie in memory where there is room: on a disk thousands of runs wait, and prove nothing more.
-    What is synced, and when, tests/crash sees in the calls; tests/cli/sizes_test.py works on the disk of the build."""
-    memory = pathlib.Path("/dev/shm")
-    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM_BYTES
-    if "TMPDIR" in os.environ or not has_room:
-        yield os.environ
-        return
-    with tempfile.TemporaryDirectory(prefix="reshard-", dir=memory) as folder:
-        os.chmod(folder, 0o1777)  # as /tmp: some tests are other users
-        yield os.environ | {"TMPDIR": folder}
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build")
@@ -106,7 +90,7 @@ def main():
     logs = pathlib.Path(args.build, "meson-logs")
     for old in logs.glob("testlog*"):
         old.unlink()
-    with surroundings() as environment:
+    with in_memory.surroundings() as environment:
         status = subprocess.run(command, env=environment).returncode
     programs, lines = count_cases(logs / "testlog.junit.xml")
     good, slowest = ends(logs / "testlog.json")
