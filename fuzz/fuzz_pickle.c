@@ -23,7 +23,7 @@ static bool rewrite(const uint8_t *data, size_t size, struct buffer *out, bool *
     limits.memo_gap = 10000;
     limits.pickle_values = 100000;
     out->limit = OUTPUT_MAX;
-    *was_parsed = !outcome_status(pickle_parse(data, size, 0, &limits, &graph, &report, &err), &err);
+    *was_parsed = !outcome_status(pickle_parse_with_ids(data, size, 0, &limits, &graph, &report, &err), &err);
     if (*was_parsed)
         outcome_value(graph.root);
     bool ok = *was_parsed && !outcome_status(pickle_write(graph.root, graph.count, NULL, NULL, NULL, out, &err), &err);

@@ -127,7 +127,7 @@ TEST(a_mutated_pickle_has_right_lengths)
         memcpy(bytes, seed, sizeof(seed) - 1);
         size_t size = mutate_pickle(bytes, sizeof(seed) - 1, ROOM, round * 7919);
         assert_true(size <= ROOM);
-        reshard_status status = pickle_parse(bytes, size, 0, &limits, &graph, &report, &err);
+        reshard_status status = pickle_parse_with_ids(bytes, size, 0, &limits, &graph, &report, &err);
         good += !status || !strstr(err.message, "frame");
         changed += size != sizeof(seed) - 1 || memcmp(bytes, seed, size) != 0;
         value_graph_release(&graph);

@@ -103,7 +103,7 @@ static reshard_status unpack_values(struct cursor *cursor, struct value_graph *o
     work_begin(&work, limits.work);
     work_add_input(&work, pickle.size);
     limits.budget = &work;
-    reshard_status status = pickle_parse(pickle.data, pickle.size, 0, &limits, out, &report, err);
+    reshard_status status = pickle_parse_with_ids(pickle.data, pickle.size, 0, &limits, out, &report, err);
     if (!status && (report.consumed != pickle.size || !values_are_named(out->root)))
         status = items_damaged(cursor, err);
     return status;

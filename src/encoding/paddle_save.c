@@ -57,8 +57,6 @@ static reshard_status open_pickle(struct paddle_reading *reading, reshard_error 
     reshard_status status = pickle_skim(reading->reader, reading->limits, &archive->skim, err);
     if (!status)
         status = pickle_skim_parse(&archive->skim, reading->limits, &archive->graph, &report, err);
-    if (!status)
-        status = pickle_check_alone(&report, err);
     if (status)
         return status;
     archive->protocol = report.protocol;

@@ -20,20 +20,19 @@ struct pickle_report {
     bool stack_left;           /* values were left on the stack at STOP */
     bool not_weights_only;     /* an opcode occurs that torch's weights_only loader refuses */
     uint64_t not_weights_only_offset;
-    bool has_persistent_id;    /* an object is only named: what it is, the pickle's own reader knows, as torch.load does */
-    uint64_t persistent_id_offset;
 };
 
 /*
  * Parses one pickle from the start of bytes. base_offset is added to the offsets in errors and nodes. Refuses: unknown
  * opcodes, stack underflow, popping past a mark, extension registry codes, out-of-band buffers, missing memo entries, BUILD or
- * items on nodes that cannot take them, truncated input, and whatever passes a limit.
+ * items on nodes that cannot take them, persistent ids as pickle.load does, truncated input, and whatever passes a limit.
  */
 reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
                             struct value_graph *graph, struct pickle_report *report, reshard_error *err);
 
-/* A pickle that stands alone has no persistent id: pickle.load refuses one. */
-reshard_status pickle_check_alone(const struct pickle_report *report, reshard_error *err);
+/* The same with persistent ids, VALUE_PERSID: an object is only named, and what it is the pickle's own reader knows, as torch.load does. */
+reshard_status pickle_parse_with_ids(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
+                                     struct value_graph *graph, struct pickle_report *report, reshard_error *err);
 
 /* Bytes were left out of a pickle (encoding/pickle_skim.h): what stands at `at` and behind lay so many bytes further on, all told. */
 struct pickle_shift {
@@ -41,7 +40,7 @@ struct pickle_shift {
     uint64_t bytes;
 };
 
-/* The same for a pickle that is not all there: offsets are those of the whole. Shifts rise. */
+/* pickle_parse for a pickle that is not all there: offsets are those of the whole. Shifts rise. */
 reshard_status pickle_parse_shifted(const void *bytes, size_t size, const struct pickle_shift *shifts, size_t shift_count,
                                       const struct limits *limits, struct value_graph *graph, struct pickle_report *report,
                                       reshard_error *err);

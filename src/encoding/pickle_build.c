@@ -395,16 +395,14 @@ reshard_status pickle_op_binpersid(struct pickle_machine *m)
 {
     if (!pickle_has(m, 1))
         return pickle_fail_underflow(m);
+    if (!m->takes_ids)
+        return pickle_fail(m, RESHARD_ERR_FORMAT, "a persistent id, which Python reads in files of torch.save only");
     reshard_status status = RESHARD_OK;
     struct value *node = pickle_node(m, VALUE_PERSID, &status);
     if (!node)
         return status;
     node->inner = pickle_top(m);
     m->stack[m->stack_count - 1] = node;
-    if (!m->report.has_persistent_id) {
-        m->report.has_persistent_id = true;
-        m->report.persistent_id_offset = node->offset;
-    }
     return RESHARD_OK;
 }
 

@@ -37,6 +37,7 @@ struct pickle_machine {
     struct value *result;     /* set by STOP */
     struct value *globals[PICKLE_GLOBALS_KEPT]; /* the last ones by their names: a class that is named again is the same node */
     int protocol;             /* as the last PROTO said */
+    bool takes_ids;           /* persistent ones */
 };
 
 #define PICKLE_LINE_MAX 65536

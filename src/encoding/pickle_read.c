@@ -555,6 +555,15 @@ reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset
     return pickle_read_whole(&m, report);
 }
 
+reshard_status pickle_parse_with_ids(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
+                                     struct value_graph *graph, struct pickle_report *report, reshard_error *err)
+{
+    struct pickle_machine m = {
+        .input = cursor_over(bytes, size), .base_offset = base_offset, .limits = limits, .graph = graph, .err = err, .takes_ids = true,
+    };
+    return pickle_read_whole(&m, report);
+}
+
 reshard_status pickle_parse_shifted(const void *bytes, size_t size, const struct pickle_shift *shifts, size_t shift_count,
                                       const struct limits *limits, struct value_graph *graph, struct pickle_report *report,
                                       reshard_error *err)
@@ -563,11 +572,4 @@ reshard_status pickle_parse_shifted(const void *bytes, size_t size, const struct
         .input = cursor_over(bytes, size), .shifts = shifts, .shifts_left = shift_count, .limits = limits, .graph = graph, .err = err,
     };
     return pickle_read_whole(&m, report);
-}
-
-reshard_status pickle_check_alone(const struct pickle_report *report, reshard_error *err)
-{
-    return report->has_persistent_id ? error_set_at(err, RESHARD_ERR_FORMAT, report->persistent_id_offset,
-                                                    "a persistent id, which Python reads in files of torch.save only")
-                                     : RESHARD_OK;
 }

@@ -374,7 +374,7 @@ reshard_status torch_parse_object(struct torch_reading *reading, uint64_t base_o
     struct torch_archive *archive = reading->archive;
     struct pickle_report report;
     reshard_status status =
-        pickle_parse(archive->pickle.data, archive->pickle.size, base_offset, reading->limits, &archive->graph, &report, err);
+        pickle_parse_with_ids(archive->pickle.data, archive->pickle.size, base_offset, reading->limits, &archive->graph, &report, err);
     if (status)
         return status;
     archive->pickle_protocol = report.protocol;

@@ -18,10 +18,9 @@ static reshard_status torch_save_legacy_next_graph(struct torch_stream *stream, 
 {
     uint64_t start = stream->position;
     struct str bytes;
-    struct pickle_report report;
     reshard_status status = torch_stream_pickle(stream, &bytes, err);
     if (!status)
-        status = pickle_parse(bytes.data, bytes.size, start, stream->limits, graph, &report, err);
+        status = pickle_parse(bytes.data, bytes.size, start, stream->limits, graph, NULL, err);
     return status;
 }
 
@@ -116,7 +115,6 @@ static reshard_status torch_save_legacy_read_storages(struct torch_reading *read
     struct value **items;
     size_t count;
     struct str bytes;
-    struct pickle_report report;
     struct buffer copy = { 0 };
     bool *is_read = array_zeroed(archive->storage_count, sizeof(*is_read));
     uint64_t start = stream->position;
@@ -124,7 +122,7 @@ static reshard_status torch_save_legacy_read_storages(struct torch_reading *read
     if (!status && !buffer_append_str(&copy, bytes))
         status = error_set_memory(err);
     if (!status)
-        status = pickle_parse(copy.data, copy.size, start, stream->limits, &keys, &report, err);
+        status = pickle_parse(copy.data, copy.size, start, stream->limits, &keys, NULL, err);
     if (!status && !value_as_sequence(keys.root, &items, &count))
         status = error_set_at(err, RESHARD_ERR_FORMAT, start, "list of storage keys is a %s", value_kind_name(keys.root));
     for (size_t i = 0; !status && i < count; i++)

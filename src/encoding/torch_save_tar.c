@@ -166,14 +166,13 @@ static reshard_status torch_save_tar_next_graph(struct torch_stream *stream, str
 {
     uint64_t start = stream->position;
     struct str bytes;
-    struct pickle_report report;
     reshard_status status = torch_stream_pickle(stream, &bytes, err);
     if (status)
         return status;
     buffer_clear(copy);
     if (!buffer_append_str(copy, bytes))
         return error_set_memory(err);
-    return pickle_parse(copy->data, copy->size, start, stream->limits, graph, &report, err);
+    return pickle_parse(copy->data, copy->size, start, stream->limits, graph, NULL, err);
 }
 
 static reshard_status next_count(struct torch_stream *stream, struct buffer *copy, int64_t *out, reshard_error *err)

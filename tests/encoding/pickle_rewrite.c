@@ -23,7 +23,7 @@ static void answer(const void *bytes, size_t size)
     reshard_error err = { 0 };
     struct value_graph graph = { 0 };
     struct buffer out = { .limit = 1 << 28 };
-    reshard_status status = pickle_parse(bytes, size, 0, &limits_default, &graph, NULL, &err);
+    reshard_status status = pickle_parse_with_ids(bytes, size, 0, &limits_default, &graph, NULL, &err);
     if (!status)
         status = pickle_write(graph.root, graph.count, NULL, NULL, NULL, &out, &err);
     if (status)

@@ -22,10 +22,10 @@ static reshard_status parse(const void *bytes, size_t size, const struct limits 
     if (size)
         memcpy(copy, bytes, size);
     struct value_graph first = { 0 };
-    reshard_status status = pickle_parse(copy, size, 0, limits, &first, report, err);
+    reshard_status status = pickle_parse_with_ids(copy, size, 0, limits, &first, report, err);
     value_graph_release(&first);
     free(copy);
-    return status ? status : pickle_parse(bytes, size, 0, limits, graph, report, err);
+    return status ? status : pickle_parse_with_ids(bytes, size, 0, limits, graph, report, err);
 }
 
 static void check_same(const struct sample *sample, const struct value_graph *graph)
@@ -331,6 +331,23 @@ TEST(offsets_count_from_the_base)
     value_graph_release(&graph);
 }
 
+TEST(a_persistent_id_is_for_who_can_read_it)
+{
+    static const struct sample samples[] = { { P("\x80\x02K\x05Q."), NULL }, { P("(Pname\nl."), NULL } };
+    static const uint64_t offsets[] = { 1004, 1001 };
+    for (size_t i = 0; i < sizeof(samples) / sizeof(samples[0]); i++) {
+        struct value_graph graph = { 0 };
+        reshard_error err = { 0 };
+        CHECK_OK(pickle_parse_with_ids(samples[i].bytes, samples[i].size, 1000, &limits_default, &graph, NULL, &err));
+        value_graph_release(&graph);
+        graph = (struct value_graph){ 0 };
+        CHECK_FAILS(pickle_parse(samples[i].bytes, samples[i].size, 1000, &limits_default, &graph, NULL, &err), RESHARD_ERR_FORMAT);
+        assert_int_equal(err.offset, offsets[i]);
+        assert_non_null(strstr(err.message, "a persistent id"));
+        value_graph_release(&graph);
+    }
+}
+
 TEST(a_name_may_hold_dots)
 {
     struct value_graph graph = { 0 };
@@ -534,6 +551,7 @@ int main(void)
         cmocka_unit_test(what_is_not_in_the_file_is_unsupported),
         cmocka_unit_test(report_tells_consumed_bytes_protocol_and_leftovers),
         cmocka_unit_test(offsets_count_from_the_base),
+        cmocka_unit_test(a_persistent_id_is_for_who_can_read_it),
         cmocka_unit_test(a_name_may_hold_dots),
         cmocka_unit_test(cycles_and_sharing_are_kept),
         cmocka_unit_test(deep_nesting_needs_no_deep_stack),

@@ -101,7 +101,7 @@ static void check_rewritten(const char *bytes, size_t size, const char *wanted, 
     struct value_graph graph = { 0 };
     struct buffer out = { 0 };
     reshard_error err = { 0 };
-    CHECK_OK(pickle_parse(bytes, size, 0, &limits_default, &graph, NULL, &err));
+    CHECK_OK(pickle_parse_with_ids(bytes, size, 0, &limits_default, &graph, NULL, &err));
     CHECK_OK(pickle_write(graph.root, graph.count, NULL, NULL, NULL, &out, &err));
     check_bytes(&out, wanted, wanted_size, "rewritten");
     buffer_release(&out);
@@ -170,9 +170,9 @@ TEST(the_writing_of_a_writing_is_itself)
         struct value_graph graph = { 0 }, again = { 0 };
         struct buffer once = { 0 }, twice = { 0 };
         reshard_error err = { 0 };
-        CHECK_OK(pickle_parse(cases[i].bytes, cases[i].size, 0, &limits_default, &graph, NULL, &err));
+        CHECK_OK(pickle_parse_with_ids(cases[i].bytes, cases[i].size, 0, &limits_default, &graph, NULL, &err));
         CHECK_OK(pickle_write(graph.root, graph.count, NULL, NULL, NULL, &once, &err));
-        CHECK_OK(pickle_parse(once.data, once.size, 0, &limits_default, &again, NULL, &err));
+        CHECK_OK(pickle_parse_with_ids(once.data, once.size, 0, &limits_default, &again, NULL, &err));
         CHECK_OK(pickle_write(again.root, again.count, NULL, NULL, NULL, &twice, &err));
         check_bytes(&twice, (const char *)once.data, once.size, "second writing");
         buffer_release(&once);
@@ -235,7 +235,7 @@ TEST(any_number_of_nodes_is_met_again)
     }
     struct value *list = value_new_list(&graph, VALUE_LIST, items, (size_t)2 * LISTS);
     CHECK_OK(pickle_write(list, graph.count, NULL, NULL, NULL, &out, &err));
-    CHECK_OK(pickle_parse(out.data, out.size, 0, &limits_default, &read, NULL, &err));
+    CHECK_OK(pickle_parse_with_ids(out.data, out.size, 0, &limits_default, &read, NULL, &err));
     assert_true(value_equal(read.root, list));
     for (int i = 0; i < LISTS; i++)
         assert_ptr_equal(read.root->list.items[i], read.root->list.items[LISTS + i]);
@@ -280,7 +280,7 @@ TEST(deep_graphs_need_no_deep_stack)
         value = value_new_list(&graph, i % 2 ? VALUE_TUPLE : VALUE_LIST, item, 1);
     }
     CHECK_OK(pickle_write(value, graph.count, NULL, NULL, NULL, &out, &err));
-    CHECK_OK(pickle_parse(out.data, out.size, 0, &limits_default, &again, NULL, &err));
+    CHECK_OK(pickle_parse_with_ids(out.data, out.size, 0, &limits_default, &again, NULL, &err));
     buffer_release(&out);
     value_graph_release(&graph);
     value_graph_release(&again);
@@ -319,7 +319,7 @@ TEST(entangled_cycles_are_limited)
     for (int i = 0; i < 20000; i++)
         buffer_append_text(&bytes, "]");
     buffer_append(&bytes, P("t\x94."));
-    CHECK_OK(pickle_parse(bytes.data, bytes.size, 0, &limits_default, &graph, NULL, &err));
+    CHECK_OK(pickle_parse_with_ids(bytes.data, bytes.size, 0, &limits_default, &graph, NULL, &err));
     for (size_t i = 0; i < graph.root->list.count; i++) {
         graph.root->list.items[i]->list.items = &graph.root;
         graph.root->list.items[i]->list.count = 1;

@@ -39,7 +39,7 @@ static reshard_status flatten(const char *pickle, size_t size, struct buffer *ou
 {
     struct value_graph graph = { 0 };
     struct pickle_report report;
-    CHECK_OK(pickle_parse(pickle, size, 0, &limits_default, &graph, &report, &err));
+    CHECK_OK(pickle_parse_with_ids(pickle, size, 0, &limits_default, &graph, &report, &err));
     assert_true(value_walk(graph.root, graph.count, NULL, mark_tensors, NULL, NULL));
     reshard_status status = torch_flatten(&graph, &limits_default, write_leaf, out, &err);
     value_graph_release(&graph);
@@ -133,7 +133,7 @@ static void fail_each_allocation(const char *pickle, size_t size)
     struct pickle_report report;
     unsigned long nth = 0;
     bool was_hit;
-    CHECK_OK(pickle_parse(pickle, size, 0, &limits_default, &graph, &report, &err));
+    CHECK_OK(pickle_parse_with_ids(pickle, size, 0, &limits_default, &graph, &report, &err));
     assert_true(value_walk(graph.root, graph.count, NULL, mark_tensors, NULL, NULL));
     struct buffer all = { 0 };
     CHECK_OK(torch_flatten(&graph, &limits_default, write_leaf, &all, &err));

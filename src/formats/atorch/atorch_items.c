@@ -13,7 +13,6 @@ static reshard_status items_add_pickle(struct source *source, const struct store
 {
     struct catalog *catalog = source->catalog;
     struct value_graph parsed = { 0 };
-    struct pickle_report report;
     struct buffer bytes = { 0 };
     char *name = arena_copy(&catalog->arena, entry->name.data, entry->name.size);
     reshard_status status =
@@ -22,9 +21,7 @@ static reshard_status items_add_pickle(struct source *source, const struct store
     if (!status && !kept)
         status = error_set_memory(err);
     if (!status)
-        status = pickle_parse(kept, bytes.size, 0, &source->limits, &parsed, &report, err);
-    if (!status)
-        status = pickle_check_alone(&report, err);
+        status = pickle_parse(kept, bytes.size, 0, &source->limits, &parsed, NULL, err);
     buffer_release(&bytes);
     if (status) {
         value_graph_release(&parsed);

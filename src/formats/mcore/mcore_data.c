@@ -51,10 +51,9 @@ static reshard_status take_data(const struct value *root, struct mcore_data *out
 reshard_status mcore_data_read(const struct buffer *pickle, const struct limits *limits, struct mcore_data *out, reshard_error *err)
 {
     struct value_graph graph = { 0 };
-    struct pickle_report report;
     if (!pickle->size || !memmem(pickle->data, pickle->size, ATTRIBUTE, strlen(ATTRIBUTE)))
         return RESHARD_OK;
-    reshard_status status = pickle_parse(pickle->data, pickle->size, 0, limits, &graph, &report, err);
+    reshard_status status = pickle_parse(pickle->data, pickle->size, 0, limits, &graph, NULL, err);
     if (!status)
         status = take_data(graph.root, out, err);
     if (status)

@@ -129,8 +129,6 @@ static reshard_status objects_decode(const struct npy_header *header, struct str
     if (!status && report.consumed < data.size)
         status = error_set_at(err, RESHARD_ERR_FORMAT, header->data_offset + report.consumed, "%zu bytes follow the pickle",
                               data.size - report.consumed);
-    if (!status)
-        status = pickle_check_alone(&report, err);
     return status ? status : objects_unwrap(header, graph, err);
 }
 
