@@ -3,6 +3,7 @@
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 
+#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -48,6 +50,18 @@ static inline char *test_mkdtemp(char path[TEST_FOLDER_SIZE])
         parent = "/tmp";
     strcpy(stpcpy(path, parent), name);
     return mkdtemp(path);
+}
+
+static inline int test_entry_remove(const char *path, const struct stat *info, int type, struct FTW *where)
+{
+    (void)info, (void)type, (void)where;
+    return remove(path);
+}
+
+/* A file, or a folder and all in it; links are not followed. Nothing there is no failure. */
+static inline int test_tree_remove(const char *path)
+{
+    return access(path, F_OK) == 0 ? nftw(path, test_entry_remove, 16, FTW_DEPTH | FTW_PHYS) : 0;
 }
 
 /* Of many cases one in `part` is taken, or RESHARD_TEST_TIMES as many: how far it is to the next. */

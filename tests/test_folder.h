@@ -1,26 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder of a test's own, as setup and teardown of a test or a group, what is in a folder, and how trees are removed. Included by one
- * file a program. */
+/* A folder of a test's own, as setup and teardown of a test or a group, and what is in a folder. Included by one file a program. */
 #ifndef TESTS_TEST_FOLDER_H
 #define TESTS_TEST_FOLDER_H
 
 #include "check.h"
 
 #include <dirent.h>
-#include <ftw.h>
-#include <unistd.h>
-
-static inline int test_entry_remove(const char *path, const struct stat *info, int type, struct FTW *where)
-{
-    (void)info, (void)type, (void)where;
-    return remove(path);
-}
-
-/* A file, or a folder and all in it; links are not followed. Nothing there is no failure. */
-static inline int test_tree_remove(const char *path)
-{
-    return access(path, F_OK) == 0 ? nftw(path, test_entry_remove, 16, FTW_DEPTH | FTW_PHYS) : 0;
-}
 
 /* Entries of a folder that begin so. */
 static inline int test_entries_count(const char *path, const char *prefix)

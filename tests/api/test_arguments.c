@@ -284,9 +284,7 @@ static reshard_status salvage(const char *path, const reshard_salvage_options *o
     char target[64];
     snprintf(target, sizeof(target), "%s/salvaged", scratch);
     reshard_status status = reshard_salvage(path, target, options, NULL, NULL, NULL, counts, &err);
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", target);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_tree_remove(target), 0);
     return status;
 }
 

@@ -464,13 +464,12 @@ static reshard_status call_load_run(void *given) { return load(&load_init, given
 
 static reshard_status call_save_convert(void *given)
 {
-    char path[80], command[128];
+    char path[80];
     reshard_save_options options = save_init;
     options.convert = given;
     snprintf(path, sizeof(path), "%s-again", saved_path);
     reshard_status status = unless_lacking(reshard_save(NULL, path, held, &options, NULL, &err));
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_tree_remove(path), 0);
     return status;
 }
 
@@ -560,14 +559,12 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", scratch);
     reshard_transfers_free(transfers);
     reshard_transfers_free(moves);
     reshard_sharded_free(held);
     reshard_shards_free(list);
     reshard_close(source);
-    return system(command);
+    return test_tree_remove(scratch);
 }
 
 int main(void)

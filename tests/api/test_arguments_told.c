@@ -81,12 +81,11 @@ static reshard_status call_run(void *context)
 {
     const reshard_run_options run = { sizeof(run), 0, 1, NULL, told_progress, context, NULL };
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
-    char target[64], command[128];
+    char target[64];
     options.to = "safetensors";
     snprintf(target, sizeof(target), "%s/target", scratch);
     reshard_status status = reshard_convert(source, target, &options, &run, NULL, &err);
-    snprintf(command, sizeof(command), "rm -rf '%s'", target);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_tree_remove(target), 0);
     return status;
 }
 
@@ -289,8 +288,7 @@ TEST(every_callback_stops_its_call_with_anything_but_zero)
     snprintf(command, sizeof(command), "rm -f '%s'/*", folder);
     assert_int_equal(system(command), 0);
     STOPPED(reshard_latest_good(root, NULL, NULL, NULL, stop_finding, &stopping, &path, &err), stopping);
-    snprintf(command, sizeof(command), "rm -rf '%s'", root);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_tree_remove(root), 0);
 }
 
 static int stop_rename(reshard_str key, reshard_str *out, void *context)

@@ -70,9 +70,7 @@ static bool is_there(const char *path)
 
 static void remove_target(void)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", target_path);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_tree_remove(target_path), 0);
 }
 
 static reshard_status convert(const char *to, int verify)

@@ -236,8 +236,7 @@ TEST(checksums_of_what_ranks_wrote_are_right)
         char command[400];
         snprintf(command, sizeof(command), "test \"$(find %s -name integrity.json | wc -l)\" = %d", save.path, f == 3);
         assert_int_equal(system(command), 0);
-        snprintf(command, sizeof(command), "rm -rf %s", save.path);
-        assert_int_equal(system(command), 0);
+        assert_int_equal(test_tree_remove(save.path), 0);
     }
 }
 
@@ -946,12 +945,8 @@ static int made(void **state)
 
 static int removed(void **state)
 {
-    char command[256];
     (void)state;
-    if (getenv("RESHARD_JOINT_FOLDER"))
-        return 0;
-    snprintf(command, sizeof(command), "rm -rf %s", folder);
-    return system(command);
+    return getenv("RESHARD_JOINT_FOLDER") ? 0 : test_tree_remove(folder);
 }
 
 int main(void)

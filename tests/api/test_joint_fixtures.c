@@ -280,7 +280,6 @@ static char *text_read(const char *path, size_t *size)
 static void saved_check(struct job *job, const struct value *tensors)
 {
     struct test_rank alone = { .size = 1, .context = job, .err = RESHARD_ERROR_INIT };
-    char command[400];
     snprintf(job->path, sizeof(job->path), "%s", job->saved);
     reshard_close(job->checkpoint);
     CHECK_OK(reshard_open(job->path, NULL, &job->checkpoint, &err));
@@ -289,8 +288,7 @@ static void saved_check(struct job *job, const struct value *tensors)
     if (alone.status)
         fail_msg("%s as %s: status %d: %s", job->fixture->name, job->fixture->format, alone.status, alone.err.message);
     digests_check(job, tensors, 1);
-    snprintf(command, sizeof(command), "rm -rf %s", job->saved);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_tree_remove(job->saved), 0);
 }
 
 static void fixture_check(const struct fixture *fixture)

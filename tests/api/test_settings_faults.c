@@ -68,7 +68,7 @@ static reshard_status make_up(reshard_checkpoint *source, const char *like, cons
 
 TEST(what_is_made_up_is_all_there_or_an_error)
 {
-    char root[TEST_FOLDER_SIZE], one[64], two[64], command[128];
+    char root[TEST_FOLDER_SIZE], one[64], two[64];
     reshard_error err = { 0 };
     reshard_checkpoint *source = NULL;
     uint64_t tensors;
@@ -90,8 +90,7 @@ TEST(what_is_made_up_is_all_there_or_an_error)
         }
     }
     reshard_close(source);
-    snprintf(command, sizeof(command), "rm -rf %s", root);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(test_tree_remove(root), 0);
 }
 
 int main(void)

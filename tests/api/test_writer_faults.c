@@ -24,9 +24,9 @@ static int work_make(void **state)
 
 static void target_remove(void)
 {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf %s %s/.target.reshard-partial", path, test_folder);
-    assert_int_equal(system(command), 0);
+    char partial[256];
+    snprintf(partial, sizeof(partial), "%s/.target.reshard-partial", test_folder);
+    assert_int_equal(test_tree_remove(path) | test_tree_remove(partial), 0);
 }
 
 static reshard_status items_make(reshard_items **out)

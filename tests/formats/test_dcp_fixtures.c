@@ -176,9 +176,7 @@ static int check_rewrite(struct source *source, const struct value *manifest, co
     }
     check_close(again);
     check_conversion_release(&conversion);
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    if (!getenv("RESHARD_KEEP") && system(command) != 0)
+    if (!getenv("RESHARD_KEEP") && test_tree_remove(path) != 0)
         complaints++;
     return complaints;
 }
