@@ -142,6 +142,9 @@ bool value_as_ints(const struct value *value, int64_t *out, size_t max, size_t *
  */
 reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit limit, reshard_error *err);
 
+/* The same for readers that use Python's json module: NaN and infinities are the words NaN, Infinity, -Infinity, which it takes. */
+reshard_status value_to_python_json(const struct value *value, struct buffer *out, struct named_limit limit, reshard_error *err);
+
 /* Appends the value as Python would print it (objects as calls); false without memory, above out's limit, or when work (may be NULL) is
  * spent. */
 bool value_to_repr(const struct value *value, struct buffer *out, struct work *work);

@@ -43,6 +43,8 @@ static bool put_double(struct printer *p, double real)
 {
     if (isfinite(real))
         return buffer_append_double(p->out, real);
+    if (p->is_python)
+        return buffer_append_text(p->out, isnan(real) ? "NaN" : real < 0 ? "-Infinity" : "Infinity");
     return buffer_append_byte(p->out, '"') && buffer_append_double(p->out, real) && buffer_append_byte(p->out, '"');
 }
 
@@ -362,12 +364,13 @@ static bool value_json_put_element(struct printer *p)
     return value_json_put_key(p, items[2 * index]) && buffer_append_text(p->out, ": ") && value_json_put_value(p, items[2 * index + 1]);
 }
 
-reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit most, reshard_error *err)
+static reshard_status document_print(const struct value *value, bool is_python, struct buffer *out, struct named_limit most,
+                                     reshard_error *err)
 {
     size_t bytes_max = most.value < SIZE_MAX ? (size_t)most.value : SIZE_MAX;
     uint64_t affordable = work_left(most.budget, bytes_max);
     bool is_budget = affordable < bytes_max;
-    struct printer printer = { .out = out, .seed = hash_table_seed(), .work = most.budget };
+    struct printer printer = { .out = out, .seed = hash_table_seed(), .work = most.budget, .is_python = is_python };
     size_t start = out->size, limit = out->limit;
     bool had_failed = out->failed, was_over = out->over_limit;
     bytes_max = (size_t)affordable;
@@ -388,4 +391,14 @@ reshard_status value_to_json(const struct value *value, struct buffer *out, stru
         return RESHARD_OK;
     out->size = start;
     return over_limit && !is_budget ? limit_error_bytes(err, most, "value as JSON", 0) : work_error(most.budget, err);
+}
+
+reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit limit, reshard_error *err)
+{
+    return document_print(value, false, out, limit, err);
+}
+
+reshard_status value_to_python_json(const struct value *value, struct buffer *out, struct named_limit limit, reshard_error *err)
+{
+    return document_print(value, true, out, limit, err);
 }

@@ -33,6 +33,7 @@ struct printer {
     struct value_table open; /* 1: on the stack */
     uint64_t seed;
     struct work *work; /* spent in steps for what is visited; who prints spends the bytes */
+    bool is_python; /* JSON as Python's module writes it: NaN and Infinity are words */
     bool no_memory;
 };
 

@@ -243,7 +243,7 @@ static reshard_status against_text(const struct against_subject *subject, struct
                                    struct finding_sink *findings, reshard_error *err)
 {
     struct value_graph graph = { 0 };
-    reshard_status status = json_parse(text.data, text.size, limits, &graph, err);
+    reshard_status status = json_parse_python(text.data, text.size, limits, &graph, err);
     const struct value *map = !status && graph.root->kind == VALUE_DICT ? value_dict_get(graph.root, "weight_map") : NULL;
     if (!status && map && map->kind == VALUE_DICT)
         status = against_index(subject, map, findings, err);

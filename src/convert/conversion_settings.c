@@ -72,7 +72,7 @@ static reshard_status print_config(const struct value *members, const struct lim
         buffer_append_text(out, "  ");
         buffer_append_json_string(out, members->list.items[i]->text);
         buffer_append_text(out, ": ");
-        status = value_to_json(members->list.items[i + 1], out, NAMED_LIMIT(limits, json_bytes), err);
+        status = value_to_python_json(members->list.items[i + 1], out, NAMED_LIMIT(limits, json_bytes), err);
         buffer_append_text(out, i + 2 < members->list.count ? ",\n" : "\n");
     }
     buffer_append_text(out, "}\n");

@@ -37,7 +37,15 @@ uint64_t json_offset(const struct json_parser *parser);
 /* A NUMBER's text as u64: digits only, no sign, fraction or exponent. */
 bool json_number_is_u64(struct str text, uint64_t *out);
 
+/* From here on NaN, Infinity and -Infinity are NUMBERs too, as they are for Python's json module. */
+void json_take_non_finite(struct json_parser *parser);
+
 /* A whole document as a value graph: objects are DICTs (duplicate keys refused), numbers INT, BIGINT or FLOAT. */
 reshard_status json_parse(const void *bytes, size_t size, const struct limits *limits, struct value_graph *graph, reshard_error *err);
+
+/* The same of what Python's json module writes: NaN, Infinity and -Infinity are FLOATs. For texts of Python libraries, such as zarr's
+ * attributes and config.json; not for headers of safetensors, whose own reader refuses them. */
+reshard_status json_parse_python(const void *bytes, size_t size, const struct limits *limits, struct value_graph *graph,
+                                 reshard_error *err);
 
 #endif

@@ -139,9 +139,23 @@ static bool json_parse_is_integer(struct str text)
     return true;
 }
 
+/* NaN and the infinities, which the parser lets through where they are wanted. */
+static reshard_status make_non_finite(struct builder *builder, struct str text, uint64_t offset, struct value **out, reshard_error *err)
+{
+    struct value *node = value_new(builder->graph, VALUE_FLOAT);
+    if (!node)
+        return error_set_memory(err);
+    node->real = text.data[0] == 'N' ? NAN : text.data[0] == '-' ? -INFINITY : INFINITY;
+    node->offset = offset;
+    *out = node;
+    return RESHARD_OK;
+}
+
 static reshard_status make_number(struct builder *builder, struct str text, uint64_t offset, struct value **out, reshard_error *err)
 {
     int64_t integer;
+    if (text.data[text.size - 1] > '9')
+        return make_non_finite(builder, text, offset, out, err);
     if (!json_parse_is_integer(text))
         return make_float(builder, text, offset, out, err);
     if (!to_i64(text, &integer))
@@ -276,13 +290,16 @@ static reshard_status take_event(struct builder *builder, enum json_event event,
     return status;
 }
 
-reshard_status json_parse(const void *bytes, size_t size, const struct limits *limits, struct value_graph *graph, reshard_error *err)
+static reshard_status document_parse(struct str bytes, bool takes_non_finite, const struct limits *limits, struct value_graph *graph,
+                                     reshard_error *err)
 {
-    if (size > limits->json_bytes)
-        return error_set_limit(err, "json_bytes", size, limits->json_bytes);
-    struct builder builder = { .parser = json_new(bytes, size, 0, limits), .graph = graph, .limits = limits };
+    if (bytes.size > limits->json_bytes)
+        return error_set_limit(err, "json_bytes", bytes.size, limits->json_bytes);
+    struct builder builder = { .parser = json_new(bytes.data, bytes.size, 0, limits), .graph = graph, .limits = limits };
     if (!builder.parser)
         return error_set_memory(err);
+    if (takes_non_finite)
+        json_take_non_finite(builder.parser);
     graph->arena.work = limits->budget;
     enum json_event event = JSON_NULL;
     struct str text;
@@ -298,4 +315,15 @@ reshard_status json_parse(const void *bytes, size_t size, const struct limits *l
     free(builder.frames);
     json_free(builder.parser);
     return work_explain(limits->budget, status, err);
+}
+
+reshard_status json_parse(const void *bytes, size_t size, const struct limits *limits, struct value_graph *graph, reshard_error *err)
+{
+    return document_parse((struct str){ bytes, size }, false, limits, graph, err);
+}
+
+reshard_status json_parse_python(const void *bytes, size_t size, const struct limits *limits, struct value_graph *graph,
+                                 reshard_error *err)
+{
+    return document_parse((struct str){ bytes, size }, true, limits, graph, err);
 }

@@ -20,6 +20,7 @@ struct json_parser {
     size_t size, pos, event_pos;
     uint64_t base_offset, depth_max;
     enum json_state state;
+    bool takes_non_finite;
     struct buffer open; /* '{' or '[' of each open container */
     struct buffer text; /* of a string with escapes */
 };
@@ -43,6 +44,11 @@ void json_free(struct json_parser *parser)
     buffer_release(&parser->open);
     buffer_release(&parser->text);
     free(parser);
+}
+
+void json_take_non_finite(struct json_parser *parser)
+{
+    parser->takes_non_finite = true;
 }
 
 uint64_t json_offset(const struct json_parser *parser)
@@ -238,6 +244,20 @@ static reshard_status json_read_word(struct json_parser *parser, const char *wor
     return RESHARD_OK;
 }
 
+/* A number that only Python's JSON has; false if none stands here. */
+static bool read_non_finite(struct json_parser *parser, struct str *text)
+{
+    static const char *const words[] = { "NaN", "Infinity", "-Infinity" };
+    const struct str rest = { (const char *)parser->bytes + parser->pos, parser->size - parser->pos };
+    for (size_t i = 0; parser->takes_non_finite && i < sizeof(words) / sizeof(words[0]); i++)
+        if (str_starts_with(rest, words[i])) {
+            *text = str_of(words[i]);
+            parser->pos += text->size;
+            return true;
+        }
+    return false;
+}
+
 /* ---- structure ---- */
 
 static void json_read_skip_space(struct json_parser *parser)
@@ -308,10 +328,13 @@ static reshard_status json_read_value(struct json_parser *parser, enum json_even
         status = json_read_word(parser, "null", err);
         break;
     default:
-        if (c != '-' && !(c >= '0' && c <= '9'))
-            return unexpected(parser, "a value", err);
         *event = JSON_NUMBER;
-        status = read_number(parser, text, err);
+        if (read_non_finite(parser, text))
+            status = RESHARD_OK;
+        else if (c != '-' && !(c >= '0' && c <= '9'))
+            return unexpected(parser, "a value", err);
+        else
+            status = read_number(parser, text, err);
         break;
     }
     if (!status)

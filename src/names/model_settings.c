@@ -210,7 +210,7 @@ static reshard_status model_settings_read_config(const struct model_settings_req
     const struct mapping_options *options = request->options;
     if (!options->config.size)
         return RESHARD_OK;
-    reshard_status status = json_parse(options->config.data, options->config.size, &request->source->limits, &made->parsed, err);
+    reshard_status status = json_parse_python(options->config.data, options->config.size, &request->source->limits, &made->parsed, err);
     if (status)
         error_prefix(err, "config.json");
     else if (made->parsed.root->kind == VALUE_DICT && !made->is_config_made) {

@@ -312,7 +312,7 @@ static reshard_status read_shapes_of(struct shapes_reader *reader, struct str co
     struct model_shapes *out = reader->out;
     struct str family;
     bool is_known = false;
-    reshard_status status = json_parse(config.data, config.size, reader->limits, &reader->config, err);
+    reshard_status status = json_parse_python(config.data, config.size, reader->limits, &reader->config, err);
     if (status || reader->config.root->kind != VALUE_DICT)
         return status;
     const struct value *model_type = value_dict_get(reader->config.root, "model_type");

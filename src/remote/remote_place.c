@@ -188,7 +188,8 @@ static const struct bucket_store amazon = { .scheme = "s3://",
                                             .key = "AWS_ACCESS_KEY_ID",
                                             .secret = "AWS_SECRET_ACCESS_KEY",
                                             .session = "AWS_SESSION_TOKEN",
-                                            .variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" };
+                                            .variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (of a profile or a role: aws "
+                                                         "configure export-credentials --format env)" };
 
 static const struct bucket_store google = {
     .scheme = "gs://",

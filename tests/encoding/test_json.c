@@ -287,6 +287,26 @@ TEST(documents_with_duplicate_keys_or_numbers_out_of_range_are_refused)
     value_graph_release(&graph);
 }
 
+TEST(pythons_words_are_numbers_where_they_are_wanted)
+{
+    static const char text[] = "[NaN,Infinity,{\"a\":-Infinity},-1]";
+    struct value_graph graph = { 0 };
+    struct buffer out = { 0 };
+    CHECK_FAILS(json_parse(text, sizeof(text) - 1, &limits_default, &graph, &err), RESHARD_ERR_FORMAT);
+    assert_int_equal(err.offset, 1);
+    CHECK_OK(json_parse_python(text, sizeof(text) - 1, &limits_default, &graph, &err));
+    CHECK_OK(value_to_python_json(graph.root, &out, AT_MOST(100), &err));
+    assert_true(str_is(buffer_str(&out), "[NaN, Infinity, {\"a\": -Infinity}, -1]"));
+    buffer_clear(&out);
+    CHECK_OK(value_to_json(graph.root, &out, AT_MOST(100), &err));
+    assert_true(str_is(buffer_str(&out), "[\"nan\", \"inf\", {\"a\": \"-inf\"}, -1]"));
+    static const char *const refused[] = { "nan", "Inf", "-NaN", "+Infinity", "Infinit", "[NaNN]", "{NaN:1}", "-" };
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+        CHECK_FAILS(json_parse_python(refused[i], strlen(refused[i]), &limits_default, &graph, &err), RESHARD_ERR_FORMAT);
+    buffer_release(&out);
+    value_graph_release(&graph);
+}
+
 TEST(each_allocation_that_fails_is_reported)
 {
     struct buffer text = { 0 };
@@ -321,6 +341,7 @@ int main(void)
         cmocka_unit_test(numbers_are_told_apart_by_their_text),
         cmocka_unit_test(documents_become_values),
         cmocka_unit_test(documents_with_duplicate_keys_or_numbers_out_of_range_are_refused),
+        cmocka_unit_test(pythons_words_are_numbers_where_they_are_wanted),
         cmocka_unit_test(each_allocation_that_fails_is_reported),
     };
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);

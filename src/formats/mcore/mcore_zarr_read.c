@@ -115,7 +115,7 @@ static reshard_status mcore_zarr_read_add_config(struct zarr_reading *reading, b
         return RESHARD_OK;
     status = zarr_keys_read(source->store, &reading->keys, entry, &source->limits, AT_MOST(CONFIG_BYTES_MAX), &bytes, err);
     if (!status)
-        status = json_parse(bytes.data, bytes.size, &source->limits, &graph, err);
+        status = json_parse_python(bytes.data, bytes.size, &source->limits, &graph, err);
     if (!status) {
         struct value *copy = value_copy(reading->kept, graph.root, graph.count);
         struct catalog_item item = {

@@ -44,7 +44,7 @@ static reshard_status json_of(struct source *source, const char *base, const str
     if (!status && store_exists(source->store, name, &is_directory, &size) && !is_directory) {
         status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &bytes, err);
         if (!status)
-            status = json_parse(bytes.data ? (const void *)bytes.data : "", bytes.size, &source->limits, &graph, err);
+            status = json_parse_python(bytes.data ? (const void *)bytes.data : "", bytes.size, &source->limits, &graph, err);
         if (!status && !(*out = catalog_adopt_graph(source->catalog, graph)))
             status = error_set_memory(err);
         else if (status)

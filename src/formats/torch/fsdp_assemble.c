@@ -374,7 +374,7 @@ static reshard_status fsdp_add_config(struct source *source, uint32_t ranks, res
         return RESHARD_OK;
     reshard_status status = store_read_all(source->store, name, AT_MOST(CONFIG_BYTES_MAX), &text, err);
     if (!status)
-        status = json_parse(text.data, text.size, &source->limits, &graph, err);
+        status = json_parse_python(text.data, text.size, &source->limits, &graph, err);
     if (!status) {
         check_ranks_said(source, graph.root, ranks);
         const struct value *said = value_dict_get(graph.root, "FSDP_version");

@@ -59,7 +59,7 @@ static reshard_status torch_folder_read_index(struct index_reading *index, resha
     reshard_status status =
         name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &index->text, err) : error_set_memory(err);
     if (!status)
-        status = json_parse(index->text.data, index->text.size, &source->limits, &index->graph, err);
+        status = json_parse_python(index->text.data, index->text.size, &source->limits, &index->graph, err);
     struct value **pairs;
     size_t count = 0;
     if (!status && !value_as_mapping(value_dict_get(index->graph.root, "weight_map"), &pairs, &count))

@@ -137,7 +137,7 @@ static reshard_status item_text(struct zarr_laying *laying, struct str node, con
         (strcmp(name, DIMENSION_NAMES) == 0 && value->kind != VALUE_LIST))
         return RESHARD_OK;
     laying->item_is_used[number] = true;
-    return value_to_json(value, out, NAMED_LIMIT(&laying->request->limits, json_bytes), err);
+    return value_to_python_json(value, out, NAMED_LIMIT(&laying->request->limits, json_bytes), err);
 }
 
 static reshard_status zarr_layout_note_items(struct zarr_laying *laying, reshard_error *err)

@@ -34,7 +34,7 @@ static reshard_status document_read(struct zarr_reading *reading, const struct z
     reshard_status status =
         zarr_keys_read(source->store, &reading->keys, entry, &source->limits, NAMED_LIMIT(&source->limits, json_bytes), &bytes, err);
     if (!status) {
-        status = json_parse(bytes.data ? (const void *)bytes.data : "", bytes.size, &source->limits, out, err);
+        status = json_parse_python(bytes.data ? (const void *)bytes.data : "", bytes.size, &source->limits, out, err);
         if (status) {
             error_prefix(err, "'%.*s'", STR_ARG(entry->name));
             error_object(err, "%.*s", STR_ARG(entry->name));
