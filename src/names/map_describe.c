@@ -173,7 +173,7 @@ reshard_status map_description_read(struct str json, const struct limits *limits
 reshard_status map_config_constants(struct str json, const struct limits *limits, struct map_constants *out, reshard_error *err)
 {
     struct value_graph graph = { 0 };
-    reshard_status status = json_parse(json.data, json.size, limits, &graph, err);
+    reshard_status status = json_parse_python(json.data, json.size, limits, &graph, err);
     if (!status && graph.root->kind != VALUE_DICT)
         status = error_set(err, RESHARD_ERR_FORMAT, "expected a JSON object");
     for (size_t i = 0; !status && i + 1 < graph.root->list.count; i += 2) {
