@@ -286,6 +286,10 @@ static int run_diff(const struct options *options, const struct mapping_input *m
     reshard_checkpoint *b = open_path(options, 1, &exit_status);
     if (b)
         exit_status = compare_opened(options, mapping, &diff, a, b);
+    if (b && exit_status < 2 && !options->json) { /* what is left out of either was not compared */
+        tell_warnings(options, a);
+        tell_warnings(options, b);
+    }
     reshard_close(a);
     reshard_close(b);
     return exit_status;

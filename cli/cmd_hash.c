@@ -51,6 +51,8 @@ int command_hash(const struct options *options)
         puts("]}");
     if (status)
         exit_status = print_error(options, status, &err);
+    else if (!options->json)
+        tell_warnings(options, checkpoint);
     reshard_close(checkpoint);
     return exit_status;
 }

@@ -305,7 +305,7 @@ static int ls_text(const struct options *options, reshard_checkpoint *checkpoint
         list_tensors(options, checkpoint, order);
     if (options->items_flag && !exit_status)
         exit_status = list_items(options, checkpoint);
-    print_damage(options, checkpoint);
+    tell_warnings(options, checkpoint);
     return exit_status;
 }
 

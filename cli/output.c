@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DAMAGE_SHOWN 10
+#define WARNINGS_SHOWN 10
 
 /* Length of the valid UTF-8 sequence at data, 0 if it is none. Lone surrogates (WTF-8) count as invalid here. */
 static size_t utf8_length(const unsigned char *data, size_t left)
@@ -119,20 +119,20 @@ void json_warnings(const reshard_checkpoint *checkpoint)
     json_lost(checkpoint);
 }
 
-void print_damage(const struct options *options, const reshard_checkpoint *checkpoint)
+void tell_warnings(const struct options *options, const reshard_checkpoint *checkpoint)
 {
-    const size_t most = options->verbose ? SIZE_MAX : DAMAGE_SHOWN;
+    const size_t most = options->verbose ? SIZE_MAX : WARNINGS_SHOWN;
     reshard_warning warning = RESHARD_WARNING_INIT;
     size_t count = 0;
     for (size_t i = 0; !options->quiet && reshard_warning_at(checkpoint, i, &warning) == RESHARD_OK; i++) {
-        if (!warning.is_damage || count++ >= most)
+        if (count++ >= most)
             continue;
-        fputs("reshard: damage: ", stderr);
+        fputs(warning.is_damage ? "reshard: damage: " : "reshard: warning: ", stderr);
         print_text(stderr, command_words(warning.text), strlen(command_words(warning.text)));
         putc('\n', stderr);
     }
     if (count > most)
-        fprintf(stderr, "reshard: damage: %zu more; --verbose shows all\n", count - most);
+        fprintf(stderr, "reshard: warning: %zu more; --verbose shows all\n", count - most);
 }
 
 void print_shape(FILE *out, const int64_t *shape, int rank)

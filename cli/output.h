@@ -30,8 +30,8 @@ const char *human_bytes(uint64_t bytes, char out[32]);
  * any. */
 void json_warnings(const reshard_checkpoint *checkpoint);
 
-/* What is damaged, on standard error: ten lines, or all with --verbose, none with --quiet. */
-void print_damage(const struct options *options, const reshard_checkpoint *checkpoint);
+/* What is odd about a checkpoint, damaged or left out, on standard error: ten lines, or all with --verbose, none with --quiet. */
+void tell_warnings(const struct options *options, const reshard_checkpoint *checkpoint);
 
 /* Before anything is written: each line on standard error is one call to the system, so that those of several processes do not mix. */
 void output_begin(void);

@@ -31,10 +31,36 @@ static struct str printed(char *text)
     return text ? str_of(text) : (struct str){ 0 };
 }
 
+/* Behind the last '/'. */
+static struct str hf_assign_last_part(struct str name)
+{
+    struct str last = name;
+    for (size_t i = 0; i < name.size; i++) {
+        if (name.data[i] == '/')
+            last = (struct str){ name.data + i + 1, name.size - i - 1 };
+    }
+    return last;
+}
+
+/* Adapters and parts of pipelines are looked for under names of their own: PEFT's and diffusers' weights keep them. */
+static const char *stem_of_source(const struct catalog *source)
+{
+    static const char *const stems[] = { "adapter_model", "diffusion_pytorch_model" };
+    for (uint32_t i = 0; i < source->object_count; i++) {
+        struct str base = hf_assign_last_part(source->objects[i].name);
+        for (size_t s = 0; s < sizeof(stems) / sizeof(stems[0]); s++) {
+            const size_t size = strlen(stems[s]);
+            if (str_starts_with(base, stems[s]) && base.size > size && (base.data[size] == '.' || base.data[size] == '-'))
+                return stems[s];
+        }
+    }
+    return "model";
+}
+
 static reshard_status read_stem(const struct layout_request *request, const char **out, reshard_error *err)
 {
     const char *stem = layout_option(request, "stem");
-    *out = stem ? stem : "model";
+    *out = stem ? stem : stem_of_source(request->source_catalog);
     if (!stem)
         return RESHARD_OK;
     if (strlen(stem) > STEM_BYTES_MAX || strchr(stem, '/') || stem[0] == '.' || store_name_check(str_of(stem), NULL))
@@ -175,12 +201,8 @@ static struct str reference_file(const struct hf_reference *reference, uint32_t 
     struct str name = reference->catalog->objects[object].name;
     uint64_t plan, file, total;
     size_t prefix = reference->state->directory.size;
-    struct str base = { name.data + prefix, name.size - prefix }, last = base;
-    for (size_t i = 0; i < base.size; i++) {
-        if (base.data[i] == '/')
-            last = (struct str){ base.data + i + 1, base.size - i - 1 };
-    }
-    bool is_shard = hf_parse_shard_name(last, &plan, &file, &total);
+    struct str base = { name.data + prefix, name.size - prefix };
+    bool is_shard = hf_parse_shard_name(hf_assign_last_part(base), &plan, &file, &total);
     return is_shard == reference->state->is_dcp ? base : (struct str){ 0 };
 }
 

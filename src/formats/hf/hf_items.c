@@ -137,5 +137,7 @@ reshard_status hf_read_items(struct hf_read *read, reshard_error *err)
         status = add_index_metadata(read, err);
     if (!status)
         status = hf_items_add_side_files(read, err);
+    if (!status)
+        status = hf_beside_add(read, err);
     return status;
 }

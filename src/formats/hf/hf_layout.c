@@ -163,6 +163,17 @@ static reshard_status hf_layout_add_side_files(struct hf_target *hf, reshard_err
     return status;
 }
 
+/* What a copy of the folder had besides. */
+static reshard_status note_left(const struct hf_target *hf, reshard_error *err)
+{
+    const struct source *source = hf->request->source;
+    const struct hf_state *state = source && source->driver == hf->target->driver ? source->driver_state : NULL;
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; state && i < state->left_count && !status; i++)
+        status = target_note_dropped(hf->target, NOTE_NO_PLACE, state->left[i], err, "a folder beside the weights, which is not copied");
+    return status;
+}
+
 reshard_status hf_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     const char *tied = layout_option(request, "tied");
@@ -190,6 +201,8 @@ reshard_status hf_lay_out(const struct layout_request *request, struct target *t
     if (status)
         goto out;
     status = hf_layout_add_side_files(&hf, err);
+    if (!status)
+        status = note_left(&hf, err);
 
 out:
     hf_assignment_release(&hf.assignment);

@@ -122,6 +122,7 @@ static void warn_of_odd(const struct hf_read *read, uint64_t total_bytes)
             name_map_find(&catalog->object_names, entry->name) == NAME_NONE)
             catalog_warn(catalog, false, "'%.*s' is no part of the model", STR_ARG(entry->name));
     }
+    hf_beside_warn(read);
 }
 
 static reshard_status read_whole(struct hf_read *read, reshard_error *err)
@@ -149,7 +150,7 @@ static reshard_status hf_read_read_shards(struct hf_read *read, reshard_error *e
     return status ? status : hf_read_shards(read, err);
 }
 
-static reshard_status keep_state(struct hf_read *read, reshard_error *err)
+static reshard_status keep_state(const struct hf_read *read, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
     struct hf_state *state = arena_zalloc(&catalog->arena, sizeof(*state));
@@ -159,7 +160,7 @@ static reshard_status keep_state(struct hf_read *read, reshard_error *err)
         return error_set_memory(err);
     state->is_dcp = read->folder.kind == HF_DCP;
     read->source->driver_state = state;
-    return RESHARD_OK;
+    return hf_beside_left(read, state, err);
 }
 
 static reshard_status hf_read_add_facts(const struct hf_read *read, reshard_error *err)

@@ -34,4 +34,13 @@ reshard_status hf_scalar_find(struct hf_read *read, const struct st_file **file,
 /* Items: metadata on which all files agree, the index's own, and side files. */
 reshard_status hf_read_items(struct hf_read *read, reshard_error *err);
 
+/* Side files in folders beside the weights. */
+reshard_status hf_beside_add(const struct hf_read *read, reshard_error *err);
+
+/* Which folders beside the weights are not read at all, for who copies the rest; in the catalog's arena. */
+reshard_status hf_beside_left(const struct hf_read *read, struct hf_state *state, reshard_error *err);
+
+/* A warning where a training run's state lies beside the weights: it is not read with them. */
+void hf_beside_warn(const struct hf_read *read);
+
 #endif
