@@ -245,6 +245,21 @@ def told(root):
     return test
 
 
+def for_serving(root):
+    """What Transformers keeps beside `latest` comes along, DeepSpeed's own scripts do not."""
+    def test(shell):
+        for case in ("ds-zero2-bf16", "ds-uc-zero3-bf16"):
+            folder, tag, _ = copied(shell, root, case)
+            for name in ("config.json", "tokenizer.json", "zero_to_fp32.py"):
+                (folder / name).write_text(f"{{\"of\": \"{name}\"}}")
+            shell("convert", folder, f"{case}.hf", "--to", "hf", "--exclude", "optimizer*", "--no-sync")
+            made = {path.name for path in (shell.work / f"{case}.hf").iterdir()}
+            assert {"config.json", "tokenizer.json"} < made and "zero_to_fp32.py" not in made, made
+            assert json.loads((shell.work / f"{case}.hf" / "config.json").read_text()) == {"of": "config.json"}
+            assert "config.json" not in {i["key"] for i in json.loads(shell("ls", "--items", "--json", tag))["items"]}
+    return test
+
+
 def refused(root):
     """Files of what is not read are named, also where the rest would read."""
     def test(shell):
@@ -324,7 +339,7 @@ def main():
     chance = random.Random(arguments.seed)
     return small_models.run(arguments.bin, [
         ("drawn checkpoints come back", drawn(chance, arguments.count)), ("the optimizer's files are lost", lost_optimizer(arguments.root)),
-        ("what is told", told(arguments.root)),
+        ("what is told", told(arguments.root)), ("files for serving", for_serving(arguments.root)),
         ("what is refused, and why", refused(arguments.root)), ("files that do not fit each other", damaged(chance))])
 
 

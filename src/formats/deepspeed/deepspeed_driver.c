@@ -4,10 +4,13 @@
 #include "formats/deepspeed/deepspeed_source.h"
 
 #include "base/array.h"
+#include "formats/shared/safetensors_names.h"
+#include "formats/shared/side_files.h"
 #include "formats/source_probe.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The same model files lie beside the folder zero/ of a universal checkpoint, and beside ranks' files of the optimizer. */
 static int probe_either(struct store *store, const char *name, bool wants_universal, reshard_error *err)
@@ -151,12 +154,31 @@ static reshard_status read_files(struct deepspeed_reading *reading, bool is_univ
     return status;
 }
 
+/* DeepSpeed's own scripts lie there as well. */
+static bool is_of_model(const void *context, const struct store_entry *entry, struct str base)
+{
+    (void)context, (void)entry;
+    return st_name_is_side_file(base) && !str_ends_with(base, ".py") && !str_starts_with(base, "latest");
+}
+
+/* Who opens a run's folder gets what Transformers keeps beside `latest`: config.json, a tokenizer. */
+static reshard_status add_side_files(struct source *source, reshard_error *err)
+{
+    const char *slash = strrchr(source->name, '/');
+    if (!source->name[0])
+        return RESHARD_OK;
+    char *folder = arena_printf(&source->catalog->arena, "%.*s", slash ? (int)(slash - source->name) : 0, source->name);
+    return folder ? side_files_add(source, folder, "", is_of_model, NULL, err) : error_set_memory(err);
+}
+
 static reshard_status read_either(struct source *source, bool is_universal, reshard_error *err)
 {
     struct deepspeed_reading reading = { .source = source };
     reshard_status status = torch_source_new(source, err);
     if (!status)
         status = read_files(&reading, is_universal, err);
+    if (!status)
+        status = add_side_files(source, err);
     deepspeed_universal_release(reading.universal);
     deepspeed_folder_release(&reading.folder);
     free(reading.model_files);

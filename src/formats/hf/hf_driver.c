@@ -30,7 +30,7 @@ static int hf_probe(struct store *store, const char *name, reshard_error *err)
 }
 
 static const struct format_option hf_options[] = {
-    { "stem", "NAME", "", "beginning of the file names; without it that of the source's adapter_model or diffusion_pytorch_model, else model" },
+    { "stem", "NAME", "", "beginning of the file names; without it adapter_model or diffusion_pytorch_model as in the source, else model" },
     { "tied", "copy|drop", "copy", "tensors that share their bytes: write each, or one and record the others" },
     { "framework", "NAME|none", "", "the format key of __metadata__; without it as the reference or the source has it, else pt" },
     { 0 },
