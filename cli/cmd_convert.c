@@ -303,9 +303,28 @@ static int run_convert(const struct options *options, const struct mapping_input
     return exit_status;
 }
 
+/* The word of the command line that is read from standard input; NULL: none is. */
+static const char *word_of_stdin(const struct options *options)
+{
+    const struct {
+        const char *name, *value;
+    } words[] = { { "SRC", options->paths[0] }, { "--config", options->config }, { "--rules", options->rules } };
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (words[i].value && strcmp(words[i].value, "-") == 0)
+            return words[i].name;
+    for (size_t i = 0; i < options->maps.count; i++)
+        if (strcmp(options->maps.values[i], "-") == 0)
+            return "--map";
+    return NULL;
+}
+
 static int convert_to(const struct options *options)
 {
     struct mapping_input mapping;
+    const char *word = options->part ? word_of_stdin(options) : NULL;
+    if (word)
+        return print_failure(options, RESHARD_ERR_USAGE, "name a file: it is still there when the parts are committed",
+                             "in parts %s cannot be '-': the commit reads it once more, and standard input is gone by then", word);
     int exit_status = mapping_input_read(options, &mapping);
     if (exit_status < 0)
         exit_status = run_convert(options, &mapping);

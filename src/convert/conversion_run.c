@@ -86,10 +86,32 @@ reshard_status run_announce(const struct conversion *conversion, reshard_error *
     return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
 }
 
+static uint64_t hash_text(uint64_t hash, struct str text)
+{
+    const uint64_t size = text.size;
+    return hash64(text.data, text.size, hash64(&size, sizeof(size), hash));
+}
+
+/* A plan moves bytes: it is the same under whatever names and shapes they are read afterwards. */
+static uint64_t hash_wanted(uint64_t hash, const struct catalog *wanted)
+{
+    const uint64_t counts[] = { wanted->tensor_count, wanted->item_count };
+    hash = hash64(counts, sizeof(counts), hash);
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        const struct catalog_tensor *tensor = &wanted->tensors[i];
+        const uint64_t numbers[] = { tensor->dtype, (uint64_t)tensor->rank };
+        hash = hash64(numbers, sizeof(numbers), hash_text(hash, tensor->key));
+        hash = hash64(catalog_vector_at(wanted, tensor->shape), (size_t)tensor->rank * sizeof(int64_t), hash);
+    }
+    for (uint32_t i = 0; i < wanted->item_count; i++)
+        hash = hash_text(hash, wanted->items[i].key);
+    return hash;
+}
+
 uint64_t run_identity(const struct conversion *conversion)
 {
     const struct engine_source source = conversion_engine_source(conversion);
-    uint64_t identity = plan_hash(conversion->plan);
+    uint64_t identity = hash_wanted(plan_hash(conversion->plan), conversion->selection.wanted);
     for (uint32_t i = 0; i < source.catalog->object_count; i++) {
         uint64_t version = store_version(source.store, source.catalog->objects[i].name.data);
         identity = hash64(&version, sizeof(version), identity);

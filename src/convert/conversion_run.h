@@ -20,7 +20,8 @@ bool run_is_directory(const struct conversion *conversion);
 /* Whether objects are compressed once their payload is there. */
 bool run_is_packed(const struct conversion *conversion);
 
-/* Of a resumable run: what is planned, and the source files as they are. A name that the store cannot take counts as no file. */
+/* Of a resumable run: what is planned, under which names, and the source files as they are. A name that the store cannot take counts as no
+ * file. */
 uint64_t run_identity(const struct conversion *conversion);
 
 /* Up to here nothing is written, and the caller's process may as well end; it learns from this call that this is over. */

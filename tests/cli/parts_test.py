@@ -132,6 +132,46 @@ def other_runs_are_refused(test):
     test.good("commit", target, "--quiet")
 
 
+def names_are_part_of_a_run(test):
+    """They move no byte of the payload elsewhere, so the plans of such parts are the same."""
+    source, words = test.work / "source.safetensors", ["--to", "hf", "--max-shard-size", "100"]
+    big_file(source, 4, 100)
+    (test.work / "m.map").write_text("t0 -> k0\n")
+    others = (["--rename", "t* -> k*"], ["--add-prefix", "a."], ["--map", test.work / "m.map"], ["-m", "t0 -> k0"])
+    for number, other in enumerate(others):
+        target = test.work / f"out-{number}"
+        test.good(*test.part(source, target, words, 0, 2))
+        code, _, err = test.run(*test.part(source, target, [*words, *other], 1, 2))
+        assert code == 1 and "another run" in err, f"{other}: exit {code}: {err}"
+    target = test.work / "mapped"
+    for i in range(2):
+        test.good(*test.part(source, target, [*words, "--map", test.work / "m.map"], i, 2))
+    test.good("commit", target, "--quiet")
+    _, listed, _ = test.run("ls", target)
+    assert listed.split()[0] == "k0", listed
+    target = test.work / "changed"
+    for i in range(2):
+        test.good(*test.part(source, target, [*words, "--map", test.work / "m.map"], i, 2))
+    (test.work / "m.map").write_text("t0 -> q0\n")
+    code, _, err = test.run("commit", target)
+    assert code == 1 and "another run" in err and not target.exists(), f"exit {code}: {err}"
+
+
+def what_a_commit_cannot_read_again_is_refused(test):
+    """Parts keep their words: those of standard input would be words of the commit's, and its names the source's."""
+    source, target = test.work / "source.safetensors", test.work / "out"
+    big_file(source, 2, 100)
+    for word, first, more in (("--map", source, ["--map", "-"]), ("--config", source, ["--config", "-"]),
+                              ("--rules", source, ["--rules", "-"]), ("SRC", "-", [])):
+        with open(source, "rb") as stdin:
+            done = subprocess.run([test.bin, "convert", first, target, "--to", "hf", "--part", "0/2", *more], stdin=stdin,
+                                  stderr=subprocess.PIPE, text=True)
+            left = stdin.read()
+        assert done.returncode == 2 and word in done.stderr and "standard input" in done.stderr, f"exit {done.returncode}: {done.stderr}"
+        assert left, "it was read nevertheless"
+    assert [p.name for p in test.work.iterdir()] == ["source.safetensors"]
+
+
 def doubled_parts_are_refused(test):
     """One part's record in place of another's; running a part again is no harm."""
     source, words = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4"), ["--to", "hf"]
@@ -246,7 +286,8 @@ def main():
     args = parser.parse_args()
     rng = random.Random(7)
     cases = [(f"{name} {' '.join(words)}", lambda test, case=(name, words): bytes_of_one_run(test, case, rng)) for name, words in FORMATS]
-    plain = (missing_parts_are_named, other_runs_are_refused, doubled_parts_are_refused,
+    plain = (missing_parts_are_named, other_runs_are_refused, names_are_part_of_a_run, what_a_commit_cannot_read_again_is_refused,
+             doubled_parts_are_refused,
              parts_of_a_program_are_told_from_those_of_the_command, wrong_numbers_are_refused, a_running_part_holds_the_commit,
              relative_paths_count_from_the_parts_folder)
     cases += [(f.__name__.replace("_", " "), f) for f in plain]
