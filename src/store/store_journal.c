@@ -10,18 +10,19 @@
 #include <unistd.h>
 
 /*
- * The file: 8 bytes of magic, identity u64, kind u64 (1: the target is a directory), CRC-32C of these 24 bytes u32; then
+ * The file: 8 bytes of magic (zeros once it is retired), identity u64, kind u64 (1: the target is a directory), CRC-32C of these 24 bytes u32; then
  * records: size u32, CRC-32C of the bytes u32, bytes. A record that a killed run left incomplete ends the journal. Integers are
  * little-endian.
  */
 #define HEADER_BYTES 28
+#define MAGIC_BYTES 8
 #define RECORD_HEADER_BYTES 8
 #define RECORD_BYTES_MAX ((uint32_t)1 << 30)
-static const char magic[9] = "RSHJRN01";
+static const char magic[MAGIC_BYTES + 1] = "RSHJRN01", retired[MAGIC_BYTES] = { 0 };
 
 static void make_header(uint64_t identity, bool is_directory, uint8_t out[HEADER_BYTES])
 {
-    memcpy(out, magic, 8);
+    memcpy(out, magic, MAGIC_BYTES);
     for (int i = 0; i < 8; i++) {
         out[8 + i] = (uint8_t)(identity >> (8 * i));
         out[16 + i] = (uint8_t)(i == 0 && is_directory);
@@ -78,6 +79,33 @@ int journal_start(int fd, uint64_t identity, bool is_directory, uint64_t *end)
         return -1;
     *end = sizeof(header);
     return 0;
+}
+
+/* In place: what it says is still there when it is to be somebody's again, and no room is needed for that. */
+static int journal_put_magic(int fd, const char *bytes)
+{
+    size_t done;
+    return pwrite_whole(fd, 0, bytes, MAGIC_BYTES, &done) ? 0 : -1;
+}
+
+int journal_retire(int fd)
+{
+    return journal_put_magic(fd, retired);
+}
+
+int journal_revive(int fd)
+{
+    return journal_put_magic(fd, magic);
+}
+
+bool journal_is_free(int fd)
+{
+    char found[MAGIC_BYTES];
+    struct stat info;
+    size_t done;
+    if (fstat(fd, &info) < 0)
+        return false;
+    return info.st_size == 0 || (pread_whole(fd, 0, found, sizeof(found), &done) && memcmp(found, retired, sizeof(found)) == 0);
 }
 
 int journal_append(int fd, const void *bytes, size_t size, uint64_t *end)

@@ -115,6 +115,13 @@ int journal_start(int fd, uint64_t identity, bool is_directory, uint64_t *end);
 int journal_append(int fd, const void *bytes, size_t size, uint64_t *end);
 reshard_status journal_read(int fd, uint64_t end, struct buffer *out, reshard_error *err);
 
+/* A retired journal is nobody's, whatever lies beside it, until it is revived; then it says what it said. -1: errno. */
+int journal_retire(int fd);
+int journal_revive(int fd);
+
+/* Nothing was begun there, or it is retired. */
+bool journal_is_free(int fd);
+
 /* Advice for an error number that says that there is no room: of the disk, a quota, or a limit on the size of files. */
 void hint_room(int number, reshard_error *err);
 

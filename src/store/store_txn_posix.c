@@ -250,18 +250,11 @@ static reshard_status enter_data(struct posix_txn *txn, reshard_error *err)
     return RESHARD_OK;
 }
 
-/* Nothing was begun: there is no journal yet. */
-static bool journal_is_new(const struct posix_txn *txn)
-{
-    struct stat info;
-    return fstat(txn->journal_fd, &info) == 0 && info.st_size == 0;
-}
-
 /* What lies there is of the same run, which goes on; a part may be the first. */
 static reshard_status take_share(struct posix_txn *txn, reshard_error *err)
 {
     bool is_directory = txn->options.is_directory, is_part = txn->options.share == STORE_TXN_PART;
-    if (is_part && !txn->is_shared && journal_is_new(txn)) {
+    if (is_part && !txn->is_shared && journal_is_free(txn->journal_fd)) {
         bool is_good = !is_directory || mkdirat(txn->partial_fd, txn->name, 0777) == 0 || errno == EEXIST;
         if (!is_good || journal_start(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end) < 0)
             return failed(txn, "cannot begin a target in parts", err);
@@ -649,12 +642,9 @@ static reshard_status keep_access(struct posix_txn *txn, reshard_error *err)
     return result < 0 ? failed(txn, "cannot give the target the permissions of what it replaces", err) : RESHARD_OK;
 }
 
-/* From here on what lies in the partial directory may be the old target, which nobody shall take for a run to resume. */
-static reshard_status retire_journal(struct posix_txn *txn, reshard_error *err)
+static int sync_journal(const struct posix_txn *txn)
 {
-    if (ftruncate(txn->journal_fd, 0) < 0 || (!txn->options.no_sync && fdatasync(txn->journal_fd) < 0))
-        return failed(txn, "cannot close the journal", err);
-    return RESHARD_OK;
+    return txn->options.no_sync ? 0 : fdatasync(txn->journal_fd);
 }
 
 static reshard_status publish(struct posix_txn *txn, reshard_error *err)
@@ -674,6 +664,21 @@ static reshard_status publish(struct posix_txn *txn, reshard_error *err)
     return errno == EEXIST ? store_error_exists(txn->target_path, err) : failed(txn, "cannot rename the finished target into place", err);
 }
 
+/* What lies in the partial directory may be the old target as soon as the two are exchanged, also to whoever looks after a crash: nobody
+ * shall take it for a run to resume. Where nothing was exchanged it is this run's as before. */
+static reshard_status retire_and_publish(struct posix_txn *txn, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    if (journal_retire(txn->journal_fd) < 0 || sync_journal(txn) < 0)
+        status = failed(txn, "cannot close the journal", err);
+    if (!status)
+        status = publish(txn, err);
+    if (status && txn_keeps(txn) && publish_undo(txn->partial_fd, txn->parent_fd, txn->name) == 0 &&
+        journal_revive(txn->journal_fd) == 0)
+        sync_journal(txn);
+    return status;
+}
+
 static reshard_status posix_commit(struct store_txn *base, reshard_error *err)
 {
     struct posix_txn *txn = store_txn_posix_txn_of(base);
@@ -684,13 +689,9 @@ static reshard_status posix_commit(struct store_txn *base, reshard_error *err)
         status = sync_all(txn, false, err);
     if (!status)
         status = flush_all(txn, err);
-    bool keep = txn_keeps(txn);
-    if (!status) {
-        keep = false;
-        status = retire_journal(txn, err);
-    }
     if (!status)
-        status = publish(txn, err);
+        status = retire_and_publish(txn, err);
+    bool keep = status && txn_keeps(txn);
     if (!status && !txn->options.no_sync && !sync_directory(txn->parent_fd, "."))
         status = failed(txn, "the target is in place, but its directory cannot be written to the disk", err);
     if (!keep)

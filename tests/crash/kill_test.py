@@ -72,7 +72,8 @@ class Killer:
             shims.link_tree(self.old, directory / "target")
 
     def look_at_whole_run(self):
-        """What it writes, how many calls it makes, and where its commit begins: behind the last byte written."""
+        """What it writes, how many calls it makes, and where its commit begins: behind the last byte of the target. The last write of all
+        retires the journal."""
         directory = self.work / "whole"
         directory.mkdir()
         self.prepare(directory)
@@ -81,7 +82,7 @@ class Killer:
         assert done.returncode == 0, done.stderr.decode()
         calls = [call.name for call in disk_model.read_log(log) if call.name in CHANGING]
         self.calls, self.pwrites = len(calls), calls.count("pwrite")
-        self.commit = max(i for i, name in enumerate(calls) if name in ("pwrite", "write", "copy_file_range")) + 2
+        self.commit = [i for i, name in enumerate(calls) if name in ("pwrite", "write", "copy_file_range")][-2] + 2
         self.whole_content = shims.content_of(directory / "target")
         self.new_content = self.new_content or self.whole_content
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""--resume goes on with what a killed run has done if the source is still the same, and starts over if it was written to. Prints TAP.
+"""--resume goes on with what a killed run has done if the source is still the same, and starts over if it was written to. What cannot be
+renamed into place is kept for --resume, and for the next commit of its parts. Prints TAP.
 
 usage: resume_test.py --bin PATH --module PATH
 """
 import argparse
+import errno
 import pathlib
 import shutil
 import sys
@@ -42,20 +44,66 @@ def check(shim, work):
     return f"{killings} killed, {resumed} had noted something"
 
 
+def unpublished(shim, work, arguments, old):
+    """The command fails at its last rename: what it has written stays, and so does the old target."""
+    failed = shim.run(arguments, work, calls="renameat,renameat2,linkat", path="target", act=f"fail-on:{errno.EACCES}", nth=1, hurry=5,
+                      log=str(work / "log"))
+    assert failed.returncode == 3 and b"into place" in failed.stderr, f"exit {failed.returncode}: {failed.stderr[-300:]}"
+    assert shims.content_of(work / "target") == old, "the old target has changed"
+    return writes(work)
+
+
+def writes(work):
+    """Calls of the last run that was logged."""
+    lines = (work / "log").read_text().splitlines()
+    return sum("pwrite" in line or "copy_file_range" in line for line in lines)
+
+
+def check_publishing(shim, work, overwrites):
+    """The next run of the same command moves no payload."""
+    shims.write_layers(work / "layers.safetensors", 10, 2048, 1)
+    shutil.rmtree(work / "target", ignore_errors=True)
+    more = ["--overwrite"] if overwrites else []
+    if overwrites:
+        shim.plain(["convert", "layers.safetensors", "target", "--to", "torch-dcp", "--quiet"], work)
+    old, wanted = shims.content_of(work / "target"), values(shim, work, "layers.safetensors")
+    first = unpublished(shim, work, [*CONVERT, *more], old)
+    again = shim.run([*CONVERT, *more], work, log=str(work / "log"))
+    assert again.returncode == 0, again.stderr[-300:]
+    assert writes(work) < first / 2, f"{first} writes, then {writes(work)}"
+    assert values(shim, work, "target") == wanted
+    shutil.rmtree(work / "target")
+    if overwrites:
+        shim.plain(["convert", "layers.safetensors", "target", "--to", "torch-dcp", "--quiet"], work)
+    for i in range(2):
+        shim.plain(["convert", "layers.safetensors", "target", "--to", "hf", "--quiet", "--part", f"{i}/2", *more], work)
+    unpublished(shim, work, ["commit", "target", "--quiet"], old)
+    shim.plain(["commit", "target", "--quiet"], work)
+    assert values(shim, work, "target") == wanted
+    assert not (work / shims.partial_of("target")).exists(), "something is left beside the target"
+    return "over an old one" if overwrites else "where none was"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--module", required=True)
     args = parser.parse_args()
     work = pathlib.Path(shims.work_directory())
+    shim, bad = shims.Shim(args.bin, args.module), 0
+    cases = {"a source that changed": lambda: check(shim, work), "a target without a place": lambda: check_publishing(shim, work, False),
+             "an old target that stays": lambda: check_publishing(shim, work, True)}
+    print(f"1..{len(cases)}")
     try:
-        print(f"1..1\nok 1 - a source that changed: {check(shims.Shim(args.bin, args.module), work)}")
-    except AssertionError as problem:
-        print(f"1..1\nnot ok 1 - a source that changed\n# {problem}")
-        return 1
+        for number, (name, case) in enumerate(cases.items(), 1):
+            try:
+                print(f"ok {number} - {name}: {case()}", flush=True)
+            except AssertionError as problem:
+                bad += 1
+                print(f"not ok {number} - {name}\n# {problem}", flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return 0
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -236,6 +236,44 @@ TEST(a_run_of_the_same_plan_goes_on)
     }
 }
 
+/* What is there is whole: that it found no place is no reason to make it again. */
+TEST(a_run_that_cannot_be_published_goes_on_where_there_is_a_place)
+{
+    for (int kind = 0; kind < KIND_COUNT; kind++) {
+        for (int is_directory = 0; is_directory < 2; is_directory++) {
+            struct store *store = open_kind(kind);
+            struct store_txn_options options = { .is_directory = is_directory, .resume = true, .identity = 7 };
+            const char *name = is_directory ? "a" : "";
+            struct store_txn *txn = begin(store, "target", options);
+            put(txn, name, "done");
+            CHECK_OK(store_txn_journal_append(txn, "done", 4, &err));
+            if (kind == IN_MEMORY)
+                CHECK_OK(store_memory_put(store, "target", "in the way", 10, &err));
+            else
+                temp_write("target", "in the way");
+            CHECK_FAILS(store_txn_commit(txn, &err), RESHARD_ERR_IO);
+            assert_int_equal(err.sys_errno, EEXIST);
+            assert_string_equal(get(store, "target"), "in the way");
+            options.overwrite = true;
+            txn = begin(store, "target", options);
+            assert_true(store_txn_is_resumed(txn));
+            struct buffer journal = { 0 };
+            CHECK_OK(store_txn_journal_read(txn, &journal, &err));
+            assert_int_equal(journal.size, 4);
+            buffer_release(&journal);
+            struct store_object *object = NULL;
+            char text[5] = { 0 };
+            CHECK_OK(store_txn_create(txn, name, 4, &object, &err));
+            CHECK_OK(store_read_at(object, 0, text, 4, &err));
+            assert_string_equal(text, "done");
+            store_object_close(object);
+            CHECK_OK(store_txn_commit(txn, &err));
+            assert_int_equal(count_entries(store), 1);
+            store_free(store);
+        }
+    }
+}
+
 TEST(what_another_plan_left_is_removed)
 {
     static const struct {
