@@ -24,7 +24,8 @@
  * Failures. A save that could not be begun has taken nothing, and the saver can be used on, as after every other failure. After a failed
  * reshard_saver_open nothing was started; after reshard_saver_close the saver is gone, whatever it returns.
  *
- * Threads. One thread at a time uses a saver; which one does not matter. Do not fork between open and close without exec.
+ * Threads. One thread at a time uses a saver; which one does not matter. A process that is forked between open and close, without exec,
+ * neither uses the saver nor frees it; it may outlive it.
  */
 #ifndef RESHARD_ASYNC_H
 #define RESHARD_ASYNC_H

@@ -195,8 +195,10 @@ void saver_process_end(struct saver_process *process, char *out)
 {
     int how = 0;
     pid_t ended = 0;
-    if (process->socket >= 0)
+    if (process->socket >= 0) {
+        shutdown(process->socket, SHUT_RDWR); /* a process that was forked meanwhile has it too, and the program waits for its end */
         close(process->socket);
+    }
     while (process->pid && (ended = waitpid(process->pid, &how, 0)) < 0 && errno == EINTR)
         ;
     snprintf(out, 64, "%s %d", ended > 0 && WIFSIGNALED(how) ? "was killed by signal" : "ended with status",

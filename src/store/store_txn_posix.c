@@ -65,6 +65,14 @@ static void close_fd(int fd)
         close(fd);
 }
 
+/* Gives the lock back: a process that was forked meanwhile has the descriptor too, and closing ours would leave the lock to it. */
+static void close_journal(int fd)
+{
+    if (fd >= 0)
+        flock(fd, LOCK_UN);
+    close_fd(fd);
+}
+
 static void txn_free(struct posix_txn *txn)
 {
     for (size_t i = 0; i < txn->file_count; i++)
@@ -76,7 +84,7 @@ static void txn_free(struct posix_txn *txn)
     close_fd(txn->data_fd);
     close_fd(txn->partial_fd);
     close_fd(txn->parent_fd);
-    close_fd(txn->journal_fd); /* gives the lock back */
+    close_journal(txn->journal_fd);
     free(txn->name);
     free(txn->partial_name);
     free(txn->data_path);
@@ -223,7 +231,7 @@ static reshard_status lock_partial(struct posix_txn *txn, reshard_error *err)
         reshard_status status = store_txn_posix_take_partial(txn, &again, err);
         if (status || !again)
             return status;
-        close_fd(txn->journal_fd);
+        close_journal(txn->journal_fd);
         close_fd(txn->partial_fd);
         txn->journal_fd = txn->partial_fd = -1;
     }

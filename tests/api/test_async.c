@@ -630,6 +630,27 @@ TEST(a_program_killed_between_saves_is_replaced)
     reshard_shards_free(model.shards);
 }
 
+/* As a trainer's workers are, which have all that this process had open. */
+TEST(a_closed_saver_does_not_wait_for_processes_that_were_forked)
+{
+    reshard_saver *saver = saver_of(RESHARD_SAVER_PROCESS, 0);
+    int ended[2];
+    char byte;
+    assert_int_equal(pipe(ended), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(ended[1]);
+        alarm(20); /* what waits for it goes on then */
+        _exit(read(ended[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(ended[0]);
+    CHECK_OK(reshard_saver_close(saver, &err));
+    close(ended[1]);
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
+}
+
 /* In a process of its own, where no check may go on to other tests. */
 static void job_save_and_die(void)
 {
@@ -831,6 +852,7 @@ int main(void)
         cmocka_unit_test(pages_of_copies_are_asked_for_once),
         cmocka_unit_test(a_killed_program_leaves_what_was_there),
         cmocka_unit_test(a_program_killed_between_saves_is_replaced),
+        cmocka_unit_test(a_closed_saver_does_not_wait_for_processes_that_were_forked),
         cmocka_unit_test(a_killed_job_has_its_save),
         cmocka_unit_test(a_thousand_saves_take_no_more_memory),
         cmocka_unit_test(damaged_requests_are_refused),

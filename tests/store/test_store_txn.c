@@ -358,6 +358,38 @@ TEST(a_killed_run_leaves_what_the_next_one_can_take)
     }
 }
 
+/* As a trainer's workers are, which live on when the save is done. */
+TEST(a_process_that_was_forked_meanwhile_keeps_no_lock)
+{
+    struct store *store = open_kind(ON_DISK);
+    const struct store_txn_options part = { .is_directory = true, .overwrite = true, .identity = 3, .share = STORE_TXN_PART };
+    struct store_txn_options rest = part;
+    struct store_txn *txn = begin(store, "target", part);
+    int alive[2];
+    char byte;
+    assert_int_equal(pipe(alive), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(alive[1]);
+        _exit(read(alive[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(alive[0]);
+    put(txn, "a", "whole");
+    CHECK_OK(store_txn_leave(txn, "part", "r", 1, &err));
+    rest.share = STORE_TXN_REST;
+    txn = begin(store, "target", rest);
+    put(txn, "a", "whole");
+    CHECK_OK(store_txn_commit(txn, &err));
+    assert_string_equal(get(store, "target/a"), "whole");
+    put_target(store, "target", "a", "anew");
+    assert_string_equal(get(store, "target/a"), "anew");
+    close(alive[1]);
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    store_free(store);
+}
+
 TEST(a_torn_journal_ends_at_its_last_whole_record)
 {
     struct store *store = open_kind(ON_DISK);
@@ -593,6 +625,7 @@ int main(void)
         cmocka_unit_test(what_another_plan_left_is_removed),
         cmocka_unit_test(two_runs_for_one_target_do_not_collide),
         cmocka_unit_test(a_killed_run_leaves_what_the_next_one_can_take),
+        cmocka_unit_test(a_process_that_was_forked_meanwhile_keeps_no_lock),
         cmocka_unit_test(a_torn_journal_ends_at_its_last_whole_record),
         cmocka_unit_test(links_in_place_of_our_own_directory_are_not_followed),
         cmocka_unit_test(a_deep_old_target_is_removed_whole),
