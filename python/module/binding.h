@@ -184,6 +184,9 @@ bool type_add(PyObject *module, PyType_Spec *spec, PyTypeObject **kept);
 void *object_new(PyTypeObject *type);
 void object_free(PyObject *object);
 
+/* Whether other threads get the GIL no more. */
+bool interpreter_ends(void);
+
 /* A list of count members, each made by make. */
 PyObject *list_made(const void *context, size_t count, PyObject *(*make)(const void *context, size_t index));
 

@@ -32,6 +32,19 @@ void object_free(PyObject *object)
     Py_DECREF(type);
 }
 
+/* What is called has no name of its own in the limited API before Python 3.13. Where sys is cleared already, the end has come. */
+bool interpreter_ends(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *function = PySys_GetObject("is_finalizing"); /* borrowed */
+    PyObject *said = function ? PyObject_CallNoArgs(function) : NULL;
+    const bool ends = !said || PyObject_IsTrue(said) != 0;
+    Py_XDECREF(said);
+    PyErr_Restore(type, value, trace); /* and nothing else */
+    return ends;
+}
+
 PyObject *list_made(const void *context, size_t count, PyObject *(*make)(const void *context, size_t index))
 {
     PyObject *list = PyList_New((Py_ssize_t)count);

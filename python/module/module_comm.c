@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct comm_object {
     PyObject_HEAD
     reshard_comm *handle;
+    pid_t owner;   /* the process that is the rank: not one that was forked since */
     bool is_taken; /* by a call that runs without the GIL, or by a saver */
 };
 
@@ -152,10 +154,12 @@ static const char *host_why(void *context)
 static PyObject *comm_of(reshard_comm *handle)
 {
     struct comm_object *self = object_new(comm_type);
-    if (self)
+    if (self) {
         self->handle = handle;
-    else
+        self->owner = getpid();
+    } else {
         reshard_comm_free(handle);
+    }
     return (PyObject *)self;
 }
 
@@ -241,6 +245,8 @@ static bool comm_enter(struct comm_object *self)
         return error_usage("the rank has left its group") != NULL;
     if (self->is_taken)
         return error_usage("another thread, or a saver, uses this rank's end of the group") != NULL;
+    if (self->owner != getpid())
+        return error_usage("the rank is the process from which this one was forked") != NULL;
     return self->is_taken = true;
 }
 
@@ -268,8 +274,9 @@ static PyObject *comm_close(PyObject *object, PyObject *unused)
 {
     struct comm_object *self = (struct comm_object *)object;
     (void)unused;
-    if (self->is_taken)
-        return error_usage("another thread, or a saver, uses this rank's end of the group");
+    if (self->handle && !comm_enter(self))
+        return NULL;
+    self->is_taken = false;
     reshard_comm *handle = self->handle;
     self->handle = NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -278,9 +285,12 @@ static PyObject *comm_close(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* A process that was forked leaves no group: it is in none. */
 static void comm_dealloc(PyObject *object)
 {
-    reshard_comm_free(((struct comm_object *)object)->handle);
+    struct comm_object *self = (struct comm_object *)object;
+    if (self->owner == getpid())
+        reshard_comm_free(self->handle);
     object_free(object);
 }
 
@@ -339,7 +349,7 @@ static PyObject *comm_abort(PyObject *object, PyObject *reason)
     const char *text = PyUnicode_AsUTF8AndSize(reason, NULL);
     if (!text)
         return NULL;
-    if (self->handle) /* any thread may, at any time */
+    if (self->handle && self->owner == getpid()) /* any thread may, at any time */
         reshard_comm_abort(self->handle, text);
     Py_RETURN_NONE;
 }

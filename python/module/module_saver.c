@@ -2,9 +2,12 @@
 /* Saving in the background: by a thread, or by the program reshard-saver. */
 #include "binding.h"
 
+#include <unistd.h>
+
 struct saver_object {
     PyObject_HEAD
     reshard_saver *handle;
+    pid_t owner; /* the process that has opened it: one that was forked since has no thread that saves */
     PyObject *group; /* the Comm that it holds, or None */
     bool is_taken;
 };
@@ -30,6 +33,7 @@ static PyObject *saver_new(PyTypeObject *type, PyObject *arguments, PyObject *na
             error_raise(status, &err);
         } else {
             self->group = Py_NewRef(group);
+            self->owner = getpid();
         }
     }
     Py_XDECREF(kept);
@@ -40,6 +44,8 @@ static bool saver_enter(struct saver_object *self)
 {
     if (!self->handle || self->is_taken)
         return error_usage(self->handle ? "another thread uses the saver" : "the saver is closed") != NULL;
+    if (self->owner != getpid())
+        return error_usage("the saver is that of the process from which this one was forked") != NULL;
     return self->is_taken = true;
 }
 
@@ -159,9 +165,20 @@ static PyObject *saver_close(PyObject *object, PyObject *unused)
     return status ? error_raise(status, &err) : Py_NewRef(Py_None);
 }
 
+/* Whether nobody will end what the saver has begun: a fork takes no thread along, and an interpreter that ends lets none in any more, which
+ * a group over an object of Python needs. What it holds stays then, for as long as the process. */
+static bool saver_is_stranded(const struct saver_object *self)
+{
+    return self->owner != getpid() || (self->group != Py_None && interpreter_ends());
+}
+
 static void saver_dealloc(PyObject *object)
 {
     struct saver_object *self = (struct saver_object *)object;
+    if (self->handle && saver_is_stranded(self)) {
+        object_free(object);
+        return;
+    }
     if (self->handle) {
         Py_BEGIN_ALLOW_THREADS
         reshard_saver_close(self->handle, NULL);

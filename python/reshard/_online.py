@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running jobs: groups of ranks, saving and loading together, in the background, and from rank to rank."""
 
+import atexit
 import contextlib
 import json
 import os
+import weakref
 from dataclasses import dataclass, field
 
 from . import _reshard
@@ -250,6 +252,17 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
     return loaded
 
 
+def _close_at_exit(saver):
+    """While other threads still run. A child that was forked ends without what its parent has begun."""
+    def close():
+        left = reference()
+        if left is not None and os.getpid() == owner:
+            left.close()
+    owner = os.getpid()
+    reference = weakref.ref(saver, lambda _: atexit.unregister(close))
+    atexit.register(close)
+
+
 class Saver:
     """Saves in the background: save() copies the arrays and returns, and the job may change them.
 
@@ -259,7 +272,8 @@ class Saver:
              is the saver's until it is closed
     program  where reshard-saver is, if not where it was installed
 
-    Failures of a save are raised by the next wait() or close(). One thread at a time uses a saver.
+    Failures of a save are raised by the next wait() or close(). One thread at a time uses a saver. One that is still open when the program
+    ends, by an exception too, is closed then.
     """
 
     def __init__(self, by="thread", *, depth=1, program=None, comm=None):
@@ -268,6 +282,7 @@ class Saver:
             raise ValueError(f"by is 'thread' or 'process', not {by!r}")
         self._rank = comm.rank if comm else None
         self._handle = _reshard.Saver(kinds[by], program, depth, comm and comm._handle)
+        _close_at_exit(self)
 
     def save(self, path, state, *, cells=None, **options):
         """Begins to save a state as reshard.save does, with its options but for resume, part and mappings. Returns the save's number."""

@@ -1300,6 +1300,63 @@ def background_together(work):
             assert checkpoint.tensors["same"].shape == (1,) and memoryview(checkpoint.tensors["late"].read()).tolist() == [6]
 
 
+ENDS = """
+import array, os, pathlib, sys, time
+import reshard
+rank, how, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
+
+def gather(data):
+    (folder / f"{rank}.new").write_bytes(data)
+    (folder / f"{rank}.new").rename(folder / f"told{rank}")
+    while not all((folder / f"told{other}").exists() for other in range(2)):
+        time.sleep(0.01)
+    return [(folder / f"told{other}").read_bytes() for other in range(2)]
+
+comm = reshard.Comm.sockets(rank, 2, gather, host="127.0.0.1", timeout=30)
+if how == "forks":
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.close()
+        except reshard.UsageError as error:
+            os._exit(0 if "forked" in str(error) else 5)
+    assert os.waitpid(child, 0)[1] == 0
+saver = reshard.Saver(comm=comm)
+saver.save(folder / "saved", {"w": reshard.Shard(array.array("f", [rank] * 4), (8,), (4 * rank,))}, to="torch-dcp")
+if how == "forks":
+    child = os.fork()
+    if child == 0:
+        try:
+            saver.wait()
+        except reshard.UsageError as error:
+            sys.exit(0 if "forked" in str(error) else 5)
+    assert os.waitpid(child, 0)[1] == 0
+if how == "raises":
+    raise SystemExit(3)
+if how == "is stranded":  # as one that nobody has closed when the interpreter ends
+    reshard._online.atexit._clear()
+"""
+
+
+@test
+def programs_that_end(work):
+    """A program that ends, or raises, while ranks save in the background ends when they have saved; one that cannot wait for it ends too"""
+    for how, code in (("ends", 0), ("raises", 3), ("forks", 0), ("is stranded", 0)):
+        folder = work / how
+        folder.mkdir()
+        ranks = [subprocess.Popen([sys.executable, "-c", ENDS, str(rank), how, folder], env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+                                  stderr=subprocess.PIPE) for rank in range(2)]
+        try:
+            said = [rank.communicate(timeout=100)[1] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        assert [rank.returncode for rank in ranks] == [code] * 2 and said == [b""] * 2, (how, [rank.returncode for rank in ranks], said)
+        if how != "is stranded":
+            with reshard.open(folder / "saved") as saved:
+                assert memoryview(saved.tensors["w"].read()).tolist() == [0] * 4 + [1] * 4
+
+
 @test
 def documented(work):
     """Everything public has a docstring, and every option of the library is an argument of Python"""
