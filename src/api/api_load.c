@@ -3,6 +3,7 @@
 #include "api/load_call.h"
 #include "base/array.h"
 #include "base/hash.h"
+#include "convert/checkpoint_identity.h"
 #include "convert/load_rounds.h"
 #include "names/mapping_pack.h"
 
@@ -361,35 +362,73 @@ static reshard_status load_open(struct load_call *call, const char *path, const 
     return status || !call->given.map ? status : map_options_read(call->given.map, &call->map, err);
 }
 
-/* What each rank tells the others of its options. */
+/* What each rank tells the others of its options, and of what it has opened; the path follows. */
 struct options_said {
     uint64_t map; /* a hash */
     uint64_t staging_bytes;
+    int64_t strict, no_exchange;
+    struct checkpoint_identity identity;
 };
 
-/* Ranks with different mappings would take one tensor for another; all have the same rounds. */
-static reshard_status options_compare(struct load_call *call, reshard_error *err)
+static reshard_status options_say(struct load_call *call, const char *path, struct buffer *out, reshard_error *err)
+{
+    struct buffer map = { 0 };
+    struct options_said own = { .staging_bytes = load_staging_budget(&call->running.engine),
+                                .strict = call->given.strict,
+                                .no_exchange = call->given.no_exchange != 0 };
+    bool is_good = !call->given.map || mapping_pack(&call->map.options, &map);
+    own.map = map.size ? hash64(map.data, map.size, 0) : 0;
+    buffer_release(&map);
+    if (call->group.size > 1)
+        checkpoint_identify(call->checkpoint->opened, &own.identity);
+    call->staging_bytes = own.staging_bytes;
+    buffer_append(out, &own, sizeof(own));
+    buffer_append_text(out, path);
+    return is_good && !out->failed ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status flag_differs(uint32_t rank, const char *name, int64_t said, int64_t first, reshard_error *err)
+{
+    return error_set(err, RESHARD_ERR_USAGE, "the ranks load with other options: reshard_load_options.%s is %" PRId64 " on rank %" PRIu32
+                     ", and %" PRId64 " on rank 0", name, said, rank, first);
+}
+
+/* Ranks with different mappings would take one tensor for another, and what one reads is another's value too. */
+static reshard_status options_match(uint32_t rank, const struct str *part, const struct str *first_part, uint64_t *staging_bytes,
+                                    reshard_error *err)
+{
+    struct options_said said, first;
+    if (part->size < sizeof(said) || first_part->size < sizeof(first))
+        return error_set(err, RESHARD_ERR_FORMAT, "rank %" PRIu32 " does not say its options", rank);
+    memcpy(&said, part->data, sizeof(said));
+    memcpy(&first, first_part->data, sizeof(first));
+    if (said.map != first.map)
+        return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " has another mapping than rank 0", rank);
+    if (said.strict != first.strict)
+        return flag_differs(rank, "strict", said.strict, first.strict, err);
+    if (said.no_exchange != first.no_exchange)
+        return flag_differs(rank, "no_exchange", said.no_exchange, first.no_exchange, err);
+    if (!checkpoint_is_same(&said.identity, &first.identity))
+        return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " loads another checkpoint than rank 0: '%.*s', and '%.*s'", rank,
+                         (int)(part->size - sizeof(said)), part->data + sizeof(said), (int)(first_part->size - sizeof(first)),
+                         first_part->data + sizeof(first));
+    if (said.staging_bytes < *staging_bytes)
+        *staging_bytes = said.staging_bytes;
+    return RESHARD_OK;
+}
+
+/* All ranks have the same rounds. */
+static reshard_status options_compare(struct load_call *call, const char *path, reshard_error *err)
 {
     const struct sharded_group *group = &call->group;
-    struct buffer map = { 0 };
+    struct buffer own = { 0 };
     struct comm_gathered gathered = { 0 };
-    reshard_status status = !call->given.map || mapping_pack(&call->map.options, &map) ? RESHARD_OK : error_set_memory(err);
-    const struct options_said own = { map.size ? hash64(map.data, map.size, 0) : 0, load_staging_budget(&call->running.engine) };
-    buffer_release(&map);
-    status = group_agree(group, status, err);
-    if (status)
-        return status;
-    status = group_gather(group, &own, sizeof(own), &gathered, err);
-    call->staging_bytes = own.staging_bytes;
-    for (uint32_t r = 0; r < group->size && !status; r++) {
-        struct options_said first = { 0 }, said = { 0 };
-        memcpy(&first, gathered.parts[0].data, gathered.parts[0].size < sizeof(first) ? gathered.parts[0].size : sizeof(first));
-        memcpy(&said, gathered.parts[r].data, gathered.parts[r].size < sizeof(said) ? gathered.parts[r].size : sizeof(said));
-        if (said.map != first.map)
-            status = error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " has another mapping than rank 0", r);
-        if (said.staging_bytes < call->staging_bytes)
-            call->staging_bytes = said.staging_bytes;
-    }
+    reshard_status status = group_agree(group, options_say(call, path, &own, err), err);
+    if (!status)
+        status = group_gather(group, own.data, own.size, &gathered, err);
+    buffer_release(&own);
+    for (uint32_t r = 0; r < group->size && !status; r++)
+        status = options_match(r, &gathered.parts[r], &gathered.parts[0], &call->staging_bytes, err);
     group_gathered_release(group, &gathered);
     return status;
 }
@@ -407,7 +446,7 @@ API_EXPORT reshard_status reshard_load(reshard_comm *comm, const char *path, res
         path && sharded ? load_open(&call, path, options, err) : argument_missing(__func__, path ? "sharded" : "path", err);
     status = group_begin(&call.group, comm, "reshard_load", sharded, false, status, err);
     if (!status)
-        status = options_compare(&call, err);
+        status = options_compare(&call, path, err);
     if (!status)
         status = group_agree(&call.group, strictness_apply(&call, err), err);
     if (!status)

@@ -31,6 +31,8 @@ ssize_t __wrap_pread64(int fd, void *bytes, size_t size, off_t offset)
 struct asked {
     int is_strided;  /* ranks 1 and 2 have the tensor column by column */
     int no_exchange;
+    const char *other_path; /* of rank 2, as are: */
+    int other_exchange, other_strict;
 };
 
 static int is_by_column(const struct asked *asked, int64_t rank)
@@ -62,8 +64,10 @@ static void rank_loads(struct test_rank *rank)
     const int by_column = is_by_column(asked, rank->rank);
     CHECK_OK(reshard_sharded_new(&sharded, &err));
     tensor_add(sharded, rank->rank, values, by_column);
-    options.no_exchange = asked->no_exchange;
-    rank->status = reshard_load(rank->comm, path, sharded, &options, NULL, NULL, &rank->err);
+    const int is_other = rank->rank == 2;
+    options.no_exchange = asked->no_exchange != (is_other && asked->other_exchange);
+    options.strict = is_other && asked->other_strict ? RESHARD_STRICT_LOG_ALL : 0;
+    rank->status = reshard_load(rank->comm, is_other && asked->other_path ? asked->other_path : path, sharded, &options, NULL, NULL, &rank->err);
     for (int i = 0; i < ROWS && !rank->status; i++)
         for (int j = 0; j < COLUMNS; j++)
             if (values[by_column ? j * ROWS + i : i * COLUMNS + j] != (float)(i * COLUMNS + j))
@@ -86,32 +90,71 @@ static long times_read(const struct asked *asked)
     return atomic_load(&bytes_read) / TENSOR_BYTES;
 }
 
-TEST(bytes_that_several_ranks_ask_for_are_read_once)
+/* Saves the tensor with values that count from `first`. */
+static void tensor_save(const char *to, const char *format, int first)
 {
     float *values = calloc(ROWS * COLUMNS, sizeof(*values));
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
     reshard_sharded *sharded;
     for (int i = 0; i < ROWS * COLUMNS; i++)
-        values[i] = (float)i;
+        values[i] = (float)(first + i);
     CHECK_OK(reshard_sharded_new(&sharded, &err));
     tensor_add(sharded, 0, values, 0);
     options.convert = &convert;
-    static const char *const formats[] = { "torch-dcp", "hf", "paddle-flex" };
-    for (int f = 0; f < 3; f++) {
-        convert.to = formats[f];
-        snprintf(path, sizeof(path), "%s/%s", test_folder, formats[f]);
-        CHECK_OK(reshard_save(NULL, path, sharded, &options, NULL, &err));
-        assert_int_equal(times_read(&(struct asked){ 0, 0 }), 1);
-        assert_int_equal(times_read(&(struct asked){ 1, 0 }), 1);
-        assert_int_equal(times_read(&(struct asked){ 1, 1 }), RANKS);
-    }
+    convert.to = format;
+    convert.overwrite = 1;
+    CHECK_OK(reshard_save(NULL, to, sharded, &options, NULL, &err));
     reshard_sharded_free(sharded);
     free(values);
 }
 
+TEST(bytes_that_several_ranks_ask_for_are_read_once)
+{
+    static const char *const formats[] = { "torch-dcp", "hf", "paddle-flex" };
+    for (int f = 0; f < 3; f++) {
+        snprintf(path, sizeof(path), "%s/%s", test_folder, formats[f]);
+        tensor_save(path, formats[f], 0);
+        assert_int_equal(times_read(&(struct asked){ .is_strided = 0 }), 1);
+        assert_int_equal(times_read(&(struct asked){ .is_strided = 1 }), 1);
+        assert_int_equal(times_read(&(struct asked){ .is_strided = 1, .no_exchange = 1 }), RANKS);
+    }
+}
+
+static void ranks_refuse(const struct asked *asked, const char *word)
+{
+    struct test_rank ranks[RANKS];
+    test_ranks(RANKS, 20, (void *)(uintptr_t)asked, rank_loads, ranks);
+    for (int r = 0; r < RANKS; r++)
+        if (ranks[r].status != RESHARD_ERR_USAGE || !strstr(ranks[r].err.message, word))
+            fail_msg("rank %d: status %d: '%s', not '%s'", r, ranks[r].status, ranks[r].err.message, word);
+}
+
+TEST(ranks_that_load_something_else_are_named)
+{
+    static const char *const formats[] = { "torch-dcp", "hf", "paddle-flex", "zarr" };
+    char same[150], other[150];
+    for (int f = 0; f < 4; f++) {
+        snprintf(path, sizeof(path), "%s/%s", test_folder, formats[f]);
+        snprintf(same, sizeof(same), "%s/./%s", test_folder, formats[f]); /* however it is spelled, */
+        snprintf(other, sizeof(other), "%s/%s-copy", test_folder, formats[f]);
+        tensor_save(path, formats[f], 0);
+        tensor_save(other, formats[f], 0); /* and wherever it lies */
+        times_read(&(struct asked){ .other_path = same });
+        times_read(&(struct asked){ .other_path = other });
+        tensor_save(other, formats[f], 1);
+        ranks_refuse(&(struct asked){ .other_path = other }, "rank 2 loads another checkpoint than rank 0: '");
+        ranks_refuse(&(struct asked){ .no_exchange = 1, .other_path = other }, "-copy', and '");
+    }
+    ranks_refuse(&(struct asked){ .other_exchange = 1 }, "reshard_load_options.no_exchange is 1 on rank 2, and 0 on rank 0");
+    ranks_refuse(&(struct asked){ .other_strict = 1 }, "reshard_load_options.strict is 2 on rank 2, and 0 on rank 0");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(bytes_that_several_ranks_ask_for_are_read_once) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_that_several_ranks_ask_for_are_read_once),
+        cmocka_unit_test(ranks_that_load_something_else_are_named),
+    };
     return cmocka_run_group_tests_name("load once", tests, test_folder_make, test_folder_remove);
 }
