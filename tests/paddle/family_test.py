@@ -23,6 +23,8 @@ from matrix_test import Command, Tap, digest_problems
 SLICED = {s.name: s for s in S.MET}     # stage 3
 NAMES = (*SLICED, "dp1", "dp2", "tp2", "tp4", "pp2", "pp4", "vpp", "sharding2-v1", "sharding4-v1", "sharding2-v2", "sharding4-v2",
          "tp2pp2", "tp2sd2-v2", "dp2ep2", "sd2ep2", "sd2ep2-v2", "tp2ep2sd2")
+SHARED = (S.BY_NAME["sharding2-v1"], S.Strategy("pp2sd2-v1", pp=2, sharding=2, stage="1v1"), S.BY_NAME["sharding4-v2"],
+          S.Strategy("tp2sd2-v1", tp=2, sharding=2, stage="1v1"), S.BY_NAME["tp2sd2-v2"], S.BY_NAME["sd2ep2"], S.BY_NAME["tp2ep2sd2"])
 SCHEDULER = {"last_epoch": 7, "last_lr": 0.125}
 TABLE = "StructuredToParameterName@@"
 
@@ -178,6 +180,48 @@ def write_family(model, s, folder, protocol=4, separator=".", files_of=as_one_fi
                 (folder / name.format(infix(s, place, True, separator))).write_bytes(pickle.dumps(content, protocol))
 
 
+def held_masters(model, s, place):
+    """Names of the parameters whose master weights the sharding group of a rank has."""
+    names = local_names(model, s, place)
+    return {names[p.key] for p, _ in S.held_weights(model, s, place)
+            if p.dtype == "bfloat16" and not p.is_buffer and S.state_owner(model, p) == p.key}
+
+
+def write_shared(model, s, folder, has_meta=True):
+    """What save_sharding_stage1_model leaves: weights without master weights, dealt over the sharding ranks, and model_meta.json."""
+    folder.mkdir(parents=True)
+    metas = {}
+    with S.Pickles():
+        for place in S.places(s):
+            names, masters = local_names(model, s, place), held_masters(model, s, place)
+            held = [(p, w, local_key(s, model, w.key)) for p, w in S.held_weights(model, s, place)]
+            own = [(w, key) for i, (p, w, key) in enumerate(held) if names[p.key] not in masters and i % s.sharding == place.sharding]
+            weights = {**{key: S.array_of(model, w) for w, key in own}, TABLE: {key: names[w.key] for w, key in own}}
+            suffix = infix(s, place, True, ".")
+            (folder / f"model_state{suffix}.pdparams").write_bytes(pickle.dumps(weights, 4))
+            (folder / f"optimizer{suffix}.pdopt").write_bytes(pickle.dumps(optimizer_state(model, s, place, 4), 4))
+            rank = f"tp{place.tp:02d}_pp{place.pp:02d}" + (f"_ep{place.ep:02d}" if s.ep > 1 else "")
+            metas[rank] = {"param2rank": {}, "structure_name_mapping": {key: names[p.key] for p, _, key in held},
+                           "param_meta": {key: [list(w.extent), 22, w.extent != w.shape, False] for _, w, key in held}}
+    if has_meta:
+        (folder / "model_meta.json").write_text(json.dumps({"parallel_config": {}, "sharding_metas": metas}))
+
+
+def check_strays(command, model, s, folder):
+    """Without model_meta.json nobody knows the parameters: each stage's states are listed for themselves."""
+    write_shared(model, s, folder, has_meta=False)
+    wanted = set()
+    for place in S.places(s):
+        state = optimizer_state(model, s, place, 4)
+        masters = {f"master_weights.{name}": value for name, value in state.pop("master_weights").items()}
+        wanted |= {f"pp{place.pp:02d}.{name}" for name in {**state, **masters} if "master" in name}
+    said, failed = command("ls", "--json", folder)
+    found = set() if failed else {t["key"] for t in json.loads(said)["tensors"]}
+    found = {key for key in found if key.startswith("pp")}
+    failed = failed or command("verify", folder)[1]
+    return ([failed] if failed else []) + [f"only one side has {key}" for key in sorted(wanted ^ found)[:3]]
+
+
 def check_reading(command, model, folder):
     said, failed = command("hash", "--json", folder)
     if failed:
@@ -271,6 +315,13 @@ def main():
         for name in ("dp2ep2", "sd2ep2"):
             write_family(model, S.BY_NAME[name], work / f"places-{name}", has_places=True)
             tap(f"experts with the model's numbers, {name}", check_reading(command, model, work / f"places-{name}"))
+        for s in SHARED:
+            for is_tied in (False, True):
+                model, folder = S.language_model(is_tied=is_tied), work / f"shared-{s.name}-{'tied' if is_tied else 'untied'}"
+                write_shared(model, s, folder)
+                tap(f"master weights alone, {s.name}, {'tied' if is_tied else 'untied'}", check_reading(command, model, folder))
+        model = S.language_model()
+        tap("states of stages that nobody knows", check_strays(command, model, SHARED[1], work / "strays"))
         tap("the padding of a vector that is as long as it", check_border(command, work / "border"))
         for title, make, word in refusals(model, work):
             folder = work / title.replace(" ", "-")

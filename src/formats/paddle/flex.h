@@ -21,10 +21,8 @@
 
 #include "formats/driver.h"
 #include "formats/paddle/flex_metadata.h"
+#include "formats/paddle/master_weights.h"
 #include "formats/paddle/static_names.h"
-
-/* Behind a weight's key: its float32 copy. */
-#define FLEX_MASTER_SUFFIX ".w_0"
 
 #define FLEX_AUTO_METADATA "flex-ckpt.auto_generated.metadata"
 
@@ -122,11 +120,6 @@ bool flex_lacks_metadata(const struct flex_listing *listing);
 
 /* Tensors of a folder whose metadata is gone, for salvage: those that one file alone has. */
 reshard_status flex_rebuild(struct source *source, const struct flex_listing *listing, reshard_error *err);
-
-/* ---- flex_weights.c ---- */
-
-/* Adds the weights of a trainer's folders that are there as master weights alone. first: the first tensor of the folder of those. */
-reshard_status flex_add_weights(struct source *source, uint32_t first, reshard_error *err);
 
 /* ---- flex_data.c: one data file, open ---- */
 

@@ -349,7 +349,7 @@ static reshard_status read_roles(struct flex_opening *opening, const struct flex
             status = read_part(opening, str_of(folder), (enum flex_role)role, &inner, err);
     }
     if (!status && listing->has_folder[FLEX_MASTERS])
-        status = flex_add_weights(opening->source, first, err);
+        status = master_weights_cast(opening->source->catalog, first, NULL, 0, err);
     if (!status && flex_state(opening->source)->part_count == 0)
         status = error_set(err, RESHARD_ERR_FORMAT,
                            "there is no metadata file (<uid>.metadata), and none in model_state/, "

@@ -153,7 +153,7 @@ reshard_status flex_place_in(struct catalog *catalog, const struct flex_data *da
     reshard_status status;
     buffer_append_str(&key, tensor->key);
     if (tensor->stored_as)
-        buffer_append_text(&key, FLEX_MASTER_SUFFIX);
+        buffer_append_text(&key, MASTER_SUFFIX);
     if (key.failed)
         status = error_set_memory(err);
     else if (flex_data_find(data, buffer_str(&key), &array))

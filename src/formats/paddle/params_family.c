@@ -12,16 +12,15 @@
 #include "formats/paddle/static_names.h"
 #include "formats/paddle/unified.h"
 #include "formats/shared/torch_flatten.h"
-#include "parallel/expert_keys.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define MASTER_MARK "fp32_master_0"
 #define MASTER_STATE "w_0"
 #define MASTER_MEMBER "master_weights"
 #define ASGD_COUNT "m_0" /* a state of ASGD: how many gradients it has kept */
-#define SLICE_MARK "slice@" /* before the name of a parameter that stage 3 cuts */
 
 /* ---- the folder ---- */
 
@@ -70,45 +69,6 @@ static reshard_status family_add_side_file(struct family *family, const struct s
     return catalog_add_file(family->source->catalog, base, entry->name, entry->bytes, err);
 }
 
-/* How many ranks of expert parallelism files of weights name. */
-static int32_t family_expert_ranks(const struct family *family)
-{
-    int32_t count = 0;
-    for (uint32_t i = 0; i < family->file_count && family->files[i].role == FAMILY_MODEL; i++)
-        if (family->files[i].ranks.ep >= count)
-            count = family->files[i].ranks.ep + 1;
-    return count;
-}
-
-/* How many of them this tensor-parallel rank and stage has. */
-static int32_t family_expert_ranks_at(const struct family *family, const struct family_ranks *at)
-{
-    int32_t count = 0;
-    for (uint32_t i = 0; i < family->file_count && family->files[i].role == FAMILY_MODEL; i++) {
-        const struct family_ranks *ranks = &family->files[i].ranks;
-        count += ranks->ep >= 0 && ranks->tp == at->tp && ranks->pp == at->pp;
-    }
-    return count;
-}
-
-/* Beside sharding the trainer's files of weights say whose experts they have, those of states do not: sharding ranks take the places of
- * expert parallelism in turn, and of each the tensor-parallel ones if these share them. */
-static void family_find_expert_ranks(struct family *family)
-{
-    int32_t places = family_expert_ranks(family), here = 0;
-    const struct family_ranks *counted = NULL; /* files of one tensor-parallel rank and stage come together */
-    for (uint32_t i = 0; i < family->file_count && places > 0; i++) {
-        struct family_ranks *ranks = &family->files[i].ranks;
-        if (family->files[i].role == FAMILY_MODEL || ranks->ep >= 0 || ranks->shard < 0)
-            continue;
-        if (!counted || counted->tp != ranks->tp || counted->pp != ranks->pp)
-            here = family_expert_ranks_at(family, ranks);
-        counted = ranks;
-        int64_t number = here < places ? (int64_t)ranks->shard * family->tp + (ranks->tp < 0 ? 0 : ranks->tp) : ranks->shard;
-        ranks->ep = (int32_t)(number % places);
-    }
-}
-
 static reshard_status family_list(struct family *family, const struct store_entry *entries, size_t count, reshard_error *err)
 {
     size_t skip = family->source->name[0] ? strlen(family->source->name) + 1 : 0;
@@ -125,114 +85,19 @@ static reshard_status family_list(struct family *family, const struct store_entr
             family->files[family->file_count++] = file;
         else
             status = family_add_side_file(family, &entries[i], base, err);
+        if (!status && family_is_meta(base) && !entries[i].leads_out)
+            status = family_read_meta(family, entries[i].name, err);
     }
     qsort(family->files, family->file_count, sizeof(*family->files), family_compare);
     for (uint32_t i = 0; i < family->file_count; i++)
         if (family->files[i].ranks.tp >= (int32_t)family->tp)
             family->tp = (uint32_t)family->files[i].ranks.tp + 1;
     family_find_expert_ranks(family);
-    return status;
-}
-
-/* ---- names of a rank ---- */
-
-static const struct paddle_archive *family_archive(const struct family *family, const struct family_file *file)
-{
-    return &params_source_of(family->source)->files[file->file].archive;
-}
-
-static reshard_status family_note_static(const struct paddle_archive *archive, struct family_file *file, uint32_t index, reshard_error *err)
-{
-    const struct paddle_entry *entry = &archive->entries[index];
-    bool was_new;
-    if (!entry->tensor || !entry->name.size)
-        return RESHARD_OK;
-    uint32_t number = name_map_intern(&file->statics, entry->name, &was_new);
-    if (number == NAME_NONE)
-        return error_set_memory(err);
-    /* Of tied weights the first name in order counts, as in Paddle itself. */
-    if (was_new || str_compare(entry->key, archive->entries[file->entry_of[number]].key) < 0)
-        file->entry_of[number] = index;
-    return RESHARD_OK;
-}
-
-/* Where ranks have experts of their own: which numbers this one gives them. */
-static reshard_status family_note_expert(struct family_file *file, struct str key, reshard_error *err)
-{
-    size_t begin, end;
-    uint64_t number;
-    bool was_new;
-    if (file->ranks.ep < 0 || !expert_number_find(key, &begin, &end, &number) || number >= UINT32_MAX)
-        return RESHARD_OK;
-    uint32_t module = name_map_intern(&file->modules, (struct str){ key.data, begin }, &was_new);
-    if (module == NAME_NONE)
-        return error_set_memory(err);
-    struct family_experts *experts = &file->experts_of[module];
-    if (was_new || experts->first > number)
-        experts->first = number;
-    if (was_new || experts->end <= number)
-        experts->end = number + 1;
-    return RESHARD_OK;
-}
-
-static reshard_status family_note_names(struct family *family, struct family_file *file, reshard_error *err)
-{
-    const struct paddle_archive *archive = family_archive(family, file);
-    file->entry_of = arena_array(&family->arena, archive->entry_count, sizeof(*file->entry_of));
-    file->experts_of = arena_array(&family->arena, archive->entry_count, sizeof(*file->experts_of));
-    reshard_status status = file->entry_of && file->experts_of ? RESHARD_OK : error_set_memory(err);
-    for (uint32_t i = 0; i < archive->entry_count && !status; i++) {
-        status = family_note_static(archive, file, i, err);
-        if (!status)
-            status = family_note_expert(file, archive->entries[i].key, err);
+    for (uint32_t i = 1; i < family->file_count; i++) {
+        family->has_stages |= family->files[i].ranks.pp != family->files[0].ranks.pp;
+        family->has_experts |= family->files[i].ranks.ep != family->files[0].ranks.ep;
     }
     return status;
-}
-
-/* Appends a structured name, with the expert's number in the model. */
-static bool family_append_key(const struct family_file *file, struct str key, struct buffer *out)
-{
-    size_t begin, end;
-    uint64_t number;
-    uint32_t module = NAME_NONE;
-    if (file->ranks.ep >= 0 && expert_number_find(key, &begin, &end, &number))
-        module = name_map_find(&file->modules, (struct str){ key.data, begin });
-    /* PaddleFormers leaves the places of other ranks' experts empty: where the numbers do not begin at 0, they are the model's. */
-    if (module == NAME_NONE || file->experts_of[module].first > 0)
-        return buffer_append_str(out, key);
-    return buffer_append_str(out, (struct str){ key.data, begin }) &&
-           buffer_printf(out, "%" PRIu64, number + (uint64_t)file->ranks.ep * file->experts_of[module].end) &&
-           buffer_append_str(out, (struct str){ key.data + end, key.size - end });
-}
-
-static bool family_may_be_one(int32_t a, int32_t b)
-{
-    return a < 0 || b < 0 || a == b;
-}
-
-static bool family_is_slice(struct str name)
-{
-    return str_starts_with(name, SLICE_MARK);
-}
-
-/* Appends the structured name that the framework's name has on this rank; false if no file of weights of the rank has it. */
-static bool family_append_structured(const struct family *family, const struct family_file *file, struct str name, struct buffer *out)
-{
-    if (family_is_slice(name))
-        name = (struct str){ name.data + strlen(SLICE_MARK), name.size - strlen(SLICE_MARK) };
-    for (uint32_t i = 0; i < family->file_count && family->files[i].role == FAMILY_MODEL; i++) {
-        const struct family_file *model = &family->files[i];
-        if (!family_may_be_one(model->ranks.tp, file->ranks.tp) || !family_may_be_one(model->ranks.pp, file->ranks.pp) ||
-            !family_may_be_one(model->ranks.ep, file->ranks.ep))
-            continue;
-        const struct paddle_archive *archive = family_archive(family, model);
-        uint32_t number = name_map_find(&model->statics, name), entry = paddle_save_find(archive, name);
-        if (number != NAME_NONE)
-            entry = model->entry_of[number];
-        if (entry != NAME_NONE)
-            return family_append_key(model, archive->entries[entry].key, out);
-    }
-    return false;
 }
 
 /* ---- keys ---- */
@@ -257,6 +122,30 @@ static bool family_split_static(const struct family *family, const struct family
     return false;
 }
 
+/* A name that no table knows is of its own rank alone: another stage means another parameter by it, whose number stands before it then. */
+static reshard_status family_append_stray(struct family *family, const struct family_file *file, const struct torch_leaf *leaf,
+                                          struct buffer *key, reshard_error *err)
+{
+    struct path_part *parts = arena_array(&family->arena, (size_t)leaf->part_count + 1, sizeof(*parts));
+    bool has_stage = family->has_stages && file->ranks.pp >= 0, has_expert = family->has_experts && file->ranks.ep >= 0;
+    char stage[16] = "", expert[16] = "";
+    if (!parts)
+        return error_set_memory(err);
+    if (has_stage)
+        snprintf(stage, sizeof(stage), "pp%02" PRId32, file->ranks.pp);
+    if (has_expert)
+        snprintf(expert, sizeof(expert), "%smoe%02" PRId32, has_stage ? "_" : "", file->ranks.ep);
+    char *rank = arena_printf(&family->arena, "%s%s", stage, expert);
+    if (!rank)
+        return error_set_memory(err);
+    parts[0] = (struct path_part){ .kind = PATH_KEY, .key = str_of(rank) };
+    if (leaf->part_count)
+        memcpy(parts + 1, leaf->parts, leaf->part_count * sizeof(*parts));
+    family->stray_count++;
+    bool done = rank[0] ? path_join(parts, leaf->part_count + 1, key) : path_join(leaf->parts, leaf->part_count, key);
+    return done ? RESHARD_OK : error_set_memory(err);
+}
+
 /* What a leaf of an optimizer's file is: *state "" where no parameter is known, and *parameter is all of the key then. */
 static reshard_status family_read_state(struct family *family, const struct family_file *file, const struct torch_leaf *leaf,
                                         struct buffer *parameter, struct str *state, reshard_error *err)
@@ -278,13 +167,12 @@ static reshard_status family_read_state(struct family *family, const struct fami
     } else if (is_text && leaf->part_count == 1 && family_split_static(family, file, name, parameter, state)) {
         return RESHARD_OK;
     }
-    family->stray_count++;
     *state = (struct str){ 0 };
     buffer_clear(parameter);
-    return path_join(leaf->parts, leaf->part_count, parameter) ? RESHARD_OK : error_set_memory(err);
+    return family_append_stray(family, file, leaf, parameter, err);
 }
 
-static reshard_status family_intern(struct family *family, struct str text, uint32_t *out, reshard_error *err)
+reshard_status family_intern(struct family *family, struct str text, uint32_t *out, reshard_error *err)
 {
     bool was_new;
     *out = name_map_intern(&family->keys, text, &was_new);
@@ -328,7 +216,7 @@ static reshard_status family_add_tensor(struct family_leaves *leaves, const stru
     if (file->role != FAMILY_MODEL)
         status = family_read_state(family, file, leaf, &leaves->key, &state, err);
     else if (leaf->part_count == 1 && leaf->parts[0].kind == PATH_KEY)
-        status = family_append_key(file, leaf->parts[0].key, &leaves->key) ? RESHARD_OK : error_set_memory(err);
+        status = family_append_key(family, file, leaf->parts[0].key, &leaves->key) ? RESHARD_OK : error_set_memory(err);
     else
         status = path_join(leaf->parts, leaf->part_count, &leaves->key) ? RESHARD_OK : error_set_memory(err);
     if (!status && state.size)
@@ -340,7 +228,11 @@ static reshard_status family_add_tensor(struct family_leaves *leaves, const stru
     if (status)
         return status;
     family->key_list[key].parameter = parameter;
-    family->key_list[key].is_scalar = memmem(state.data ? state.data : "", state.size, "pow_acc", 7) != NULL || str_is(state, ASGD_COUNT);
+    bool is_stray = file->role != FAMILY_MODEL && !state.size;
+    struct str said = is_stray ? buffer_str(&leaves->key) : state;
+    if (family->key_list[key].first == CATALOG_NONE)
+        family->key_list[key].is_stray = is_stray;
+    family->key_list[key].is_scalar = memmem(said.data ? said.data : "", said.size, "pow_acc", 7) != NULL || str_is(said, ASGD_COUNT);
     /* The mark counts for all states of the parameter: those of a master weight lack it, since that has the parameter's own name. */
     if (state.size && family_is_slice(leaf->parts[leaf->part_count - 1].key))
         family->key_list[parameter].is_sliced = true;
@@ -461,7 +353,7 @@ static reshard_status family_collect_names(struct family *family, const struct f
         buffer_clear(&key);
         if (!archive->entries[i].name.size || !archive->entries[i].tensor)
             continue;
-        if (family_append_key(file, archive->entries[i].key, &key))
+        if (family_append_key(family, file, archive->entries[i].key, &key))
             status = static_names_add(names, buffer_str(&key), archive->entries[i].name, file->file, err);
         else
             status = error_set_memory(err);
@@ -518,6 +410,18 @@ static reshard_status family_load_rules(struct family *family, reshard_error *er
     return partition_rules_parse(data->text, &family->arena, &family->rules, err);
 }
 
+static reshard_status family_merge_all(struct family *family, reshard_error *err)
+{
+    struct catalog *catalog = family->source->catalog;
+    reshard_status status = family_merge(family, FAMILY_WEIGHTS, err);
+    uint32_t first_state = catalog->tensor_count;
+    if (!status)
+        status = family_merge(family, FAMILY_STATES, err);
+    if (!status)
+        status = master_weights_cast(catalog, first_state, family->aliases, family->alias_count, err);
+    return status ? status : family_merge(family, FAMILY_STRAYS, err);
+}
+
 static reshard_status family_read(struct family *family, reshard_error *err)
 {
     reshard_status status = family_load_rules(family, err);
@@ -526,26 +430,26 @@ static reshard_status family_read(struct family *family, reshard_error *err)
         if (!status && family->files[i].role == FAMILY_MODEL)
             status = family_note_names(family, &family->files[i], err);
     }
+    if (!status)
+        status = family_note_told(family, err);
     for (uint32_t i = 0; i < family->file_count && !status; i++)
         status = family_add_file(family, i, err);
     if (!status)
-        status = family_merge(family, err);
+        status = family_merge_all(family, err);
     if (!status)
         status = family_make_table(family, err);
     if (!status)
         status = params_forms_keep(&family->forms, family->source, err);
     if (!status && family->stray_count)
         catalog_warn(family->source->catalog, false,
-                     "%" PRIu32 " optimizer states keep the framework's names: no file of weights knows them", family->stray_count);
+                     "%" PRIu32 " optimizer states keep the framework's names: no file of weights knows them%s", family->stray_count,
+                     family->has_stages || family->has_experts ? "; their rank stands before them" : "");
     return status;
 }
 
 static void family_release(struct family *family)
 {
-    for (uint32_t i = 0; i < family->file_count; i++) {
-        name_map_release(&family->files[i].statics);
-        name_map_release(&family->files[i].modules);
-    }
+    family_release_tables(family);
     name_map_release(&family->keys);
     name_map_release(&family->item_keys);
     free(family->item_of);

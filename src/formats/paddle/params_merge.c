@@ -90,14 +90,20 @@ static reshard_status merge_unknown_axis(const struct family *family, uint32_t k
     return RESHARD_OK;
 }
 
+/* What a rank has of a tensor: the first one that has it, or any where model_meta.json alone tells of it; NULL: nobody knows. */
+static const struct paddle_tensor *merge_known(const struct family *family, uint32_t key)
+{
+    const struct family_key *of = &family->key_list[key];
+    return of->first != CATALOG_NONE ? family_tensor(family, of->first) : of->told ? &of->told->local : NULL;
+}
+
 /* The size of the hidden layer, as the embedding has it; 0: there is none here. */
 static int64_t merge_hidden_size(const struct family *family)
 {
     for (uint32_t key = 0; key < family->keys.count; key++) {
         struct str name = name_map_at(&family->keys, key);
         bool is_embedding = str_matches_glob(name, STR("*embed*.weight")) || str_matches_glob(name, STR("*wte.weight"));
-        const struct paddle_tensor *tensor =
-            is_embedding && family->key_list[key].first != CATALOG_NONE ? family_tensor(family, family->key_list[key].first) : NULL;
+        const struct paddle_tensor *tensor = is_embedding ? merge_known(family, key) : NULL;
         if (tensor && tensor->rank == 2)
             return tensor->shape[1];
     }
@@ -114,28 +120,31 @@ static int merge_head_axis(const struct family *family, const int64_t *shape)
     return shape[0] > shape[1] ? 0 : 1;
 }
 
-/* The axis along which the ranks' parts of a parameter lie side by side. */
+/* The axis along which the ranks' parts of a tensor lie side by side: of a state that of its parameter. */
 static reshard_status merge_axis(const struct family *family, uint32_t key, int *axis, reshard_error *err)
 {
     struct partition_key found;
-    const struct family_key *of = &family->key_list[key];
-    const struct paddle_tensor *tensor = family_tensor(family, of->first);
+    uint32_t named = family->key_list[key].parameter != CATALOG_NONE ? family->key_list[key].parameter : key;
+    const struct family_key *of = &family->key_list[named];
+    const struct paddle_tensor *tensor = merge_known(family, named) ? merge_known(family, named) : merge_known(family, key);
     *axis = REPLICATED;
     if (family->tp == 1)
         return RESHARD_OK;
-    bool is_known = partition_key_read(&family->rules, name_map_at(&family->keys, key), &found) &&
+    bool is_known = partition_key_read(&family->rules, name_map_at(&family->keys, named), &found) &&
                     !(found.rule->component_count == 1 && str_is(found.rule->components[0], "*"));
+    if (!is_known && of->first == CATALOG_NONE && of->told && !of->told->is_cut)
+        return RESHARD_OK;
     if (!is_known)
-        return merge_unknown_axis(family, key, axis, err);
+        return merge_unknown_axis(family, of->first != CATALOG_NONE ? named : key, axis, err);
     if (!found.rule->is_cut || found.rule->axis >= tensor->rank)
         return RESHARD_OK;
     *axis = found.rule->axis;
     if (found.rule->is_vocabulary && tensor->rank == 2)
         *axis = merge_head_axis(family, tensor->shape);
-    if (fused_name_is(name_map_at(&family->keys, key)))
+    if (fused_name_is(name_map_at(&family->keys, named)))
         catalog_warn(family->source->catalog, false,
                      "'%.*s' looks fused: the parts of %" PRIu32 " tensor-parallel ranks lie side by side as the ranks have them",
-                     STR_ARG(name_map_at(&family->keys, key)), family->tp);
+                     STR_ARG(name_map_at(&family->keys, named)), family->tp);
     return RESHARD_OK;
 }
 
@@ -169,7 +178,8 @@ static const struct paddle_tensor *merge_local(const struct merge *merge, uint32
     for (uint32_t weight = family->key_list[parameter].first; weight != CATALOG_NONE; weight = family->pieces[weight].next)
         if (merge_tp(family, weight) == merge_tp(family, piece))
             return merge_is_stack(own, family_tensor(family, weight)) ? own : family_tensor(family, weight);
-    return own;
+    const struct family_told *told = family->key_list[parameter].told;
+    return !told || merge_is_stack(own, &told->local) ? own : &told->local;
 }
 
 /* The first piece of the next tensor-parallel rank; CATALOG_NONE: there is none. */
@@ -206,8 +216,8 @@ static reshard_status merge_shape(struct merge *merge, reshard_error *err)
     const struct paddle_tensor *local = merge_local(merge, first);
     uint32_t parameter = family->key_list[merge->key].parameter;
     merge->rank = local->rank;
-    if (merge->axis >= 0 && parameter != CATALOG_NONE && family->key_list[parameter].first != CATALOG_NONE &&
-        merge_is_stack(local, family_tensor(family, family->key_list[parameter].first)))
+    if (merge->axis >= 0 && parameter != CATALOG_NONE && merge_known(family, parameter) &&
+        merge_is_stack(local, merge_known(family, parameter)))
         merge->axis++;
     if (merge->axis >= merge->rank)
         merge->axis = REPLICATED;
@@ -247,7 +257,7 @@ static bool merge_is_sliced(const struct merge *merge)
 static bool merge_knows_weight(const struct merge *merge)
 {
     const struct family_key *of = &merge->family->key_list[merge->key];
-    return of->parameter != CATALOG_NONE && merge->family->key_list[of->parameter].first != CATALOG_NONE;
+    return of->parameter != CATALOG_NONE && merge_known(merge->family, of->parameter);
 }
 
 static reshard_status merge_check_pieces(const struct merge *merge, uint32_t first, uint32_t end, reshard_error *err)
@@ -255,7 +265,7 @@ static reshard_status merge_check_pieces(const struct merge *merge, uint32_t fir
     const struct family *family = merge->family;
     const struct family_key *of = &family->key_list[merge->key];
     uint32_t next = family->pieces[first].next;
-    if (of->parameter == CATALOG_NONE || of->is_scalar || merge_knows_weight(merge) || next == end ||
+    if ((of->parameter == CATALOG_NONE && !of->is_stray) || of->is_scalar || merge_knows_weight(merge) || next == end ||
         family_tensor(family, first)->rank != 1 || merge_file(family, first)->ranks.shard == merge_file(family, next)->ranks.shard)
         return RESHARD_OK;
     return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
@@ -371,9 +381,8 @@ static reshard_status merge_key(struct family *family, uint32_t key, reshard_err
     if (of->first == CATALOG_NONE)
         return RESHARD_OK; /* only its states are there */
     reshard_status status = RESHARD_OK;
-    uint32_t ruling = of->parameter != CATALOG_NONE && family->key_list[of->parameter].first != CATALOG_NONE ? of->parameter : key;
     if (!of->is_scalar)
-        status = merge_axis(family, ruling, &merge.axis, err);
+        status = merge_axis(family, key, &merge.axis, err);
     if (!status)
         status = merge_shape(&merge, err);
     merge.dtype = params_dtype(family_tensor(family, of->first));
@@ -383,10 +392,16 @@ static reshard_status merge_key(struct family *family, uint32_t key, reshard_err
     return status ? status : merge_add_chunks(&merge, err);
 }
 
-reshard_status family_merge(struct family *family, reshard_error *err)
+static enum family_kind merge_kind(const struct family_key *key)
+{
+    return key->is_stray ? FAMILY_STRAYS : key->parameter != CATALOG_NONE ? FAMILY_STATES : FAMILY_WEIGHTS;
+}
+
+reshard_status family_merge(struct family *family, enum family_kind kind, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t key = 0; key < family->keys.count && !status; key++)
-        status = merge_key(family, key, err);
+        if (merge_kind(&family->key_list[key]) == kind)
+            status = merge_key(family, key, err);
     return status;
 }

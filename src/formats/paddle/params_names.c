@@ -33,7 +33,8 @@ static bool names_take_ranks(struct str *rest, struct family_ranks *out)
                   { "pp", &ranks.pp },
                   { "shard", &ranks.shard },
                   { "moe_sharding", &ranks.ep }, /* the trainer's word for the rank of expert parallelism, beside sharding */
-                  { "moe", &ranks.ep } };
+                  { "moe", &ranks.ep },
+                  { "ep", &ranks.ep } }; /* in model_meta.json */
     bool found = true;
     while (found) {
         found = false;
@@ -44,6 +45,11 @@ static bool names_take_ranks(struct str *rest, struct family_ranks *out)
     }
     *out = ranks;
     return ranks.tp >= 0 || ranks.pp >= 0 || ranks.shard >= 0 || ranks.ep >= 0;
+}
+
+bool family_read_ranks(struct str text, struct family_ranks *out)
+{
+    return names_take_ranks(&text, out) && !text.size;
 }
 
 /* -00001-of-00002 */
