@@ -233,6 +233,7 @@ struct spelling_run {
     enum mapping_masters masters_are;
     const enum dtype *weights; /* dtype of weights that are not their masters; NULL: as stored */
     bool is_back;
+    bool has_plain_copies;     /* masters with keys of their own that are copies of their weights, beside others that are not */
     struct masters masters;
     uint32_t *place;  /* tensor of before -> of stage, or MAP_NONE */
     uint32_t *copied; /* tensors of before that come once more, behind all others */
@@ -278,15 +279,31 @@ static uint32_t mapping_spelling_find_weight(const struct spelling_run *run, str
     return key->failed ? NAME_NONE : name_map_find(&run->before->space->keys, buffer_str(key));
 }
 
-/* Where masters have keys of their own, a float32 weight is there once more as its master, plainly copied: on the other side it is not. */
-static bool is_plain_copy(struct spelling_run *run, struct str key)
+/* Whether the key is of a master that has one of its own; *is_copy: of a float32 weight. */
+static bool is_master_below(struct spelling_run *run, struct str key, bool *is_copy)
 {
     struct str name, state;
     if (!run->is_back || !run->spelling->masters_below.size || !state_keys_match(&run->masters.keys, key, true, &name, &state) ||
         !has_word(run->spelling->masters, state))
         return false;
     uint32_t weight = mapping_spelling_find_weight(run, name, &run->key);
-    return weight != NAME_NONE && run->before->space->tensors[weight].dtype == DTYPE_F32;
+    *is_copy = weight != NAME_NONE && run->before->space->tensors[weight].dtype == DTYPE_F32;
+    return true;
+}
+
+/* Where masters have keys of their own, a float32 weight is there once more as its master, plainly copied: on the other side it is not,
+ * unless there is no other master, by which the way back sees that there have to be copies. */
+static bool is_plain_copy(struct spelling_run *run, struct str key)
+{
+    bool is_copy;
+    return run->has_plain_copies && is_master_below(run, key, &is_copy) && is_copy;
+}
+
+static void find_plain_copies(struct spelling_run *run)
+{
+    bool is_copy;
+    for (uint32_t i = 0; i < map_space_tensor_count(run->before->space) && !run->has_plain_copies; i++)
+        run->has_plain_copies = is_master_below(run, run->before->space->tensors[i].key, &is_copy) && !is_copy;
 }
 
 static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, reshard_error *err)
@@ -369,6 +386,7 @@ static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err
 {
     uint32_t count = map_space_tensor_count(run->before->space);
     reshard_status status = find_masters(run->before->space, run->spelling, run->is_back, &run->masters, err);
+    find_plain_copies(run);
     for (uint32_t i = 0; i < count && !status; i++)
         status = spell_tensor(run, i, err);
     for (uint32_t i = 0; i < count && !status && run->masters.stated.count; i++)

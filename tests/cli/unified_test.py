@@ -144,6 +144,30 @@ def lora(shell):
     same_bytes(shell, "a", prefixed(peft_model=adapter))
 
 
+def lora_there_and_back(shell):
+    """The weights of a LoRA are the only ones that its trainer saves: by other names, too, they are the weights that states are of."""
+    for name, dtype in (("half", "BF16"), ("single", "F32")):
+        keys = [f"model.layers.{layer}.up.lora_{part}" for layer in range(2) for part in "AB"]
+        adapter = {key: tensor(key, [4, 2], dtype) for key in keys}
+        copies = masters(adapter) if dtype == "BF16" else adapter
+        family(shell.work / name, "peft_model", [adapter], type="lora")
+        family(shell.work / name, "optimizer", [states(adapter)], master_weights=True)
+        family(shell.work / name, "master_weights", [copies])
+        assert "no weights" not in shell("inspect", name).decode()
+        shell("convert", name, name + "-flex", "--to", "paddle-flex", "--rules", "auto", "--quiet")
+        found = {t["key"]: t["dtype"] for t in json.loads(shell("ls", "--json", name + "-flex"))["tensors"]}
+        assert {k: v for k, v in found.items() if k in keys} == {key: dtype for key in keys}, found
+        assert not [key for key in found if ":" in key], found
+        shell("diff", name, name + "-flex")
+        for back, words in (("rules", ("--to", "paddle-uc", "--rules", "auto")), ("like", ("--like", name))):
+            shell("convert", name + "-flex", f"{name}-{back}", *words, "--quiet")
+            same_bytes(shell, f"{name}-{back}", prefixed(peft_model=adapter, optimizer=states(adapter), master_weights=copies))
+            files = sorted(p.name for p in (shell.work / f"{name}-{back}").iterdir())
+            assert files == sorted(p.name for p in (shell.work / name).iterdir()), files
+            index = json.loads((shell.work / f"{name}-{back}" / "peft_model.safetensors.index.json").read_text())
+            assert index["type"] == "lora" and list(index["weight_map"]) == keys, index
+
+
 def numbered_without_index(shell):
     weights, folder = list(small().items()), shell.work / "a"
     family(folder, "model", [dict(weights[:2]), dict(weights[2:])])
@@ -765,6 +789,7 @@ def main():
     arguments = parser.parse_args()
     tests = [
         ("all families are one checkpoint", all_families), ("one file a family", single_files), ("weights of a LoRA", lora),
+        ("a LoRA under other names and back", lora_there_and_back),
         ("numbered files without an index", numbered_without_index), ("skip_save_model_weight", skip_mode),
         ("remove_master_weight", removed_masters), ("weights that are stored once are written", weights_stored_once),
         ("quantised states are kept as they are", quantised),

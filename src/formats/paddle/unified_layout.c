@@ -306,6 +306,8 @@ static reshard_status unified_layout_add_index(struct uc_write *write, enum uc_f
     unified_layout_print_map(write, family, &text);
     if (family == UC_OPTIMIZER)
         unified_layout_print_settings(write, &text);
+    if (family == UC_PEFT)
+        buffer_append_text(&text, ",\n    \"type\": \"lora\"");
     if (!buffer_append_text(&text, "\n}")) {
         buffer_release(&text);
         return error_set_memory(err);

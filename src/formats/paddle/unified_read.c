@@ -202,7 +202,8 @@ static reshard_status unified_read_add_mode(struct uc_read *read, reshard_error 
                                      "trainer casts them");
     } else if (uc_family_is_there(&read->folder, UC_OPTIMIZER) && !uc_family_is_there(&read->folder, UC_MASTERS)) {
         status = catalog_add_fact(catalog, "mode", err, "no master weights: the trainer makes them of the weights");
-    } else if (uc_family_is_there(&read->folder, UC_MASTERS) && !uc_family_is_there(&read->folder, UC_MODEL)) {
+    } else if (uc_family_is_there(&read->folder, UC_MASTERS) && !uc_family_is_there(&read->folder, UC_MODEL) &&
+               !uc_family_is_there(&read->folder, UC_PEFT)) {
         catalog_warn(catalog, false, "there are no weights, but master weights, from which the trainer casts them");
     }
     if (!status && stage && stage->kind == VALUE_STR && !str_is(stage->text, "O0"))
