@@ -303,8 +303,9 @@ typedef struct reshard_load_options {
  * *result, which may be NULL, has the checkpoint's common values, the state's local ones, its objects with their values as JSON, and what
  * strict says: values MISSING and UNEXPECTED in the order of their keys, and warnings. Free it with reshard_sharded_free.
  *
- * All ranks load the same checkpoint, with the same strict, no_exchange and map: RESHARD_ERR_USAGE names a rank that does not. The paths that
- * lead to it may differ, and each may have a copy of its own; what tells two checkpoints of one model apart are samples of what they hold.
+ * All ranks load the same checkpoint, with the same strict, no_exchange and map: RESHARD_ERR_USAGE names a rank that does not. The paths
+ * that lead to it may differ, and each may have a copy of its own; what tells two checkpoints of one model apart are samples of what they
+ * hold.
  *
  * After a failure the memory of tensors holds anything; the state can be used again.
  */

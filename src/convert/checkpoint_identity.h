@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether processes that have opened checkpoints have opened the same one, whatever path leads to it on their machines: its description, and
- * samples of its bytes, since a later checkpoint of the same training is described as the earlier one. Two that differ in few values only
- * may be taken for the same.
+ * Whether processes that have opened checkpoints have opened the same one, whatever path leads to it on their machines: its description,
+ * and samples of its bytes, since a later checkpoint of the same training is described as the earlier one. Two that differ in few values
+ * only may be taken for the same.
  */
 #ifndef CONVERT_CHECKPOINT_IDENTITY_H
 #define CONVERT_CHECKPOINT_IDENTITY_H

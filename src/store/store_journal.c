@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 /*
- * The file: 8 bytes of magic (zeros once it is retired), identity u64, kind u64 (1: the target is a directory), CRC-32C of these 24 bytes u32; then
- * records: size u32, CRC-32C of the bytes u32, bytes. A record that a killed run left incomplete ends the journal. Integers are
+ * The file: 8 bytes of magic (zeros once it is retired), identity u64, kind u64 (1: the target is a directory), CRC-32C of these 24 bytes
+ * u32; then records: size u32, CRC-32C of the bytes u32, bytes. A record that a killed run left incomplete ends the journal. Integers are
  * little-endian.
  */
 #define HEADER_BYTES 28

@@ -67,7 +67,8 @@ static void rank_loads(struct test_rank *rank)
     const int is_other = rank->rank == 2;
     options.no_exchange = asked->no_exchange != (is_other && asked->other_exchange);
     options.strict = is_other && asked->other_strict ? RESHARD_STRICT_LOG_ALL : 0;
-    rank->status = reshard_load(rank->comm, is_other && asked->other_path ? asked->other_path : path, sharded, &options, NULL, NULL, &rank->err);
+    const char *from = is_other && asked->other_path ? asked->other_path : path;
+    rank->status = reshard_load(rank->comm, from, sharded, &options, NULL, NULL, &rank->err);
     for (int i = 0; i < ROWS && !rank->status; i++)
         for (int j = 0; j < COLUMNS; j++)
             if (values[by_column ? j * ROWS + i : i * COLUMNS + j] != (float)(i * COLUMNS + j))

@@ -622,6 +622,7 @@ int main(void)
         cmocka_unit_test(a_target_that_appears_meanwhile_is_kept_without_overwrite),
         cmocka_unit_test(overwrite_replaces_files_and_directories_by_either),
         cmocka_unit_test(a_run_of_the_same_plan_goes_on),
+        cmocka_unit_test(a_run_that_cannot_be_published_goes_on_where_there_is_a_place),
         cmocka_unit_test(what_another_plan_left_is_removed),
         cmocka_unit_test(two_runs_for_one_target_do_not_collide),
         cmocka_unit_test(a_killed_run_leaves_what_the_next_one_can_take),

@@ -155,7 +155,7 @@ static reshard_status read_files(struct deepspeed_reading *reading, bool is_univ
 }
 
 /* DeepSpeed's own scripts lie there as well. */
-static bool is_of_model(const void *context, const struct store_entry *entry, struct str base)
+static bool is_beside_run(const void *context, const struct store_entry *entry, struct str base)
 {
     (void)context, (void)entry;
     return st_name_is_side_file(base) && !str_ends_with(base, ".py") && !str_starts_with(base, "latest");
@@ -168,7 +168,7 @@ static reshard_status add_side_files(struct source *source, reshard_error *err)
     if (!source->name[0])
         return RESHARD_OK;
     char *folder = arena_printf(&source->catalog->arena, "%.*s", slash ? (int)(slash - source->name) : 0, source->name);
-    return folder ? side_files_add(source, folder, "", is_of_model, NULL, err) : error_set_memory(err);
+    return folder ? side_files_add(source, folder, "", is_beside_run, NULL, err) : error_set_memory(err);
 }
 
 static reshard_status read_either(struct source *source, bool is_universal, reshard_error *err)
