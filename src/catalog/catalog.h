@@ -68,7 +68,8 @@ enum chunk_flags {
     CHUNK_HAS_CRC = 32,     /* the side table knows a CRC-32 of the payload */
     CHUNK_WANT_CRC = 64,    /* target: the driver wants the CRC-32 of its bytes; those of a strided chunk between its elements as zeros */
     CHUNK_CHECKED = 256,    /* verify has compared a stored checksum of its bytes, or does so when it reads them */
-    CHUNK_PLAIN_NAN = 128   /* BF16: whoever wrote it reads every NaN as 0xffff */
+    CHUNK_PLAIN_NAN = 128,  /* BF16: whoever wrote it reads every NaN as 0xffff */
+    CHUNK_DAMAGED = 512     /* verify has told that its bytes are no elements: nobody reads it again */
 };
 
 struct catalog_chunk {
@@ -235,6 +236,17 @@ static inline const struct chunk_layout *catalog_layout_of(const struct catalog 
 {
     return chunk->layout ? &catalog->layouts[chunk->layout - 1] : 0;
 }
+
+/* Whether some of its elements are not there, which was borne and told. For what is sealed. */
+static inline bool catalog_tensor_is_torn(const struct catalog *catalog, uint32_t tensor)
+{
+    const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    bool is_torn = entry->flags & TENSOR_TORN;
+    for (uint32_t i = 0; i < entry->chunk_count && !is_torn; i++)
+        is_torn = catalog->chunks[entry->first_chunk + i].flags & CHUNK_DAMAGED;
+    return is_torn;
+}
+
 reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count,
                                 uint32_t *out, reshard_error *err);
 

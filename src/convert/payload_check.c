@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "base/digest.h"
+#include "convert/sidecar.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ struct payload_job {
     const struct catalog *catalog;
     struct source *source;
     const bool *is_chosen; /* by catalog tensor; NULL: all are looked at */
+    bool tries_all;        /* all that is coded is decoded: it is written, or digests of it are taken */
     struct value_stats *stats;
     struct finding_sink *findings;
     const struct engine_options *options;
@@ -116,10 +118,10 @@ static bool may_check(const struct catalog *catalog, const struct catalog_chunk 
     return layout && layout->chain && !layout->chain->literal && chain_may_check(layout->chain);
 }
 
-/* Whether it has to be decoded though nobody wants its values: what cannot be decoded is lost. */
+/* Whether it has to be decoded though nobody wants its values: what cannot be decoded is lost, and nobody is to stumble over it later. */
 static bool is_tried(const struct payload_job *job, const struct catalog_chunk *chunk)
 {
-    return may_check(job->catalog, chunk) || (job->source->is_salvage && catalog_chunk_is_coded(job->catalog, chunk));
+    return may_check(job->catalog, chunk) || (job->tries_all && catalog_chunk_is_coded(job->catalog, chunk));
 }
 
 /* CHUNK_CHECKED if the stored bytes say that they carry a checksum; for one thread: nobody else looks at this chunk. */
@@ -166,15 +168,18 @@ static void heed_sink(struct payload_job *job)
     }
 }
 
-/* In salvage a chunk that cannot be read or decoded is a finding, and the others are looked at. */
-static reshard_status bear_damage(struct payload_job *job, const struct catalog_chunk *chunk, reshard_status status,
-                                  const reshard_error *err)
+/* A chunk whose bytes are no elements is a finding, and the others are looked at. To salvage, which takes what it can get, so is any other
+ * that it does not get; elsewhere what nobody can read, or would with another limit, is not called damaged. */
+static reshard_status bear_damage(struct payload_job *job, uint32_t index, reshard_status status, const reshard_error *err)
 {
-    if (!job->source->is_salvage || !(status == RESHARD_ERR_IO || status_blames_bytes(status)))
+    const bool is_salvage = job->source->is_salvage;
+    if (status != RESHARD_ERR_FORMAT && !(is_salvage && (status == RESHARD_ERR_IO || status_blames_bytes(status))))
         return status;
     pthread_mutex_lock(&job->lock);
-    finding_report_chunk(job->findings, FINDING_FAILURE, "damage", job->catalog->tensors[chunk->tensor].key,
-                         (uint32_t)(chunk - job->catalog->chunks), "%s", err->message);
+    finding_report_chunk(job->findings, FINDING_FAILURE, "damage", job->catalog->tensors[job->catalog->chunks[index].tensor].key, index,
+                         "%s", err->message);
+    if (!is_salvage)
+        job->source->catalog->chunks[index].flags |= CHUNK_DAMAGED;
     heed_sink(job);
     pthread_mutex_unlock(&job->lock);
     return RESHARD_OK;
@@ -207,17 +212,33 @@ static reshard_status stream_values(struct payload_job *job, uint32_t index, str
     return status;
 }
 
+/* Decodes it, if somebody wants its values, or a checksum in it does. What has been read of the values so far is in the range. */
+static reshard_status decode_chunk(struct payload_job *job, const struct store_object *object, uint32_t index, struct range_read *range,
+                                   reshard_error *err)
+{
+    const struct catalog *catalog = job->catalog;
+    const struct catalog_chunk *chunk = &catalog->chunks[index];
+    const bool values = has_values(job, chunk), is_coded = values && !payload_check_is_plain(catalog, chunk);
+    reshard_status status = may_check(catalog, chunk) ? note_checked(job, object, index, err) : RESHARD_OK;
+    if (status || element_count(catalog, chunk) == 0)
+        return status;
+    if (is_coded || is_tried(job, chunk))
+        status = stream_values(job, index, range, err);
+    if (!status && values)
+        keep_stats(job, chunk, &range->stats);
+    return status;
+}
+
 static reshard_status check_chunk(struct payload_job *job, const struct store_object *object, uint32_t index, uint8_t *window,
                                   reshard_error *err)
 {
     const struct catalog *catalog = job->catalog;
     const struct catalog_chunk *chunk = &catalog->chunks[index];
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    bool plain = payload_check_is_plain(catalog, chunk), values = has_values(job, chunk);
     struct range_read range = { .dtype = catalog->tensors[chunk->tensor].dtype, .offset = chunk->offset };
     uint64_t elements = element_count(catalog, chunk);
     reshard_status status = RESHARD_OK;
-    range.want_values = values && plain && elements;
+    range.want_values = has_values(job, chunk) && payload_check_is_plain(catalog, chunk) && elements;
     if (range.want_values)
         range.bytes = range.values_bytes = elements * dtype_element_bytes(range.dtype);
     if (chunk->flags & CHUNK_HAS_CRC && layout) {
@@ -234,16 +255,10 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
     if (status)
         error_prefix(err, "'%.*s'", STR_ARG(catalog->objects[chunk->object].name));
     if (status || job->stopped)
-        return bear_damage(job, chunk, status, err);
+        return bear_damage(job, index, status, err);
     if (range.want_crc && range.crc != layout->crc32)
         report_crc(job, chunk, layout, range.crc);
-    if (may_check(catalog, chunk))
-        status = bear_damage(job, chunk, note_checked(job, object, index, err), err);
-    if (!status && ((values && !plain) || is_tried(job, chunk)) && elements)
-        status = bear_damage(job, chunk, stream_values(job, index, &range, err), err);
-    if (!status && values && elements)
-        keep_stats(job, chunk, &range.stats);
-    return status;
+    return bear_damage(job, index, decode_chunk(job, object, index, &range, err), err);
 }
 
 struct worker {
@@ -291,7 +306,7 @@ static void *work(void *context)
             if (!status)
                 opened = chunk->object;
             else
-                status = bear_damage(job, chunk, status, &worker->err);
+                status = bear_damage(job, index, status, &worker->err);
         }
         if (!status && object)
             status = check_chunk(job, object, index, worker->window, &worker->err);
@@ -390,16 +405,36 @@ static reshard_status order_share(struct payload_job *job, const struct team *te
     return is_there ? RESHARD_OK : error_set_memory(err);
 }
 
-/* What a rank has learnt: which of its chunks carry a checksum, and what values are like. */
+/* Which of its chunks have got the flag. */
+static void flagged_pack(const struct payload_job *job, enum chunk_flags flag, struct buffer *out)
+{
+    uint32_t flagged = 0;
+    for (uint32_t i = 0; i < job->count; i++)
+        flagged += (job->catalog->chunks[job->order[i]].flags & flag) != 0;
+    buffer_append_u32le(out, flagged);
+    for (uint32_t i = 0; i < job->count; i++)
+        if (job->catalog->chunks[job->order[i]].flags & flag)
+            buffer_append_u32le(out, job->order[i]);
+}
+
+static bool flagged_take(struct payload_job *job, enum chunk_flags flag, struct cursor *cursor)
+{
+    uint32_t flagged, number;
+    if (!cursor_u32le(cursor, &flagged))
+        return false;
+    for (uint32_t i = 0; i < flagged; i++) {
+        if (!cursor_u32le(cursor, &number) || number >= job->catalog->chunk_count)
+            return false;
+        job->source->catalog->chunks[number].flags |= (uint16_t)flag;
+    }
+    return true;
+}
+
+/* What a rank has learnt: which of its chunks carry a checksum, which are damaged, and what values are like. */
 static void learnt_pack(const struct payload_job *job, struct buffer *out)
 {
-    uint32_t checked = 0;
-    for (uint32_t i = 0; i < job->count; i++)
-        checked += (job->catalog->chunks[job->order[i]].flags & CHUNK_CHECKED) != 0;
-    buffer_append_u32le(out, checked);
-    for (uint32_t i = 0; i < job->count; i++)
-        if (job->catalog->chunks[job->order[i]].flags & CHUNK_CHECKED)
-            buffer_append_u32le(out, job->order[i]);
+    flagged_pack(job, CHUNK_CHECKED, out);
+    flagged_pack(job, CHUNK_DAMAGED, out);
     for (uint32_t t = 0; t < job->catalog->tensor_count && job->stats; t++) {
         const struct value_stats *stats = &job->stats[t];
         if (!stats->nan_count && !stats->inf_count && !stats->has_nonzero)
@@ -414,15 +449,10 @@ static void learnt_pack(const struct payload_job *job, struct buffer *out)
 static bool learnt_take(struct payload_job *job, struct str part, bool is_own)
 {
     struct cursor cursor = cursor_over(part.data, part.size);
-    uint32_t checked, number;
+    uint32_t number;
     uint8_t has_nonzero;
-    if (!cursor_u32le(&cursor, &checked))
+    if (!flagged_take(job, CHUNK_CHECKED, &cursor) || !flagged_take(job, CHUNK_DAMAGED, &cursor))
         return false;
-    for (uint32_t i = 0; i < checked; i++) {
-        if (!cursor_u32le(&cursor, &number) || number >= job->catalog->chunk_count)
-            return false;
-        job->source->catalog->chunks[number].flags |= CHUNK_CHECKED;
-    }
     while (cursor_left(&cursor) && job->stats) {
         struct value_stats found;
         if (!cursor_u32le(&cursor, &number) || number >= job->catalog->tensor_count || !cursor_u64le(&cursor, &found.nan_count) ||
@@ -462,6 +492,7 @@ reshard_status payload_check(struct source *source, const bool *is_chosen, struc
         .catalog = source->catalog,
         .source = source,
         .is_chosen = is_chosen,
+        .tries_all = source->is_salvage || sidecar_is_there(source),
         .stats = stats,
         .findings = team_findings_begin(team, &kept, findings),
         .options = options,

@@ -55,6 +55,14 @@ static reshard_status find_sidecar(const struct source *source, char **out, resh
     return RESHARD_OK;
 }
 
+bool sidecar_is_there(const struct source *source)
+{
+    char *name = NULL;
+    bool is_there = !find_sidecar(source, &name, NULL) && name;
+    free(name);
+    return is_there;
+}
+
 /* ---- reading it ---- */
 
 struct sidecar {
@@ -149,7 +157,7 @@ struct checking {
 
 static bool is_gone(const struct checking *checking, uint32_t tensor)
 {
-    return (checking->is_gone && checking->is_gone[tensor]) || checking->checkpoint->source->catalog->tensors[tensor].flags & TENSOR_TORN;
+    return (checking->is_gone && checking->is_gone[tensor]) || catalog_tensor_is_torn(checking->checkpoint->source->catalog, tensor);
 }
 
 static reshard_status check_digest(void *context, struct str key, uint32_t tensor, struct str wanted, reshard_error *err)

@@ -26,6 +26,9 @@ reshard_status sidecar_check_beside(const char *target_path, bool is_directory, 
 reshard_status sidecar_renew_beside(const char *target_path, bool is_directory, const struct buffer *json, bool no_sync,
                                     reshard_error *err);
 
+/* Whether there is one that sidecar_verify would look at. */
+bool sidecar_is_there(const struct source *source);
+
 /* What a sidecar says about each tensor and item that it covers, by catalog index. */
 struct sidecar_cover {
     bool *tensors, *items; /* NULL: there is no sidecar */
@@ -34,7 +37,7 @@ void sidecar_cover_release(struct sidecar_cover *cover);
 
 /* Compares a checkpoint with its sidecar, if there is one: a failure finding for each tensor and item that differs, is missing or is not
  * listed. is_gone: by catalog tensor, not 0 where there are no bytes to read, which the caller tells of; NULL: nowhere but in
- * torn tensors. */
+ * torn tensors, and what is damaged. */
 reshard_status sidecar_verify(struct checkpoint *checkpoint, const uint8_t *is_gone, struct team *team,
                               const struct engine_options *options, struct finding_sink *findings, struct sidecar_cover *cover,
                               reshard_error *err);

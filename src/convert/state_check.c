@@ -144,7 +144,7 @@ static uint32_t shared_candidates(const struct state_check *check, bool *marks, 
         }
     }
     for (uint32_t t = 0; t < check->catalog->tensor_count; t++) {
-        if (marks[t])
+        if (marks[t] && !catalog_tensor_is_torn(check->catalog, t))
             tensors[count++] = t;
     }
     return count;
@@ -311,7 +311,8 @@ static reshard_status copies_collect(struct copy_check *copies, reshard_error *e
         state_key_of(&copies->check, entry->key, &found);
         if (!copies_group(entry->key, &copies->group))
             return buffer_error(&copies->group, err);
-        if (found.state == MAP_STATE_WEIGHT && copies->group.size && entry->rank > 1 && entry->tied_to == CATALOG_NONE)
+        bool is_whole = entry->tied_to == CATALOG_NONE && !catalog_tensor_is_torn(copies->check.catalog, tensor);
+        if (found.state == MAP_STATE_WEIGHT && copies->group.size && entry->rank > 1 && is_whole)
             copies->tensors[copies->count++] = tensor;
     }
     return RESHARD_OK;

@@ -67,25 +67,47 @@ static reshard_status report_replica(const struct engine_source *source, uint32_
     return status;
 }
 
-static reshard_status digest_replica(const struct engine_source *source, uint32_t chunk, const struct engine_options *options,
-                                     struct hash64_stream *stream, uint64_t *out, uint64_t *bytes_read, reshard_error *err)
+struct replica_check {
+    struct source *source;
+    struct engine_source from;
+    const struct engine_options *options;
+    struct finding_sink *findings;
+    struct hash64_stream *stream;
+    uint64_t *bytes_read;
+};
+
+/* What nobody wants the values of is read here for the first time: bytes that are no elements are told, and compared with nothing. */
+static reshard_status digest_replica(struct replica_check *check, uint32_t index, uint64_t *out, reshard_error *err)
 {
-    *bytes_read += source->catalog->chunks[chunk].bytes;
-    return digest_chunk(source, chunk, options, stream, out, err);
+    const struct catalog *catalog = check->from.catalog;
+    struct catalog_chunk *chunk = &check->source->catalog->chunks[index];
+    reshard_error seen = { 0 };
+    if (chunk->flags & CHUNK_DAMAGED)
+        return RESHARD_OK;
+    *check->bytes_read += chunk->bytes;
+    reshard_status status = digest_chunk(&check->from, index, check->options, check->stream, out, &seen);
+    if (status == RESHARD_ERR_FORMAT) {
+        finding_report(check->findings, FINDING_FAILURE, "damage", catalog->tensors[chunk->tensor].key, "%s", seen.message);
+        chunk->flags |= CHUNK_DAMAGED;
+        return RESHARD_OK;
+    }
+    if (status && err)
+        *err = seen;
+    return status;
 }
 
-static reshard_status compare_replicas(struct checkpoint *checkpoint, const uint32_t *owners, uint32_t rank,
-                                       const struct engine_options *options, struct finding_sink *findings, uint64_t *bytes_read,
+static bool may_compare(const struct catalog *catalog, uint32_t original, uint32_t copy)
+{
+    return !((catalog->chunks[original].flags | catalog->chunks[copy].flags) & CHUNK_DAMAGED);
+}
+
+static reshard_status compare_replicas(struct checkpoint *checkpoint, const uint32_t *owners, uint32_t rank, struct replica_check *check,
                                        reshard_error *err)
 {
     const struct catalog *catalog = checkpoint->source->catalog;
-    const struct engine_source source = checkpoint_engine_source(checkpoint);
-    struct hash64_stream *stream = hash64_stream_new();
-    if (!stream)
-        return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     uint32_t known = CATALOG_NONE;
-    uint64_t known_digest = 0, digest;
+    uint64_t known_digest = 0, digest = 0;
     for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
         const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
@@ -96,16 +118,15 @@ static reshard_status compare_replicas(struct checkpoint *checkpoint, const uint
         if (status || is_same_place(catalog, original, i))
             continue;
         if (original != known)
-            status = digest_replica(&source, original, options, stream, &known_digest, bytes_read, err);
+            status = digest_replica(check, original, &known_digest, err);
         known = original;
         if (!status)
-            status = digest_replica(&source, i, options, stream, &digest, bytes_read, err);
-        if (!status && digest != known_digest)
-            status = report_replica(&source, original, i, options, findings, err);
+            status = digest_replica(check, i, &digest, err);
+        if (!status && may_compare(catalog, original, i) && digest != known_digest)
+            status = report_replica(&check->from, original, i, check->options, check->findings, err);
         if (!status)
-            status = finding_sink_status(findings, err);
+            status = finding_sink_status(check->findings, err);
     }
-    hash64_stream_free(stream);
     return status;
 }
 
@@ -150,16 +171,22 @@ static reshard_status share_replicas(struct checkpoint *checkpoint, struct team 
                                      struct finding_sink *findings, uint64_t *bytes_read, reshard_error *err)
 {
     struct team_findings kept;
-    struct finding_sink *sink = team_findings_begin(team, &kept, findings);
+    struct replica_check check = { .source = checkpoint->source,
+                                   .from = checkpoint_engine_source(checkpoint),
+                                   .options = options,
+                                   .findings = team_findings_begin(team, &kept, findings),
+                                   .stream = hash64_stream_new(),
+                                   .bytes_read = bytes_read };
     uint32_t *owners = team ? replica_owners(team, checkpoint->source->catalog) : NULL;
-    reshard_status status = team && !owners ? error_set_memory(err) : RESHARD_OK;
+    reshard_status status = !check.stream || (team && !owners) ? error_set_memory(err) : RESHARD_OK;
     if (!status)
-        status = compare_replicas(checkpoint, owners, team_rank(team), options, sink, bytes_read, err);
+        status = compare_replicas(checkpoint, owners, team_rank(team), &check, err);
     if (team)
         status = bytes_read_sum(team, status, bytes_read, err);
     if (!status)
         status = team_findings_end(team, &kept, status, NULL, 0, findings, err);
     buffer_release(&kept.packed);
+    hash64_stream_free(check.stream);
     free(owners);
     return status;
 }
@@ -177,7 +204,8 @@ static void report_stats(struct checkpoint *checkpoint, const struct value_stats
         if (found->inf_count)
             finding_report(findings, fail_on & VERIFY_FAIL_INF ? FINDING_FAILURE : FINDING_WARNING, "inf", key, "%llu infinite",
                            (unsigned long long)found->inf_count);
-        if (!found->has_nonzero && catalog_tensor_bytes(catalog, &catalog->tensors[tensor]) && catalog->tensors[tensor].chunk_count)
+        bool is_whole = catalog->tensors[tensor].chunk_count && !catalog_tensor_is_torn(catalog, tensor);
+        if (!found->has_nonzero && is_whole && catalog_tensor_bytes(catalog, &catalog->tensors[tensor]))
             finding_report(findings, fail_on & VERIFY_FAIL_ZERO ? FINDING_FAILURE : FINDING_NOTE, "zero", key, "all values are zero");
     }
 }

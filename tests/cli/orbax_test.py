@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 
 import small_models
 
@@ -103,6 +104,27 @@ def numbers(shell):
         assert items == {"i": 2**40, "i4": -5, "f": 0.1, "f4": 0.5, "t": True, "text": "café", "none": None, "empty": {}, "row": []}, items
         assert [t["key"] for t in said["tensors"]] == ["array", "half"] and said["format"] == "orbax", said
     assert b"belong to nothing" not in shell("inspect", plain)
+
+
+def damaged_chunks(shell):
+    """Each that cannot be decoded is told, wherever in the store it lies; the store itself is whole."""
+    folder, values = shell.work / "d", {}
+    for number in range(4):
+        keys, _ = array([number + i / 7 for i in range(300)])
+        about = json.loads(keys[".zarray"]) | {"compressor": {"id": "zlib", "level": 1}}
+        values |= {f"w{number}/.zarray".encode(): json.dumps(about).encode(), f"w{number}/0".encode(): zlib.compress(keys["0"])}
+    ocdbt.Store(folder).write(values, inline=0)
+    shell("verify", "--deep", folder)
+    listed = {t["key"]: t["chunks"][0] for t in json.loads(shell("ls", "--json", "--chunks", folder))["tensors"]}
+    for key in "w1", "w3":
+        path, chunk = folder / listed[key]["file"], listed[key]
+        data = bytearray(path.read_bytes())
+        data[chunk["offset"] + chunk["bytes"] - 2] ^= 1
+        path.write_bytes(data)
+    for words in [], ["--deep"]:
+        done = shell.any("verify", "--json", *words, folder)
+        told = sorted((f["kind"], f["key"]) for f in json.loads(done.stdout)["findings"] if f["severity"] == "failure")
+        assert done.returncode == 1 and told == [("damage", "w1"), ("damage", "w3")], (words, done.returncode, told)
 
 
 def steps(root):
@@ -254,7 +276,7 @@ def main():
     return small_models.run(arguments.bin, [
         ("drawn stores come back", drawn(chance, arguments.count)), ("numbers and texts", numbers), ("steps", steps(arguments.root)),
         ("what is wrong in a store", refused), ("nodes that are shared", shared_nodes),
-        ("frames without a size", frames_without_a_size)])
+        ("frames without a size", frames_without_a_size), ("damaged chunks are all told", damaged_chunks)])
 
 
 if __name__ == "__main__":
