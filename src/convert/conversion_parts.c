@@ -26,6 +26,8 @@ static reshard_status part_write(struct run *run, const struct plan *part, const
     if (!status)
         status = store_txn_begin(target_path, &options, &run->txn, err);
     if (!status)
+        status = part_records_check_number(run, err);
+    if (!status)
         status = run_create_objects(run, part, err);
     if (!status)
         status = engine_run(part, &source, run->objects, run->crcs, NULL, &conversion->engine, err);

@@ -193,6 +193,8 @@ static reshard_status feeding_share(struct feeding *feeding, enum store_txn_shar
     reshard_status status = run_announce(&feeding->conversion, err);
     if (!status)
         status = store_txn_begin(feeding->path, &options, &run->txn, err);
+    if (!status && share == STORE_TXN_PART)
+        status = part_records_check_number(run, err);
     return status ? status : run_create_objects(run, NULL, err);
 }
 

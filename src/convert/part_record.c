@@ -100,9 +100,43 @@ struct store_txn_options part_txn_options(const struct conversion *conversion, e
                                        .share = share };
 }
 
+/* The folder of the unfinished target, in which records lie. */
+static struct str record_folder(const struct run *run)
+{
+    const char *path = store_txn_path(run->txn), *slash = strrchr(path, '/');
+    return (struct str){ path, slash ? (size_t)(slash - path) : 0 };
+}
+
+/* Of how many parts the record of that name is; 0: it does not say. */
+static uint64_t parts_of_name(const char *name)
+{
+    const char *of = strstr(name, "-of-");
+    uint64_t parts = 0;
+    return of && str_to_u64(str_of(of + 4), &parts) ? parts : 0;
+}
+
+reshard_status part_records_check_number(const struct run *run, reshard_error *err)
+{
+    const uint32_t own = run->conversion->options->part_count;
+    struct arena arena = { 0 };
+    char **names;
+    size_t count;
+    reshard_status status = store_txn_records(run->txn, &arena, &names, &count, err);
+    for (size_t i = 0; !status && i < count; i++) {
+        const uint64_t parts = parts_of_name(names[i]);
+        if (!parts || parts == own)
+            continue;
+        status = error_set(err, RESHARD_DIFFERS, "'%s' is there, and this is a part of %" PRIu32, names[i], own);
+        error_hint(err, "write the rest of those %" PRIu64 " parts, or remove '%.*s' to begin anew", parts, STR_ARG(record_folder(run)));
+    }
+    arena_release(&arena);
+    return status;
+}
+
 /* ---- all parts ---- */
 
 struct records {
+    const struct run *run;
     uint64_t identity;
     uint32_t parts, seen;
     uint8_t *is_there; /* by part */
@@ -125,8 +159,11 @@ static reshard_status record_take(struct records *records, const char *name, con
         if (!records->is_there)
             return error_set_memory(err);
     }
-    if (record.parts != records->parts)
-        return part_record_refuse(name, "is one of another number of parts", err);
+    if (record.parts != records->parts) { /* both were written at once, or none would have begun beside the other */
+        error_set(err, RESHARD_DIFFERS, "'%s' is one of another number of parts", name);
+        error_hint(err, "remove it from '%.*s', or all of that folder to begin anew", STR_ARG(record_folder(records->run)));
+        return RESHARD_DIFFERS;
+    }
     reshard_status status = records->sink(records->context, name, &record, err);
     records->is_there[record.part] = 1;
     records->seen++;
@@ -150,7 +187,7 @@ static reshard_status parts_check(const struct records *records, reshard_error *
 
 reshard_status part_records_take(const struct run *run, uint64_t identity, part_record_sink sink, void *context, reshard_error *err)
 {
-    struct records records = { .identity = identity, .sink = sink, .context = context };
+    struct records records = { .run = run, .identity = identity, .sink = sink, .context = context };
     struct arena arena = { 0 };
     char **names;
     size_t count;

@@ -113,11 +113,7 @@ def other_runs_are_refused(test):
     for words in (["--to", "torch-dcp", "--layout", "ranks=2"], ["--to", "hf"]):
         code, _, err = test.run(*test.part(source, target, words, 1, 2))
         assert code == 1 and "another run" in err, f"exit {code}: {err}"
-    test.good(*test.part(source, target, ["--to", "torch-dcp"], 1, 3))
-    code, _, err = test.run("commit", target)
-    assert code == 1 and "another number of parts" in err, err
     record = test.work / ".out.reshard-partial" / ".part-0-of-2"
-    (test.work / ".out.reshard-partial" / ".part-1-of-3").unlink()
     good = record.read_bytes()
     for damaged in (good[:-1], good[:20] + bytes([good[20] ^ 1]) + good[21:], b""):
         record.write_bytes(damaged)
@@ -129,6 +125,25 @@ def other_runs_are_refused(test):
     assert code == 1 and "is of another run" in err, f"exit {code}: {err}"
     record.write_bytes(good)
     test.good(*test.part(source, target, ["--to", "torch-dcp"], 1, 2))
+    test.good("commit", target, "--quiet")
+
+
+def another_number_of_parts_is_refused(test):
+    """When such a part begins, before it has written anything; two that ran at once are told apart by the commit."""
+    source, target, folder = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4"), test.work / "out", test.work / ".out.reshard-partial"
+    words = ["--to", "torch-dcp"]
+    test.good(*test.part(source, target, words, 0, 2))
+    before = tree(folder)
+    code, _, err = test.run(*test.part(source, target, words, 1, 3))
+    assert code == 1 and "'.part-0-of-2' is there" in err and f"remove '{folder}'" in err, f"exit {code}: {err}"
+    assert tree(folder) == before, "something was written"
+    (test.work / "beside").mkdir()
+    test.good(*test.part(source, test.work / "beside" / "out", words, 1, 3))
+    shutil.copy(test.work / "beside" / ".out.reshard-partial" / ".part-1-of-3", folder)
+    code, _, err = test.run("commit", target)
+    assert code == 1 and "another number of parts" in err and "remove it" in err and str(folder) in err, f"exit {code}: {err}"
+    (folder / ".part-1-of-3").unlink()
+    test.good(*test.part(source, target, words, 1, 2))
     test.good("commit", target, "--quiet")
 
 
@@ -286,8 +301,8 @@ def main():
     args = parser.parse_args()
     rng = random.Random(7)
     cases = [(f"{name} {' '.join(words)}", lambda test, case=(name, words): bytes_of_one_run(test, case, rng)) for name, words in FORMATS]
-    plain = (missing_parts_are_named, other_runs_are_refused, names_are_part_of_a_run, what_a_commit_cannot_read_again_is_refused,
-             doubled_parts_are_refused,
+    plain = (missing_parts_are_named, other_runs_are_refused, another_number_of_parts_is_refused, names_are_part_of_a_run,
+             what_a_commit_cannot_read_again_is_refused, doubled_parts_are_refused,
              parts_of_a_program_are_told_from_those_of_the_command, wrong_numbers_are_refused, a_running_part_holds_the_commit,
              relative_paths_count_from_the_parts_folder)
     cases += [(f.__name__.replace("_", " "), f) for f in plain]
