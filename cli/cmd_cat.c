@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "command_words.h"
 #include "commands.h"
 #include "near_names.h"
 #include "number_text.h"
@@ -256,7 +257,7 @@ static void hint_keys(const struct options *options, const reshard_checkpoint *c
         if (names[i])
             near_names_offer(&near, names[i]);
     }
-    snprintf(otherwise, sizeof(otherwise), "'reshard ls --items %s' lists them", options->paths[0]);
+    snprintf(otherwise, sizeof(otherwise), "'reshard ls --items %s' lists them", shown_path(options->paths[0]));
     near_names_hint(&near, otherwise, out, size);
     for (size_t i = 0; names && i < count; i++)
         free(names[i]);
@@ -283,7 +284,8 @@ int command_cat(const struct options *options)
     if (tensor < 0 && item < 0 && !search.is_found && !exit_status) {
         char hint[800];
         hint_keys(options, checkpoint, key, hint, sizeof(hint));
-        exit_status = print_failure(options, RESHARD_ERR_USAGE, hint, "'%s' has no tensor or item '%s'", options->paths[0], key);
+        exit_status = print_failure(options, RESHARD_ERR_USAGE, hint, "'%s' has no tensor or item '%s'", shown_path(options->paths[0]),
+                                    key);
     }
     reshard_close(checkpoint);
     return exit_status;

@@ -84,12 +84,12 @@ static int verify_latest(const struct options *options)
     if (options->json) {
         fputs("],\"latest_good\":", stdout);
         if (path)
-            json_text(stdout, path);
+            json_text(stdout, shown_path(path));
         else
             fputs("null", stdout);
         puts("}");
     } else if (path) {
-        puts(path);
+        puts(shown_path(path));
     }
     reshard_free(path);
     return status ? print_error(options, status, &err) : 0;

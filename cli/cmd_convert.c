@@ -92,7 +92,7 @@ static void json_targets(const reshard_report *report)
 static void report_json(const struct options *options, const reshard_report *report, const char *schema, bool has_verified)
 {
     printf("{\"schema\":\"%s\",\"source\":", schema);
-    json_text(stdout, options->paths[0]);
+    json_text(stdout, shown_path(options->paths[0]));
     printf(",\"from\":\"%s\",\"to\":\"%s\",\"tensors\":%llu,\"items\":%llu,\"source_chunks\":%llu,\"target_chunks\":%llu,\"steps\":%llu,"
            "\"read_bytes\":%llu,\"write_bytes\":%llu,\"files\":%llu,\"file_bytes\":%llu,\"peak_memory_bytes\":%llu",
            report->source_format, report->target_format, (unsigned long long)report->tensors, (unsigned long long)report->items,
@@ -198,7 +198,7 @@ static void convert_text(const struct options *options, const reshard_report *re
     print_notes(stderr, options, report, ": ");
     if (options->is_stream)
         return;
-    print_text(stdout, options->paths[1], strlen(options->paths[1]));
+    print_path(stdout, options->paths[1]);
     printf(": %llu tensors, %llu items, %s in %llu files\n", (unsigned long long)report->tensors, (unsigned long long)report->items,
            human_bytes(report->target_bytes, size), (unsigned long long)report->file_count);
     if (!options->verify)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* draw: pictures of where tensors lie, of what a conversion moves, and of what differs. */
+#include "command_words.h"
 #include "commands.h"
 #include "diff_map.h"
 #include "page.h"
@@ -40,7 +41,7 @@ static void subtitle_json(FILE *out, const struct picture *picture)
     size_t size = 0;
     FILE *line = open_memstream(&text, &size);
     if (line) {
-        fputs(reshard_checkpoint_path(picture->checkpoints[0]), line);
+        fputs(shown_path(reshard_checkpoint_path(picture->checkpoints[0])), line);
         fclose(line);
     }
     json_string(out, text ? text : "", text ? size : 0);
@@ -203,12 +204,12 @@ static int check_words(const struct options *options)
         return print_failure(options, RESHARD_ERR_USAGE, "usage: reshard draw --diff A B OUT.html", "--diff needs two checkpoints");
     if (!options->diff && options->path_count > 2)
         return print_failure(options, RESHARD_ERR_USAGE, "--diff draws what differs between two checkpoints", "unexpected argument '%s'",
-                             options->paths[2]);
+                             shown_path(options->paths[2]));
     if (options->diff && !path && !options->json)
         return print_failure(options, RESHARD_ERR_USAGE, "'reshard diff A B' lists what differs in words", "--diff needs a page to write");
     if (path && !ends_with(path, ".html") && !(ends_with(path, ".svg") && !options->diff))
         return print_failure(options, RESHARD_ERR_USAGE, options->diff ? "its name ends with .html" : "its name ends with .html or .svg",
-                             "cannot tell what to draw into '%s'", path);
+                             "cannot tell what to draw into '%s'", shown_path(path));
     if (options->layout && !options->to && !options->like)
         return print_failure(options, RESHARD_ERR_USAGE, "before and after: --to FORMAT --layout …", "--layout needs --to or --like");
     return 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What there is: formats, their options, limits, verbs. */
+#include "command_words.h"
 #include "commands.h"
 #include "near_names.h"
 #include "table.h"
@@ -100,7 +101,7 @@ int command_formats(const struct options *options)
     if (options->path_count) {
         char hint[256];
         return print_failure(options, RESHARD_ERR_USAGE, near_names_hint(&near, "'reshard formats' lists them", hint, sizeof(hint)),
-                             "unknown format '%s'", options->paths[0]);
+                             "unknown format '%s'", shown_path(options->paths[0]));
     }
     if (options->json)
         fputs("{\"schema\":\"reshard-formats/1\",\"formats\":[", stdout);
@@ -187,5 +188,5 @@ int command_help(const struct options *options)
         near_names_offer(&near, verb_table[i].name);
     }
     return print_failure(options, RESHARD_ERR_USAGE, near_names_hint(&near, "'reshard help' lists the verbs", hint, sizeof(hint)),
-                         "unknown verb '%s'", options->paths[0]);
+                         "unknown verb '%s'", shown_path(options->paths[0]));
 }

@@ -95,7 +95,7 @@ static void inspect_json(reshard_checkpoint *checkpoint, const struct summary *s
 {
     reshard_fact fact = RESHARD_FACT_INIT;
     fputs("{\"schema\":\"reshard-inspect/1\",\"path\":", stdout);
-    json_text(stdout, reshard_checkpoint_path(checkpoint));
+    json_text(stdout, shown_path(reshard_checkpoint_path(checkpoint)));
     fputs(",\"format\":", stdout);
     json_text(stdout, reshard_checkpoint_format(checkpoint));
     printf(",\"files\":%zu,\"file_bytes\":%llu,\"tensors\":%zu,\"elements\":%llu,\"bytes\":%llu,\"chunks\":%llu,\"replicas\":%llu,"
@@ -158,7 +158,7 @@ static void inspect_screen(const struct options *options, reshard_checkpoint *ch
     reshard_fact fact = RESHARD_FACT_INIT;
     char size[32];
     fputs(colour(options, "\x1b[1m"), stdout);
-    print_text(stdout, reshard_checkpoint_path(checkpoint), strlen(reshard_checkpoint_path(checkpoint)));
+    print_path(stdout, reshard_checkpoint_path(checkpoint));
     puts(colour(options, "\x1b[0m"));
     printf("  %-18s %s\n", "format", reshard_checkpoint_format(checkpoint));
     for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++) {
@@ -191,7 +191,7 @@ static void inspect_lines(const struct options *options, reshard_checkpoint *che
     reshard_fact fact = RESHARD_FACT_INIT;
     char text[160], mesh[64];
     printf("%spath%s\t", colour(options, "\x1b[1m"), colour(options, "\x1b[0m"));
-    print_value(reshard_checkpoint_path(checkpoint));
+    print_value(shown_path(reshard_checkpoint_path(checkpoint)));
     printf("format\t%s\n", reshard_checkpoint_format(checkpoint));
     for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++) {
         printf("%s\t", fact.name);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "command_words.h"
 #include "commands.h"
 #include "ls_tree.h"
 #include "table.h"
@@ -189,7 +190,7 @@ static int ls_json(const struct options *options, reshard_checkpoint *checkpoint
     fputs("{\"schema\":\"reshard-ls/1\",\"format\":", stdout);
     json_text(stdout, reshard_checkpoint_format(checkpoint));
     fputs(",\"path\":", stdout);
-    json_text(stdout, reshard_checkpoint_path(checkpoint));
+    json_text(stdout, shown_path(reshard_checkpoint_path(checkpoint)));
     if (options->tree)
         exit_status = ls_tree_json(options, checkpoint);
     fputs(options->tree ? ",\"items\":[" : ",\"tensors\":[", stdout);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `reshard map check|expand|invert|eval|parse FILE`: trying mapping texts. */
+#include "command_words.h"
 #include "commands.h"
 #include "mapping_input.h"
 #include "near_names.h"
@@ -60,7 +61,7 @@ static int read_description(const struct options *options, const char *path, res
     reshard_error err = { 0 };
     char *json = read_file(path, &size);
     if (!json)
-        return print_failure(options, RESHARD_ERR_IO, NULL, "%s: %s", path, strerror(errno));
+        return print_failure(options, RESHARD_ERR_IO, NULL, "%s: %s", shown_path(path), strerror(errno));
     reshard_status status = reshard_map_space_describe(json, size, out, &err);
     free(json);
     if (status && !err.object[0])
@@ -112,7 +113,7 @@ static int read_and_run(const struct map_verb *verb, struct mapping_input *mappi
     int exit_status = -1;
     char *text = read_file(file, &input.size);
     if (!text)
-        exit_status = print_failure(options, RESHARD_ERR_IO, NULL, "%s: %s", file, strerror(errno));
+        exit_status = print_failure(options, RESHARD_ERR_IO, NULL, "%s: %s", shown_path(file), strerror(errno));
     if (exit_status < 0 && verb->needs_source)
         exit_status = open_space(options, options->source, &source);
     if (exit_status < 0 && verb->needs_source)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "command_words.h"
 
+#include "reshard/reshard.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,10 +52,44 @@ static const struct {
 #define WORDS (sizeof(words) / sizeof(words[0]))
 #define OPTIONS_OF_FORMAT "reshard_format_option_at("
 
+#define STREAMS 2
+static char *streams[STREAMS];
+
+void call_stream(const char *path)
+{
+    free(streams[STREAMS - 1]);
+    memmove(streams + 1, streams, (STREAMS - 1) * sizeof(*streams));
+    streams[0] = strdup(path);
+}
+
+/* Bytes of the path of a stream that the text begins with, and that does not go on there; or 0. */
+static size_t stream_size(const char *text)
+{
+    for (size_t i = 0; i < STREAMS; i++) {
+        const size_t size = streams[i] ? strlen(streams[i]) : 0;
+        if (size && strncmp(text, streams[i], size) == 0 && !(text[size] >= '0' && text[size] <= '9'))
+            return size;
+    }
+    return 0;
+}
+
+static bool has_words(const char *text)
+{
+    bool has = strstr(text, "reshard_") != NULL;
+    for (size_t i = 0; i < STREAMS && !has; i++)
+        has = streams[i] && strstr(text, streams[i]);
+    return has;
+}
+
 /* Writes what the text begins with in the command's words; the bytes of it, or 0 if that is no word of the library. */
 static size_t write_word(FILE *out, const char *text)
 {
     const char *name = text + strlen(OPTIONS_OF_FORMAT), *end;
+    const size_t stream = stream_size(text);
+    if (stream) {
+        putc('-', out);
+        return stream;
+    }
     if (strncmp(text, OPTIONS_OF_FORMAT, strlen(OPTIONS_OF_FORMAT)) == 0 && (end = strchr(name, ')')) != NULL) {
         fprintf(out, "'reshard formats %.*s'", (int)(end - name), name);
         return (size_t)(end + 1 - text);
@@ -72,7 +108,7 @@ const char *command_words(const char *text)
 {
     static char *last;
     size_t size;
-    if (!strstr(text, "reshard_"))
+    if (!has_words(text))
         return text;
     free(last);
     last = NULL;
@@ -86,4 +122,12 @@ const char *command_words(const char *text)
     if (out)
         fclose(out);
     return last ? last : text;
+}
+
+const char *shown_path(const char *path)
+{
+    static char *last;
+    reshard_free(last);
+    last = reshard_path_shown(path);
+    return last ? command_words(last) : "(no memory for its name)";
 }

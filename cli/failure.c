@@ -114,5 +114,5 @@ int print_failure(const struct options *options, reshard_status status, const ch
 
 int print_interrupted(const struct options *options, const char *hint)
 {
-    return print_failure(options, RESHARD_ERR_CANCELLED, hint, "interrupted: '%s' is not written", options->paths[1]);
+    return print_failure(options, RESHARD_ERR_CANCELLED, hint, "interrupted: '%s' is not written", shown_path(options->paths[1]));
 }

@@ -14,7 +14,7 @@ static int read_text(const struct options *options, const char *path, reshard_ma
     size_t size;
     char *text = read_file(path, &size);
     if (!text)
-        return print_failure(options, RESHARD_ERR_IO, NULL, "%s: %s", path, strerror(errno));
+        return print_failure(options, RESHARD_ERR_IO, NULL, "%s: %s", shown_path(path), strerror(errno));
     *out = (reshard_map_text){ strcmp(path, "-") == 0 ? "<stdin>" : path, text, size };
     return -1;
 }
@@ -102,7 +102,7 @@ int mapping_input_read(const struct options *options, struct mapping_input *out)
         out->config = read_file(options->config, &out->map.config_size);
         out->map.config = out->config;
         if (!out->config)
-            status = print_failure(options, RESHARD_ERR_IO, NULL, "%s: %s", options->config, strerror(errno));
+            status = print_failure(options, RESHARD_ERR_IO, NULL, "%s: %s", shown_path(options->config), strerror(errno));
     }
     if (status < 0 && options->rules && is_file_name(options->rules)) {
         status = read_text(options, options->rules, &out->rules);

@@ -7,6 +7,7 @@
  * reading out among them, and each has the whole result, which the first one prints.
  */
 #include "command_run.h"
+#include "command_words.h"
 #include "commands.h"
 
 #include "reshard/mpi.h"
@@ -22,7 +23,8 @@
 /* Launchers end all processes at once, and may do so before they have passed on what those wrote: they are given a moment. */
 static int ends_job(const struct options *options, int rank, int size, int status)
 {
-    fprintf(stderr, "reshard-mpi: rank %d of %d failed in %s\n", rank, size, options->paths[1] ? options->paths[1] : "its arguments");
+    const char *where = options->paths[1] ? shown_path(options->paths[1]) : "its arguments";
+    fprintf(stderr, "reshard-mpi: rank %d of %d failed in %s\n", rank, size, where);
     fflush(stderr);
     usleep(FORWARDING_MICROSECONDS);
     MPI_Abort(MPI_COMM_WORLD, status);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include "command_words.h"
 #include "failure.h"
 #include "near_names.h"
 
@@ -466,7 +467,7 @@ static void take_paths(int argc, char **argv, struct options *out)
         if (is_glob && out->include.count < OPTION_LIST_MAX) /* more of --include */
             out->include.values[out->include.count++] = argv[optind];
         else if (out->path_count == info->paths_max)
-            refuse(out, USAGE, hint, "unexpected argument '%s'", argv[optind]);
+            refuse(out, USAGE, hint, "unexpected argument '%s'", shown_path(argv[optind]));
         else
             out->paths[out->path_count++] = argv[optind];
         out->rest = (const char *const *)argv + optind + 1;

@@ -175,6 +175,12 @@ void print_text(FILE *out, const char *data, size_t size)
     print_safe(out, data, size, false);
 }
 
+void print_path(FILE *out, const char *path)
+{
+    const char *shown = shown_path(path);
+    print_text(out, shown, strlen(shown));
+}
+
 const char *human_bytes(uint64_t bytes, char out[32])
 {
     static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB", "EB" };

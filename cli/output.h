@@ -20,6 +20,9 @@ void print_escaped(FILE *out, const char *data, size_t size);
 /* Text in which names are escaped already, or that is for people only: as above, but a backslash stays one. */
 void print_text(FILE *out, const char *data, size_t size);
 
+/* A path, as shown_path has it. */
+void print_path(FILE *out, const char *path);
+
 /* "[7,5]" */
 void print_shape(FILE *out, const int64_t *shape, int rank);
 

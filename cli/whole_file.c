@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "whole_file.h"
 
+#include "command_words.h"
 #include "failure.h"
 
 #include <errno.h>
@@ -12,8 +13,8 @@
 static int whole_file_fail(struct whole_file *file, int number)
 {
     const char *hint = number == EEXIST ? "--overwrite replaces it" : NULL;
-    int exit_status = print_failure(file->options, number == EEXIST ? RESHARD_ERR_USAGE : RESHARD_ERR_IO, hint, "'%s': %s", file->path,
-                                    strerror(number));
+    int exit_status = print_failure(file->options, number == EEXIST ? RESHARD_ERR_USAGE : RESHARD_ERR_IO, hint, "'%s': %s",
+                                    shown_path(file->path), strerror(number));
     if (file->beside)
         unlink(file->beside);
     free(file->beside);

@@ -255,6 +255,16 @@ def check_jumps(report, sources):
             report.check(m[1] == "out", f"{source.path}:{line_of(source.text, m.start())}", f"goto {m[1]}: the only label is out")
 
 
+def check_shown_paths(report, sources):
+    """A path may be a URL with a password in it: what is printed of one goes through shown_path or print_path."""
+    printing = r"\b(?:print_\w+|json_\w+|[fs]n?printf|printf|f?puts|refuse)\("
+    for source in (s for s in sources if s.path.parts[0] == "cli" and s.path.suffix == ".c"):
+        for m in re.finditer(printing + r"(?:(?!shown_path\()[^;{}])*?(?:->paths\[|\breshard_checkpoint_path\()", source.code):
+            shown = m[0].startswith("print_path(") or "(" not in m[0]
+            where = f"{source.path}:{line_of(source.text, m.start())}"
+            report.check(shown, where, "prints a path as it was given: shown_path(…) has no secrets")
+
+
 def check_error_scopes(report, sources):
     """An exported function that takes an error begins with its scope, or does nothing but hand it on."""
     for source in sources:
@@ -410,6 +420,7 @@ def main():
     check_driver_names(report, sources)
     check_third_party(report, sources)
     check_jumps(report, [s for s in sources if s.layer])
+    check_shown_paths(report, sources)
     check_error_scopes(report, [s for s in sources if s.layer])
     check_arrays(report, [s for s in sources if s.layer])
     check_decisions(report, root)

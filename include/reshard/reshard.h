@@ -118,7 +118,11 @@ typedef struct reshard_view {
 reshard_status reshard_checkpoint_view(reshard_checkpoint *checkpoint, const reshard_view *view, reshard_error *err);
 
 const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint);
-const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint);
+const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint); /* as reshard_path_shown has it */
+
+/* A path as it may be printed and kept: of a URL no user, password and query, which may be secrets. So the library's own texts have paths.
+ * Free with reshard_free; NULL without memory. */
+char *reshard_path_shown(const char *path);
 
 typedef struct reshard_tensor {
     size_t struct_size;
@@ -610,7 +614,8 @@ enum {
 reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,
                               reshard_finding_sink sink, void *context, reshard_error *err);
 
-/* Newest checkpoint below root that opens and verifies; *path free with reshard_free. RESHARD_DIFFERS if none does. */
+/* Newest checkpoint below root that opens and verifies; *path, which begins as root does (with a password, where a URL has one), free with
+ * reshard_free. RESHARD_DIFFERS if none does. */
 reshard_status reshard_latest_good(const char *root, const reshard_open_options *options, const reshard_verify_options *verify,
                                    const reshard_run_options *run, reshard_finding_sink sink, void *context, char **path,
                                    reshard_error *err);

@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "formats/driver.h"
 #include "names/mapping_rules.h"
+#include "store/store.h"
 
 #include <stdlib.h>
 
@@ -30,6 +31,12 @@ API_EXPORT void reshard_free(void *memory)
 API_EXPORT size_t reshard_visible_char(const char *text, size_t size)
 {
     return text && size ? str_printable_char((struct str){ text, size }, 0) : 0;
+}
+
+API_EXPORT char *reshard_path_shown(const char *path)
+{
+    char shown[STORE_SHOWN_MAX];
+    return path ? str_copy(str_of(store_path_shown(path, shown))) : NULL;
 }
 
 /* ---- formats ---- */

@@ -79,12 +79,11 @@ reshard_status checkpoint_open(const char *path, const struct checkpoint_options
 {
     struct store *store = NULL;
     char *file_name = NULL;
-    char *shown = remote_shown(path);
-    reshard_status status = shown ? remote_open_path(path, options->store_flags, &store, &file_name, err) : error_set_memory(err);
-    status = open_in_folder(status, store, file_name, shown, options, out, err);
+    char shown[STORE_SHOWN_MAX];
+    reshard_status status = remote_open_path(path, options->store_flags, &store, &file_name, err);
+    status = open_in_folder(status, store, file_name, store_path_shown(path, shown), options, out, err);
     if (!status)
         (*out)->source->catalog->is_far = store_path_is_url(path);
-    free(shown);
     return status;
 }
 

@@ -61,6 +61,7 @@ static reshard_status try_candidate(const char *path, const struct checkpoint_op
 {
     struct checkpoint *checkpoint = NULL;
     reshard_error problem = { 0 };
+    char shown[STORE_SHOWN_MAX];
     reshard_status status = checkpoint_open(path, options, &checkpoint, &problem);
     if (!status)
         status = verify_run(checkpoint, verify, engine, findings, &problem);
@@ -71,9 +72,18 @@ static reshard_status try_candidate(const char *path, const struct checkpoint_op
     if (status == RESHARD_ERR_CANCELLED)
         return status;
     if (status)
-        finding_report(findings, FINDING_WARNING, "rejected", str_of(path), "%s",
+        finding_report(findings, FINDING_WARNING, "rejected", str_of(store_path_shown(path, shown)), "%s",
                        status == RESHARD_DIFFERS ? "does not verify" : problem.message);
     return finding_sink_status(findings, err);
+}
+
+/* Without '/' at its end. What the query of a URL asks for is the root, not what lies below it. */
+static size_t root_size(const char *root)
+{
+    size_t size = store_path_is_url(root) ? strcspn(root, "?#") : strlen(root);
+    while (size && root[size - 1] == '/')
+        size--;
+    return size;
 }
 
 reshard_status latest_good(const char *root, const struct checkpoint_options *options, const struct verify_options *verify,
@@ -83,15 +93,17 @@ reshard_status latest_good(const char *root, const struct checkpoint_options *op
     struct candidate *candidates = NULL;
     size_t count = 0;
     bool is_good = false;
+    char shown[STORE_SHOWN_MAX];
     reshard_status status = list_candidates(root, &arena, &candidates, &count, err);
     for (size_t i = 0; i < count && !status && !is_good; i++) {
-        char *candidate = arena_printf(&arena, "%s/%.*s", root, STR_ARG(candidates[i].name));
+        char *candidate = arena_printf(&arena, "%.*s/%.*s", (int)root_size(root), root, STR_ARG(candidates[i].name));
         status = candidate ? try_candidate(candidate, options, verify, engine, findings, &is_good, err) : error_set_memory(err);
         if (!status && is_good && !(*path = str_copy(str_of(candidate))))
             status = error_set_memory(err);
     }
     if (!status && !is_good)
-        status = error_set(err, RESHARD_DIFFERS, "'%s': none of %zu numbered directories is a checkpoint that verifies", root, count);
+        status = error_set(err, RESHARD_DIFFERS, "'%s': none of %zu numbered directories is a checkpoint that verifies",
+                           store_path_shown(root, shown), count);
     arena_release(&arena);
     return status;
 }

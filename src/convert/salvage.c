@@ -88,7 +88,7 @@ static reshard_status open_with_sibling(struct salvaging *salvaging, const char 
 {
     const struct salvage_options *options = salvaging->options;
     struct store *own = NULL, *sibling = NULL;
-    char *own_file = NULL, *sibling_file = NULL;
+    char *own_file = NULL, *sibling_file = NULL, shown[STORE_SHOWN_MAX];
     salvaging->layout_files.globs = driver->layout_files;
     reshard_status status = remote_open_path(path, options->open.store_flags, &own, &own_file, err);
     if (!status)
@@ -105,11 +105,11 @@ static reshard_status open_with_sibling(struct salvaging *salvaging, const char 
         struct open_options open = options->open.open;
         open.is_salvage = true;
         open.format = driver->name;
-        status = checkpoint_open_in(both, "", &open, path, &salvaging->checkpoint, err);
+        status = checkpoint_open_in(both, "", &open, store_path_shown(path, shown), &salvaging->checkpoint, err);
     }
     if (!status)
         finding_report(salvaging->findings, FINDING_WARNING, "sibling", (struct str){ 0 },
-                       "names, shapes and places come from '%s': no checksum covers them", options->like);
+                       "names, shapes and places come from '%s': no checksum covers them", store_path_shown(options->like, shown));
     salvaging->has_sibling = !status;
     free(own_file);
     free(sibling_file);
@@ -160,6 +160,7 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
     const struct format_driver *driver;
     reshard_error seen = { 0 };
     bool needs_layout = false;
+    char shown[STORE_SHOWN_MAX];
     open.open.is_salvage = true;
     reshard_status status = salvaging->options->like ? lacks_layout(salvaging->options, path, &needs_layout, &seen) : RESHARD_OK;
     if (failure_ends_run(status, &seen, err))
@@ -181,7 +182,7 @@ static reshard_status open_damaged(struct salvaging *salvaging, const char *path
     if (looked || !needs_layout)
         return status;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': its data files hold neither names nor places of tensors, and the metadata is gone",
-              path);
+              store_path_shown(path, shown));
     error_hint(err, "reshard_salvage_options.like takes them from a checkpoint of the same run and layout");
     return RESHARD_ERR_UNSUPPORTED;
 }

@@ -5,6 +5,7 @@
 #include "base/array.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
+#include "store/store.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -113,12 +114,14 @@ static reshard_status missing_add_filled(struct missing *missing, const struct c
 static reshard_status missing_wrong_shape(struct missing *missing, const struct catalog_tensor *tensor, const struct catalog_tensor *found)
 {
     struct buffer wanted = { 0 }, has = { 0 };
+    char shown[STORE_SHOWN_MAX];
     for (int i = 0; i < tensor->rank; i++)
         buffer_printf(&wanted, "%s%" PRId64, i ? ", " : "", catalog_vector_at(missing->reference, tensor->shape)[i]);
     for (int i = 0; i < found->rank; i++)
         buffer_printf(&has, "%s%" PRId64, i ? ", " : "", catalog_vector_at(missing->options->second, found->shape)[i]);
     error_set(missing->err, RESHARD_ERR_UNSUPPORTED, "'%.*s': the reference has [%.*s], '%s', which is to stand in for it, [%.*s]",
-              STR_ARG(tensor->key), STR_ARG(buffer_str(&wanted)), missing->options->missing, STR_ARG(buffer_str(&has)));
+              STR_ARG(tensor->key), STR_ARG(buffer_str(&wanted)), store_path_shown(missing->options->missing, shown),
+              STR_ARG(buffer_str(&has)));
     buffer_release(&wanted);
     buffer_release(&has);
     return RESHARD_ERR_UNSUPPORTED;

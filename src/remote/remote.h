@@ -21,9 +21,6 @@
 
 #include "store/store.h"
 
-/* The path as it may be shown and kept: of a URL no user, password and query, which may be secrets. malloc'd; NULL without memory. */
-char *remote_shown(const char *path);
-
 /* As store_open_path, to which all goes that is no URL. UNSUPPORTED for URLs of other kinds. */
 reshard_status remote_open_path(const char *path, unsigned flags, struct store **out, char **file_name, reshard_error *err);
 

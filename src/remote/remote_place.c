@@ -67,7 +67,8 @@ bool url_decode(struct str text, bool plus_is_space, struct buffer *out)
 
 static reshard_status bad_url(const char *url, const char *complaint, reshard_error *err)
 {
-    return error_set(err, RESHARD_ERR_USAGE, "'%s' %s", url, complaint);
+    char shown[STORE_SHOWN_MAX];
+    return error_set(err, RESHARD_ERR_USAGE, "'%s' %s", store_path_shown(url, shown), complaint);
 }
 
 /* The text of a buffer, which is empty then; NULL without memory. */
@@ -138,7 +139,9 @@ static reshard_status endpoint_of(const char *variable, const char *otherwise, s
         return RESHARD_OK;
     if (scheme && out->size > scheme && part_before((struct str){ out->data + scheme, out->size - scheme }, "/?#", &rest).size)
         return RESHARD_OK;
-    return error_set(err, RESHARD_ERR_USAGE, "the environment's %s is '%s', which is no URL of a server", variable, given);
+    char shown[STORE_SHOWN_MAX];
+    return error_set(err, RESHARD_ERR_USAGE, "the environment's %s is '%s', which is no URL of a server", variable,
+                     store_path_shown(given ? given : otherwise, shown));
 }
 
 /* ---- kinds ---- */
@@ -356,7 +359,8 @@ reshard_status remote_place_of(const char *url, struct remote_place *out, reshar
         if (strncasecmp(url, schemes[i].prefix, strlen(schemes[i].prefix)) == 0)
             return schemes[i].place(url, out, err);
     }
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL of a kind that is not known", url);
+    char shown[STORE_SHOWN_MAX];
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL of a kind that is not known", store_path_shown(url, shown));
     error_hint(err, "https://…, s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/BLOB and hf://ORG/REPO are");
     return RESHARD_ERR_UNSUPPORTED;
 }

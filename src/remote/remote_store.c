@@ -554,22 +554,6 @@ static int remote_read_at(void *context, uint64_t offset, void *out, size_t size
 
 /* ---- stores ---- */
 
-char *remote_shown(const char *path)
-{
-    const char *host = store_path_is_url(path) ? strstr(path, "://") + 3 : NULL;
-    struct buffer shown = { 0 };
-    if (!host)
-        return strdup(path);
-    const size_t whole = strcspn(host, "?#"), name = strcspn(host, "/?#");
-    const char *user = memrchr(host, '@', name);
-    buffer_append(&shown, path, (size_t)(host - path));
-    buffer_append(&shown, user ? user + 1 : host, whole - (user ? (size_t)(user + 1 - host) : 0));
-    if (buffer_append_byte(&shown, '\0'))
-        return (char *)shown.data;
-    buffer_release(&shown);
-    return NULL;
-}
-
 static void remote_release(void *context)
 {
     struct remote *remote = context;

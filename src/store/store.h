@@ -116,6 +116,11 @@ reshard_status store_error_exists(const char *name, reshard_error *err);
 /* Whether it is no path, but a URL: SCHEME://… */
 bool store_path_is_url(const char *path);
 
+/* The path as it may be shown and kept: itself, or in out a URL without user, password and query, which may be secrets. Messages, findings
+ * and reports have URLs in no other way. */
+#define STORE_SHOWN_MAX 8192
+const char *store_path_shown(const char *path, char out[STORE_SHOWN_MAX]);
+
 /* "nothing is written there" */
 reshard_status store_error_url(const char *url, reshard_error *err);
 

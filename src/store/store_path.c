@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,9 +28,21 @@ bool store_path_is_url(const char *path)
     return size && strncmp(path + size, "://", 3) == 0;
 }
 
+const char *store_path_shown(const char *path, char out[STORE_SHOWN_MAX])
+{
+    const char *host = store_path_is_url(path) ? strstr(path, "://") + 3 : NULL;
+    if (!host)
+        return path;
+    const size_t whole = strcspn(host, "?#"), name = strcspn(host, "/?#");
+    const char *user = memrchr(host, '@', name), *server = user ? user + 1 : host;
+    snprintf(out, STORE_SHOWN_MAX, "%.*s%.*s", (int)(host - path), path, (int)(host + whole - server), server);
+    return out;
+}
+
 reshard_status store_error_url(const char *url, reshard_error *err)
 {
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL: nothing is written there", url);
+    char shown[STORE_SHOWN_MAX];
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' is a URL: nothing is written there", store_path_shown(url, shown));
     error_hint(err, "write to a folder of this machine, and copy that");
     return RESHARD_ERR_UNSUPPORTED;
 }

@@ -58,6 +58,7 @@ TEST(null_is_refused_by_what_opens)
     REFUSED(reshard_checkpoint_view(NULL, &(const reshard_view)RESHARD_VIEW_INIT, &err));
     NOTHING(reshard_checkpoint_format(NULL));
     NOTHING(reshard_checkpoint_path(NULL));
+    NOTHING(reshard_path_shown(NULL));
     NOTHING(reshard_tensor_count(NULL));
     NOTHING(reshard_item_count(NULL));
     NOTHING(reshard_warning_count(NULL));

@@ -46,6 +46,18 @@ def write(path, shapes):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(struct.pack("<H", i) for i in range(at // 2)))
 
 
+def terminal_output(ours):
+    """What is written to a terminal until nobody has its other side; closes it."""
+    said = b""
+    try:
+        while more := os.read(ours, 1 << 16):
+            said += more
+    except OSError:  # how Linux says that the other side is closed
+        pass
+    os.close(ours)
+    return said
+
+
 def keys_must_be(found, expected):
     assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
 

@@ -84,6 +84,8 @@ PLANTED = [
     ("a long function", "src/engine/run.c", appended(LONG_FUNCTION), "long_one has 84 lines"),
     ("a label that is not out", "src/engine/run.c", appended("\nint jump(void)\n{\n    goto fail;\nfail:\n    return 0;\n}\n"),
      "goto fail: the only label is out"),
+    ("a path with its password", "cli/main.c", appended("\nvoid told(const struct options *options)\n{\n    puts(options->paths[0]);\n}\n"),
+     "prints a path as it was given"),
     ("an array with slack", "src/engine/run.c", appended("\nvoid *many(int n)\n{\n    return calloc(n + 1, 4);\n}\n"),
      "array_new or array_zeroed"),
     ("an array of unchecked bytes", "src/engine/run.c", appended("\nint *more(int n)\n{\n    return malloc(n * sizeof(int));\n}\n"),

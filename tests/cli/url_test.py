@@ -444,6 +444,76 @@ def others_are_not_told(shell, fixtures):
             assert "pass-word" not in said and "s3cret" not in said, f"a secret of the URL is printed: {said}"
 
 
+SECRETS = ("joe", "s3cret", "TOPSIG")
+# U: a file, F: a folder, R: a root of checkpoints, all behind a password and a signature; L: a file of this machine.
+SPOKEN = (
+    "inspect U|inspect F|ls U --chunks --items|ls F|hash U|cat U w0|cat U nokey|cat F nokey|cat U w0 --slice 9:9:9:9|stats U|verify U|"
+    "verify U --deep|verify L --against U|verify U --against L|verify --latest-good R|verify --latest-good U|verify --latest-good F|"
+    "diff U L|diff L U|diff U F|plan U --to hf|plan L --like U|plan L U --to hf|plan U --to hf --ranks|convert U out --to hf|"
+    "convert U out --to torch-dcp --verify --checksum sha256|convert L out --like F|convert L out --like U --missing U|"
+    "convert U out --to hf --dry-run|convert L U|convert L U --to hf --overwrite|convert U F|convert L out --map U|convert L out U --to hf|"
+    "convert L out --to hf --config U|convert L out --to hf --part 1/2 --like F|convert L out --to hf --rules U|commit U|salvage U out|"
+    "salvage L U|salvage U F|salvage F out --like F|salvage L out --like U|draw U|draw U out.html|draw U out.svg|draw U out.html --to hf|"
+    "draw --diff U L out.html|draw L U|draw --diff L L U|map check U --source L|map parse U|map expand L --source U|map eval U --source U|"
+    "hash U --format hf|ls U --iteration 4|convert U out --to nothing|formats U|help U").split("|")
+
+
+FAULTY = ("inspect U", "ls U", "verify L --against U", "verify --latest-good U", "diff L U", "plan L --like U", "convert U out --to hf",
+          "convert L U", "convert L out --like L --missing U", "commit U", "salvage U out", "salvage F out --like U", "draw U out.html",
+          "map expand L --source U")
+
+
+def must_hide(text, words):
+    found = [secret for secret in SECRETS if secret.encode() in text]
+    assert not found, f"{' '.join(words)} says {found}: {text[:1500]}"
+
+
+def say_nothing(sites, words, terminal=False):
+    """Neither the output has a secret nor what is written."""
+    work = sites.shell.work
+    ours, theirs = os.openpty() if terminal else (None, subprocess.PIPE)
+    process = subprocess.Popen([sites.shell.binary, *words], cwd=work, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.STDOUT,
+                               env={**os.environ, **sites.environment})
+    if terminal:
+        os.close(theirs)
+    must_hide(small_models.terminal_output(ours) if terminal else process.communicate(timeout=120)[0], words)
+    process.wait(timeout=120)
+    for path in [*work.glob("out*"), *work.glob(".out*"), *work.glob("reshard*")]:
+        for file in [path] if path.is_file() else [below for below in path.rglob("*") if below.is_file()]:
+            if ".reshard-partial" not in str(file):  # what a part has to open is kept for commit, and for its user alone
+                must_hide(file.read_bytes(), words)
+        subprocess.run(["rm", "-rf", path], check=True)
+
+
+def secrets_stay(shell, fixtures):
+    """Names, passwords and signatures of URLs are in no output of any verb, whatever becomes of it, and in nothing that is written."""
+    site = small_site(shell)
+    for number in (1, 2):
+        shutil.copytree(site / "model", site / f"root/step_{number}")
+    small_models.write(shell.work / "local.safetensors", {"w0": [4, 3], "w9": [2]})
+    with Sites(shell, site, kinds=("pages",)) as sites:
+        server = sites.servers["pages"]
+        hide = lambda url: url.replace("://", "://joe:s3cret@") + "?X-Amz-Signature=TOPSIG"
+        names = {"U": hide(sites.url("pages", "model/model.safetensors")), "F": hide(sites.url("pages", "model/")),
+                 "R": hide(sites.url("pages", "root/")), "L": "local.safetensors"}
+        for line in SPOKEN:
+            for more in ([], ["--json"], ["--verbose"]):
+                say_nothing(sites, [names.get(word, word) for word in line.split()] + more)
+        for line in ("inspect U", "cat U nokey", "draw U", "verify --latest-good R", "ls U"):
+            say_nothing(sites, [names.get(word, word) for word in line.split()], terminal=True)
+        faults = [hide("ftp://host.invalid/a"), hide("http://host.invalid/a%zz"), hide("http:///a"), "whole",
+                  *((code, {}, b"<Error><Code>No</Code></Error>") for code in (400, 401, 404, 409))]
+        say_nothing(sites, ["ls", hide("http://127.0.0.1:1/a")])
+        for fault in faults:
+            server.always = None if "://" in fault else fault
+            for line in FAULTY:
+                for more in ([], ["--json"]):
+                    say_nothing(sites, [fault if word == "U" and "://" in fault else names.get(word, word) for word in line.split()] + more)
+        server.always = None
+        newest = sites.good("verify", "--latest-good", names["R"])
+        assert newest.strip() == sites.url("pages", "root/step_2"), newest
+
+
 def replaced(shell, fixtures):
     """All of what is written is of one version, whenever the file is replaced by one of its size."""
     (shell.work / "site/model").mkdir(parents=True)
@@ -694,7 +764,7 @@ def main():
              "servers that do not keep to the protocol": odd_servers,
              "what is not there": not_there,
              "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "Google's store": google,
-             "Azure's store": azure, "secrets are for one server": others_are_not_told,
+             "Azure's store": azure, "secrets are for one server": others_are_not_told, "secrets are not told": secrets_stay,
              "files that are replaced": replaced,
              "lists that go on for ever": lists_for_ever, "hostile names": hostile_lists, "what is no list": odd_lists,
              "nothing is written to URLs": targets, "bad URLs": bad_urls, "endpoints": endpoints, "without libcurl": without_libcurl}
