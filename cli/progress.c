@@ -35,6 +35,12 @@ void install_signals(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
+bool signals_end_at_once(void)
+{
+    is_writing = 0;
+    return interrupted;
+}
+
 static double now(void)
 {
     struct timespec time;
@@ -93,8 +99,11 @@ static int on_progress(const reshard_progress *progress, void *context)
     enum style style = style_of(display->options);
     double time = now();
     double interval = style == STYLE_BAR ? 0.1 : 1.0;
-    bool is_end = progress->bytes_done == progress->bytes_total;
+    bool is_end = progress->bytes_done == progress->bytes_total && !display->has_ended;
+    if (progress->memory_bytes > display->memory_bytes)
+        display->memory_bytes = progress->memory_bytes;
     if (style != STYLE_NONE && (time - display->shown >= interval || (is_end && style != STYLE_BAR))) {
+        display->has_ended = display->has_ended || is_end;
         draw(display, style, progress, time - display->started);
         display->shown = time;
     }

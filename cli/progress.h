@@ -9,7 +9,8 @@ struct progress {
     const struct options *options;
     const char *what;
     double started, shown;
-    bool drawn;
+    uint64_t memory_bytes; /* the most that was said */
+    bool drawn, has_ended;
 };
 
 /* Options of a run with a progress display; signals and a reader that went away cancel it. The struct must stay where it is. */
@@ -21,5 +22,8 @@ void progress_end(struct progress *progress);
  * first of each cancels it, so that what is half written can be removed; the second ends the process at once.
  */
 void install_signals(void);
+
+/* What was written is whole, or gone: from here on a signal ends the process at once again. True: one has come already. */
+bool signals_end_at_once(void);
 
 #endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "streams.h"
 
+#include "command_words.h"
 #include "failure.h"
+#include "progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -107,6 +109,7 @@ bool stream_input(const struct options *options, char path[STREAM_PATH_MAX], int
             return false;
     }
     snprintf(path, STREAM_PATH_MAX, "/proc/self/fd/%d", file);
+    call_stream(path);
     return true;
 }
 
@@ -146,6 +149,7 @@ char *stream_output_begin(const struct options *options, int *exit_status)
         return NULL;
     }
     *slash = '/';
+    call_stream(path);
     return path;
 }
 
@@ -160,6 +164,10 @@ int stream_output_end(const struct options *options, char *path, int exit_status
         return exit_status;
     if (file < 0)
         return print_failure(options, RESHARD_ERR_IO, NULL, "what was written is gone: %s", strerror(number));
+    if (signals_end_at_once()) {
+        close(file);
+        return print_interrupted(options, NULL);
+    }
     bool is_copied = copy_all(file, STDOUT_FILENO, UINT64_MAX);
     number = errno;
     close(file);

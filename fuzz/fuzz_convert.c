@@ -139,7 +139,7 @@ static reshard_status write_objects(struct conversion *conversion, struct store_
     if (!status)
         status = engine_run(conversion->plan, &source, objects, crcs, is_packed ? NULL : txn, &conversion->engine, err);
     if (!status && is_packed)
-        status = engine_pack(target, objects, &conversion->engine, err);
+        status = engine_pack(target, objects, 0, &conversion->engine, err);
     struct publish_job job = {
         .target = &conversion->target,
         .source = conversion->source->source,

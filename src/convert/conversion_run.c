@@ -4,6 +4,7 @@
 
 #include "base/array.h"
 #include "base/hash.h"
+#include "base/waiting.h"
 #include "convert/conversion_second.h"
 #include "convert/read_back.h"
 #include "convert/sidecar.h"
@@ -78,12 +79,16 @@ reshard_status run_publish(struct run *run, reshard_error *err)
     return target_publish(&job, err);
 }
 
+/* Whether whoever wants the target wants it still. */
+static bool run_is_wanted(const struct conversion *conversion, uint64_t bytes_done)
+{
+    const struct engine_progress progress = { .bytes_done = bytes_done, .bytes_total = conversion->plan->write_bytes };
+    return !conversion->engine.progress || conversion->engine.progress(&progress, conversion->engine.context);
+}
+
 reshard_status run_announce(const struct conversion *conversion, reshard_error *err)
 {
-    struct engine_progress start = { .bytes_total = conversion->plan->write_bytes };
-    if (!conversion->engine.progress || conversion->engine.progress(&start, conversion->engine.context))
-        return RESHARD_OK;
-    return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
+    return run_is_wanted(conversion, 0) ? RESHARD_OK : error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
 }
 
 static uint64_t hash_text(uint64_t hash, struct str text)
@@ -164,7 +169,7 @@ reshard_status run_end(struct run *run, reshard_error *err)
     struct conversion *conversion = run->conversion;
     reshard_status status = RESHARD_OK;
     if (run_is_packed(conversion))
-        status = engine_pack(conversion->target.catalog, run->objects, &conversion->engine, err);
+        status = engine_pack(conversion->target.catalog, run->objects, conversion->plan->write_bytes, &conversion->engine, err);
     return status ? status : run_publish(run, err);
 }
 
@@ -177,6 +182,7 @@ static reshard_status run_write(struct run *run, const char *target_path, reshar
     struct store_txn *journal = run_is_packed(conversion) ? NULL : run->txn;
     if (!status)
         status = engine_run(conversion->plan, &source, run->objects, run->crcs, journal, &conversion->engine, err);
+    run->is_moved = !status;
     return status ? status : run_end(run, err);
 }
 
@@ -210,6 +216,8 @@ reshard_status run_commit(struct run *run, const char *target_path, reshard_erro
     const struct conversion_options *options = run->conversion->options;
     bool has_folder = run_is_directory(run->conversion);
     reshard_status status = RESHARD_OK;
+    if (!run_is_wanted(run->conversion, run->conversion->plan->write_bytes))
+        return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
     if (run->sidecar.size && has_folder)
         status = sidecar_add(run->txn, run->sidecar_name, &run->sidecar, err);
     if (status)
@@ -230,23 +238,38 @@ void run_release(struct run *run)
     free(run->sidecar_name);
 }
 
-reshard_status conversion_run(struct conversion *conversion, const char *target_path, reshard_error *err)
+static reshard_status run_all(struct run *run, const char *target_path, reshard_error *err)
 {
-    struct run run = { .conversion = conversion };
+    struct conversion *conversion = run->conversion;
     reshard_status status = target_check_replaced(conversion, target_path, err);
     if (!status)
         status = target_check_space(conversion, target_path, err);
     if (!status && conversion->options->part_count)
         return conversion_run_part(conversion, target_path, err);
     if (!status)
-        status = work_explain(conversion->source->source->limits.budget, run_write(&run, target_path, err), err);
-    run_close_objects(&run);
+        status = work_explain(conversion->source->source->limits.budget, run_write(run, target_path, err), err);
+    run_close_objects(run);
     if (!status)
-        status = run_check(&run, err);
+        status = run_check(run, err);
     if (!status)
-        status = run_commit(&run, target_path, err);
+        status = run_commit(run, target_path, err);
     /* What a cancelled or failed resumable run has done is kept for the next one. */
-    store_txn_abort(run.txn, conversion->options->resume);
-    run_release(&run);
+    store_txn_abort(run->txn, conversion->options->resume);
+    run_release(run);
+    return status;
+}
+
+static bool run_waits_on(void *context)
+{
+    const struct run *run = context;
+    return run_is_wanted(run->conversion, run->is_moved ? run->conversion->plan->write_bytes : 0);
+}
+
+reshard_status conversion_run(struct conversion *conversion, const char *target_path, reshard_error *err)
+{
+    struct run run = { .conversion = conversion };
+    const struct waiting waiting = { run_waits_on, &run }, *before = waiting_set(&waiting);
+    reshard_status status = run_all(&run, target_path, err);
+    waiting_set(before);
     return status;
 }

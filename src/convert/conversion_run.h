@@ -13,6 +13,7 @@ struct run {
     uint32_t *crcs;                /* by target chunk */
     struct buffer sidecar;         /* of the target, if one is wanted */
     char *sidecar_name;            /* in a directory */
+    bool is_moved;                 /* all payload is */
 };
 
 bool run_is_directory(const struct conversion *conversion);
@@ -39,6 +40,8 @@ reshard_status run_end(struct run *run, reshard_error *err);
 /* Reads the unpublished target back, as a stranger would; but what the source needed raised limits for, the target may need them for too.
  */
 reshard_status run_check(struct run *run, reshard_error *err);
+
+/* Asks once more, then replaces what was there. */
 reshard_status run_commit(struct run *run, const char *target_path, reshard_error *err);
 
 /* What is left when the transaction has ended. */

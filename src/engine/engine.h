@@ -75,10 +75,11 @@ reshard_status engine_run(const struct plan *plan, const struct engine_source *s
 
 /*
  * Compresses the target's objects that have a packing, each as a whole, once their payload is written: object by object, in as many threads
- * as the memory allows two buffers of its size. Until then they take their full size on the disk.
+ * as the memory allows two buffers of its size. Until then they take their full size on the disk. written_bytes: of payload, which is what
+ * progress says is done.
  */
-reshard_status engine_pack(const struct catalog *target, struct store_object **objects, const struct engine_options *options,
-                           reshard_error *err);
+reshard_status engine_pack(const struct catalog *target, struct store_object **objects, uint64_t written_bytes,
+                           const struct engine_options *options, reshard_error *err);
 
 /*
  * Streams tensors as row-major little-endian bytes: for each given tensor, in order, calls sink with consecutive windows of its full

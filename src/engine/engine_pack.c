@@ -8,13 +8,17 @@
 
 #include "base/array.h"
 #include "engine/engine_budget.h"
+#include "engine/engine_state.h"
 
 struct packing_run {
     const struct catalog *target;
     struct store_object **objects;
+    const struct engine_options *options;
+    struct engine_progress progress; /* all is done */
     atomic_uint next;
     atomic_bool is_stopped;
-    pthread_mutex_t lock; /* of the error */
+    pthread_mutex_t lock; /* of what follows */
+    int64_t asked_ns;
     reshard_status status;
     reshard_error error;
 };
@@ -46,6 +50,20 @@ static reshard_status object_pack(struct packer *packer, uint32_t index, reshard
     return status ? status : store_write_at(object, 0, packer->packed.data, packer->packed.size, err);
 }
 
+/* Compressing takes longer than all that came before, and a target is replaced when it ends. */
+static reshard_status packing_ask(struct packing_run *run, reshard_error *err)
+{
+    bool goes_on = true;
+    pthread_mutex_lock(&run->lock);
+    const int64_t now = clock_ns();
+    if (run->options->progress && now - run->asked_ns >= PROGRESS_NS) {
+        run->asked_ns = now;
+        goes_on = run->options->progress(&run->progress, run->options->context);
+    }
+    pthread_mutex_unlock(&run->lock);
+    return goes_on ? RESHARD_OK : error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
+}
+
 static void *packer_main(void *context)
 {
     struct packer *packer = context;
@@ -54,10 +72,13 @@ static void *packer_main(void *context)
     while (!atomic_load(&run->is_stopped) && (index = atomic_fetch_add(&run->next, 1)) < run->target->object_count) {
         if (!run->target->objects[index].packing)
             continue;
-        reshard_status status = object_pack(packer, index, &packer->error);
+        reshard_status status = packing_ask(run, &packer->error);
+        if (!status)
+            status = object_pack(packer, index, &packer->error);
         if (!status)
             continue;
-        error_prefix(&packer->error, "compressing '%.*s'", STR_ARG(run->target->objects[index].name));
+        if (status != RESHARD_ERR_CANCELLED)
+            error_prefix(&packer->error, "compressing '%.*s'", STR_ARG(run->target->objects[index].name));
         pthread_mutex_lock(&run->lock);
         if (!run->status) {
             run->status = status;
@@ -69,10 +90,13 @@ static void *packer_main(void *context)
     return NULL;
 }
 
-reshard_status engine_pack(const struct catalog *target, struct store_object **objects, const struct engine_options *options,
-                           reshard_error *err)
+reshard_status engine_pack(const struct catalog *target, struct store_object **objects, uint64_t written_bytes,
+                           const struct engine_options *options, reshard_error *err)
 {
-    struct packing_run run = { .target = target, .objects = objects };
+    struct packing_run run = { .target = target,
+                               .objects = objects,
+                               .options = options,
+                               .progress = { .bytes_done = written_bytes, .bytes_total = written_bytes } };
     uint64_t largest = 0;
     for (uint32_t i = 0; i < target->object_count; i++)
         if (target->objects[i].packing && target->objects[i].bytes > largest)

@@ -8,7 +8,6 @@
 
 #define DIRECT_ALIGN 4096
 #define DIRECT_SHARE_MIN ((size_t)1 << 20)
-#define PROGRESS_NS 50000000
 
 int64_t clock_ns(void)
 {
@@ -157,10 +156,25 @@ static reshard_status job_run(struct worker *worker, uint32_t job_index, reshard
     return status;
 }
 
+/* Asked while a read waits. A run without progress of its own is a part of something else. */
+static bool worker_goes_on(void *context)
+{
+    struct worker *worker = context;
+    struct engine *engine = worker->engine;
+    bool goes_on = !atomic_load(&engine->is_stopped) && !progress_note(engine, worker, 0, NULL);
+    if (!goes_on || engine->options->progress)
+        return goes_on;
+    pthread_mutex_lock(&engine->progress_lock);
+    goes_on = !engine->outer || engine->outer->goes_on(engine->outer->context);
+    pthread_mutex_unlock(&engine->progress_lock);
+    return goes_on;
+}
+
 static void *worker_main(void *context)
 {
     struct worker *worker = context;
     struct engine *engine = worker->engine;
+    const struct waiting waiting = { worker_goes_on, worker }, *before = waiting_set(&waiting);
     uint32_t job;
     while ((job = queue_take(engine, worker)) != JOB_NONE) {
         reshard_error *err = &worker->error;
@@ -174,12 +188,14 @@ static void *worker_main(void *context)
             break;
         }
     }
+    waiting_set(before);
     return NULL;
 }
 
 reshard_status engine_work(struct engine *engine, reshard_error *err)
 {
     unsigned wanted = engine->list.job_count < engine->budget.workers ? engine->list.job_count : engine->budget.workers;
+    engine->outer = waiting_set(NULL);
     /* The caller's thread is the first worker; threads that do not start are done without. */
     for (unsigned i = 1; i < wanted; i++)
         engine->workers[i].has_thread = !pthread_create(&engine->workers[i].thread, NULL, worker_main, &engine->workers[i]);
@@ -187,6 +203,7 @@ reshard_status engine_work(struct engine *engine, reshard_error *err)
     for (unsigned i = 1; i < wanted; i++)
         if (engine->workers[i].has_thread)
             pthread_join(engine->workers[i].thread, NULL);
+    waiting_set(engine->outer);
     if (engine->status && err)
         *err = engine->error;
     return engine->status;

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "base/waiting.h"
 #include "engine/engine_decoded.h"
 #include "engine/engine_jobs.h"
 #include "engine/engine_origin.h"
@@ -70,6 +71,7 @@ struct engine {
     reshard_status status;
     reshard_error error;
 
+    const struct waiting *outer; /* whom the thread that runs the engine asked before */
     pthread_mutex_t progress_lock;
     struct engine_progress progress;
     int64_t progress_ns;
@@ -90,6 +92,7 @@ void engine_fail(struct engine *engine, reshard_status status, const reshard_err
 
 /* Counts a job as done; RESHARD_ERR_CANCELLED if the caller wants no more. */
 reshard_status progress_note(struct engine *engine, struct worker *worker, uint64_t target_bytes, reshard_error *err);
+#define PROGRESS_NS 50000000
 int64_t clock_ns(void);
 
 /* ---- engine_queue.c ---- */

@@ -2,6 +2,7 @@
 #include "remote/http.h"
 
 #include "base/library.h"
+#include "base/waiting.h"
 #include "remote/azure_sign.h"
 #include "remote/listing.h"
 
@@ -266,6 +267,13 @@ static size_t body_take(char *bytes, size_t one, size_t count, void *context)
     return buffer_append(request->body, bytes, size) ? size : 0;
 }
 
+/* Called about once a second where nothing comes. */
+static int transfer_goes_on(void *context, curl_off_t size, curl_off_t got, curl_off_t out_size, curl_off_t sent)
+{
+    (void)context, (void)size, (void)got, (void)out_size, (void)sent;
+    return !waiting_goes_on();
+}
+
 static CURL *handle_take(struct http *http)
 {
     CURL *handle = NULL;
@@ -379,6 +387,8 @@ static bool options_set(struct request *request, CURL *handle, struct taking *ta
     curl.easy_setopt(handle, CURLOPT_HEADERDATA, request);
     curl.easy_setopt(handle, CURLOPT_WRITEFUNCTION, body_take);
     curl.easy_setopt(handle, CURLOPT_WRITEDATA, taking);
+    curl.easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, transfer_goes_on);
+    curl.easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
     if (request->out)
         snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, request->offset, request->offset + request->size - 1);
     if (range[0])
@@ -418,6 +428,8 @@ static reshard_status answer_refused(const struct request *request, long code, r
 
 static reshard_status transfer_failed(const struct request *request, CURLcode result, const char *said, reshard_error *err)
 {
+    if (result == CURLE_ABORTED_BY_CALLBACK)
+        return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
     if (result == CURLE_OUT_OF_MEMORY || (request->body && request->body->failed))
         return error_set_memory(err);
     error_set(err, RESHARD_ERR_IO, "%s", request->complaint ? request->complaint : said[0] ? said : curl.easy_strerror(result));
@@ -447,14 +459,15 @@ static bool is_worth_trying_again(const struct request *request, CURLcode result
     }
 }
 
-static void pause_before(unsigned attempt, long seconds)
+/* False: the answer is not wanted any more. */
+static bool pause_before(unsigned attempt, long seconds)
 {
-    long milliseconds = FIRST_PAUSE_MS;
+    unsigned milliseconds = FIRST_PAUSE_MS;
     for (unsigned i = 1; i < attempt; i++)
         milliseconds *= 3;
-    if (seconds * 1000 > milliseconds)
-        milliseconds = seconds * 1000;
-    nanosleep(&(struct timespec){ milliseconds / 1000, milliseconds % 1000 * 1000000 }, NULL);
+    if (seconds * 1000 > (long)milliseconds)
+        milliseconds = (unsigned)seconds * 1000;
+    return waiting_pause(milliseconds);
 }
 
 static bool is_sent_on_to_folder(const struct request *request, CURL *handle)
@@ -507,8 +520,8 @@ static reshard_status request_run(struct request *request, reshard_error *err)
     reshard_status status = RESHARD_OK;
     *request->answer = (struct http_answer){ .code = 0 };
     for (unsigned attempt = 0; attempt < TRIES && again; attempt++) {
-        if (attempt)
-            pause_before(attempt, request->retry_after);
+        if (attempt && !pause_before(attempt, request->retry_after))
+            return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
         status = request_once(request, &again, err);
         if (!status)
             return RESHARD_OK;

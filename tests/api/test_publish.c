@@ -121,7 +121,7 @@ static void work_here(const struct parts_run *run)
 {
     for (uint32_t i = run->count; i-- > 0;)
         CHECK_OK(part_run(run, (i + 1) % run->count, run->crcs));
-    CHECK_OK(engine_pack(run->conversion->target.catalog, (struct store_object **)run->objects, &run->conversion->engine, &err));
+    CHECK_OK(engine_pack(run->conversion->target.catalog, (struct store_object **)run->objects, 0, &run->conversion->engine, &err));
     CHECK_OK(objects_publish(run, 1, 0));
 }
 
@@ -150,7 +150,7 @@ static void work_in_processes(const struct parts_run *run)
         for (uint32_t c = 0; c < chunk_count; c++)
             run->crcs[c] += handed[(size_t)i * chunk_count + c];
     munmap(handed, bytes);
-    CHECK_OK(engine_pack(run->conversion->target.catalog, (struct store_object **)run->objects, &run->conversion->engine, &err));
+    CHECK_OK(engine_pack(run->conversion->target.catalog, (struct store_object **)run->objects, 0, &run->conversion->engine, &err));
     for (uint32_t i = 0; i < 2; i++)
         if (fork() == 0)
             exit(objects_publish(run, 2, 1 - i) ? 1 : 0);

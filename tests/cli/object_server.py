@@ -87,7 +87,8 @@ class Server(http.server.ThreadingHTTPServer):
     """kind: "pages", "s3" or "hub"; page: entries of a list. failures: (status, headers, body) or a word for each of the next requests.
 
     words        "cut": ends in the middle of the body; "whole": heeds no range; "other range"; "more": more bytes than it says it gives;
-                 "no size": of the whole is not said; "silence": nothing is said; "stream": the whole file, and not how long that is
+                 "no size": of the whole is not said; "silence": nothing is said; "stream": the whole file, and not how long that is;
+                 "hang": nothing is said until the server ends
     always       the same for every request when failures are used up
     special      {path: (status, headers, body)} instead of what is there
     before       called with the number of each request, from 1, before it is answered
@@ -104,7 +105,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.failures, self.counts, self.bytes_sent = collections.deque(), collections.Counter(), 0
         self.always, self.special, self.before, self.heeds_match, self.files_at = None, {}, None, True, ""
         self.delay, self.now, self.most = 0, 0, 0  # seconds before each answer; requests at a time: now, and the most there were
-        self.lock = threading.Lock()
+        self.lock, self.ending = threading.Lock(), threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.asked, self.problems = [], []
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -113,6 +114,7 @@ class Server(http.server.ThreadingHTTPServer):
         return self
 
     def __exit__(self, *error):
+        self.ending.set()
         self.shutdown()
         self.server_close()
 
@@ -158,7 +160,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.failure = failure = self.server.next_failure()
         if isinstance(failure, tuple):
             return self.answer(failure[0], failure[2] if len(failure) > 2 else b"", failure[1])
-        if failure == "silence":
+        if failure == "hang":
+            self.server.ending.wait(60)
+        if failure in ("silence", "hang"):
             self.close_connection = True
             return None
         if decoded in self.server.special:

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import resource
 import signal
 import struct
@@ -162,6 +163,53 @@ def check_overwrite_keeps_old(binary, work):
     return f"exit status {status}"
 
 
+def check_compressing(binary, work):
+    """Compressing, which takes longer than writing, and what lies between it and the new target's appearance, heed a signal."""
+    header = json.dumps({f"t{i}": {"dtype": "U8", "shape": [2 * MIB], "data_offsets": [i * 2 * MIB, (i + 1) * 2 * MIB]} for i in range(64)})
+    with open(work / "source.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(header)) + header.encode())
+        for i in range(64):
+            out.write(random.Random(i).randbytes(MIB) * 2)
+    (work / "target").mkdir()
+    write_source(work / "target" / "model.safetensors", 1, 16)
+    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "zarr", "-o", "codec=gzip", "-o", "level=9", "-j",
+                                "1", "--overwrite", "--progress", "json"], cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    for line in process.stderr:
+        said = json.loads(line)
+        if said["done"] == said["total"]:
+            break
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    err = process.communicate(timeout=120)[1]
+    took = time.monotonic() - started
+    assert process.returncode == 130 and b"'target' is not written" in err, (process.returncode, err)
+    left = sorted(str(path.relative_to(work)) for path in work.rglob("*"))
+    assert left == ["source.safetensors", "target", "target/model.safetensors"], left
+    return f"{took:.1f} s after the signal"
+
+
+def check_copying_out(binary, work):
+    """A target that goes to standard output is whole by then: a reader that reads nothing holds nobody up."""
+    (work / "tmp").mkdir()
+    for number, waits in ((signal.SIGINT, 0.3), (signal.SIGTERM, 0.3), (signal.SIGTERM, 0.02), (signal.SIGINT, 0.05)):
+        process = subprocess.Popen([binary, "convert", "source.safetensors", "-", "--to", "torch"], cwd=work, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(work / "tmp")})
+        if waits > 0.1:
+            process.stdout.read(10)
+        time.sleep(waits)
+        process.send_signal(number)
+        try:
+            status, err = process.wait(timeout=10), process.stderr.read()
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status, err = "none for ten seconds", b""
+        assert status in (130, -number) and (not err or err == b"reshard: interrupted: '-' is not written\n"), (status, err)
+        process.stdout.close()
+        assert list((work / "tmp").iterdir()) == [], list((work / "tmp").iterdir())
+    return ""
+
+
 def check_quiet_pipe(binary, work):
     reading, writing = os.pipe()
     os.close(reading)
@@ -198,7 +246,7 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     binary = os.path.abspath(args.bin)
-    checks = (check_interrupts, check_salvage_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old,
+    checks = (check_interrupts, check_salvage_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old, check_compressing, check_copying_out,
               check_progress_reader_gone, check_convert_output_gone, check_quiet_pipe, check_full_device)
     print(f"1..{len(checks)}")
     for number, check in enumerate(checks, 1):

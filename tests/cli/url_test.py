@@ -16,6 +16,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -335,6 +336,37 @@ def tried_again(shell, fixtures):
             sites.refused(["convert", sites.url(kind, "model/"), f"{kind}-out", "--to", "torch-dcp"], "HTTP 503", "SlowDown")
             assert 3 <= server.counts["requests"] <= 12, server.counts
     at_once(try_kind, KINDS)
+
+
+def signals_are_heeded(shell, fixtures):
+    """While a server says nothing, or asks to be asked later."""
+    del fixtures
+    site = small_site(shell)
+    told = []
+    with Sites(shell, site) as sites:
+        for kind in KINDS:
+            server = sites.servers[kind]
+            words = ["convert", sites.url(kind, "model/model.safetensors"), "out", "--to", "hf", "--memory", "2MiB", "-j", "2"]
+            server.counts["requests"] = 0
+            sites.good(*words)
+            shutil.rmtree(shell.work / "out")
+            last = server.counts["requests"]
+            for fault in ("hang", (503, {"Retry-After": "29"})):
+                server.counts["requests"] = 0
+                server.before = lambda number, server=server, fault=fault: setattr(server, "always", fault) if number >= last - 1 else None
+                process = subprocess.Popen([shell.binary, *words], cwd=shell.work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                           env={**os.environ, **sites.environment})
+                object_server.wait_until(lambda: server.always)
+                time.sleep(0.5)
+                started = time.monotonic()
+                process.send_signal(signal.SIGINT)
+                err = process.communicate(timeout=60)[1].decode()
+                took = time.monotonic() - started
+                server.before = server.always = None
+                assert process.returncode == 130 and "'out' is not written" in err and took < 5, (kind, fault, process.returncode, took, err)
+                assert sorted(os.listdir(shell.work)) == ["site"], (kind, fault, os.listdir(shell.work))
+                told.append(f"{took:.1f} s")
+    return ", ".join(told)
 
 
 def odd_servers(shell, fixtures):
@@ -761,6 +793,7 @@ def main():
     tests = {"fixtures are the same by URL": good_fixtures, "bad fixtures are refused alike": bad_fixtures, "convert": convert_all,
              "other verbs": verbs, "odd names": odd_names, "little is fetched": little_is_fetched, "lists of several pages": pages_of_lists,
              "small files that come whole": small_files_whole, "trouble is tried again": tried_again,
+             "signals are heeded": signals_are_heeded,
              "servers that do not keep to the protocol": odd_servers,
              "what is not there": not_there,
              "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "Google's store": google,
