@@ -5,10 +5,16 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
 #define EXIT_INTERRUPTED 130
+#define COLUMNS_USUAL 80 /* of terminals that do not say */
+#define BAR_MIN 8
+#define BAR_MAX 30
+#define PARTS 4 /* beside the bar: size, rate, time that is left, memory */
+#define PART_MAX 32
 
 static volatile sig_atomic_t interrupted, is_writing;
 
@@ -60,36 +66,60 @@ static enum style style_of(const struct options *options)
     return strcmp(choice, "plain") == 0 ? STYLE_PLAIN : strcmp(choice, "json") == 0 ? STYLE_JSON : STYLE_NONE;
 }
 
+static int terminal_columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : COLUMNS_USUAL;
+}
+
+/* In one row of the terminal, because no more is taken away again: what does not fit beside the bar is left out, the last first. */
+static void draw_bar(const char *what, double share, const char parts[PARTS][PART_MAX])
+{
+    char bar[BAR_MAX + 1], tail[PARTS * (PART_MAX + 2) + 1];
+    const int room = terminal_columns() - 1; /* a full row would move some terminals to the next one */
+    int width, kept = PARTS + 1;
+    do {
+        kept--;
+        tail[0] = '\0';
+        for (int i = 0; i < kept; i++)
+            strcat(strcat(tail, "  "), parts[i]);
+        width = room - (int)(strlen(what) + strlen(" [] 100%") + strlen(tail));
+    } while (width < BAR_MIN && kept > 0);
+    width = width > BAR_MAX ? BAR_MAX : width;
+    for (int i = 0; i < width; i++)
+        bar[i] = i < (int)(share * width) ? '#' : '-';
+    if (width >= BAR_MIN)
+        fprintf(stderr, "\r%s [%.*s] %3.0f%%%s\x1b[K", what, width, bar, share * 100, tail);
+    else if (room >= (int)strlen("100%"))
+        fprintf(stderr, "\r%3.0f%%\x1b[K", share * 100);
+    fflush(stderr);
+}
+
 static void draw(struct progress *display, enum style style, const reshard_progress *progress, double elapsed)
 {
     double share = progress->bytes_total ? (double)progress->bytes_done / (double)progress->bytes_total : 1;
     double rate = elapsed > 0 ? (double)progress->bytes_done / elapsed : 0;
     double left = rate > 0 ? (double)(progress->bytes_total - progress->bytes_done) / rate : 0;
-    char memory[32], done[32], total[32];
+    char done[32], parts[PARTS][PART_MAX];
     if (style == STYLE_JSON) {
         fprintf(stderr,
                 "{\"schema\":\"reshard-progress/"
                 "1\",\"done\":%llu,\"total\":%llu,\"bytes_per_second\":%.0f,\"eta_seconds\":%.1f,\"memory\":%llu}\n",
                 (unsigned long long)progress->bytes_done, (unsigned long long)progress->bytes_total, rate, left,
-                (unsigned long long)progress->memory_bytes);
+                (unsigned long long)display->memory_bytes);
         return;
     }
-    human_bytes(progress->memory_bytes, memory);
     human_bytes(progress->bytes_done, done);
-    human_bytes(progress->bytes_total, total);
+    human_bytes(progress->bytes_total, parts[0]);
+    snprintf(parts[1], PART_MAX, "%.2f GB/s", rate / 1e9);
+    snprintf(parts[2], PART_MAX, "ETA %.0f s", left);
+    human_bytes(display->memory_bytes, parts[3]);
     if (style == STYLE_PLAIN) {
-        fprintf(stderr, "%s: %3.0f%%  %s of %s  %.2f GB/s  ETA %.0f s  memory %s\n", display->what, share * 100, done, total, rate / 1e9,
-                left, memory);
+        fprintf(stderr, "%s: %3.0f%%  %s of %s  %s  %s  memory %s\n", display->what, share * 100, done, parts[0], parts[1], parts[2],
+                parts[3]);
         return;
     }
-    char bar[31];
-    int filled = (int)(share * 30);
-    for (int i = 0; i < 30; i++)
-        bar[i] = i < filled ? '#' : '-';
-    bar[30] = '\0';
-    fprintf(stderr, "\r%s [%s] %3.0f%%  %s  %.2f GB/s  ETA %.0f s  %s \x1b[K", display->what, bar, share * 100, total, rate / 1e9, left,
-            memory);
-    fflush(stderr);
+    draw_bar(display->what, share, parts);
     display->drawn = true;
 }
 

@@ -6,6 +6,7 @@ TAP.
 usage: streams_test.py --bin PATH
 """
 import argparse
+import fcntl
 import json
 import os
 import socket
@@ -13,6 +14,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
+
+import small_models
 
 SMALL = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1M none "$0" && TMPDIR="$0" exec "$@"']
 
@@ -46,11 +50,33 @@ def errors_are_written_by_lines(binary):
         packet.endswith(b"\n") and packet.count(b"\n") == 1 for packet in packets), packets)]
 
 
+def bar_fits(binary):
+    """Of a bar that takes more than one row only the last is taken away again."""
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="reshard-streams-") as folder:
+        with open(os.path.join(folder, "large.safetensors"), "wb") as out:
+            out.write(safetensors(1 << 29)[:-(1 << 29)])
+            out.truncate(out.tell() + (1 << 29))
+        for columns in (3, 12, 40, 80, 120):
+            ours, theirs = os.openpty()
+            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            process = subprocess.Popen([binary, "hash", "large.safetensors"], cwd=folder, stdout=subprocess.DEVNULL, stderr=theirs)
+            os.close(theirs)
+            said = small_models.terminal_output(ours).decode()
+            process.wait(timeout=60)
+            drawn = [line for line in said.replace("\x1b[K", "").split("\r") if line]
+            longest = max(map(len, drawn), default=0)
+            whole = columns < 80 or all(word in "".join(drawn[:1]) for word in ("hash [", "536.87 MB", "GB/s", "ETA"))
+            fits = longest < columns and (drawn or columns < 5) and "\n" not in said
+            rows.append((f"the bar fits {columns} columns", bool(fits and whole), drawn[:3]))
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     binary = os.path.abspath(parser.parse_args().bin)
-    rows = input_takes_what_is_free(binary) + errors_are_written_by_lines(binary)
+    rows = input_takes_what_is_free(binary) + errors_are_written_by_lines(binary) + bar_fits(binary)
     print(f"1..{len(rows)}")
     for number, (name, holds, seen) in enumerate(rows, 1):
         more = "" if holds else f" # SKIP {seen}" if holds is None else f"\n# {seen}"
