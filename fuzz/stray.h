@@ -85,7 +85,7 @@ static inline bool stray_open(struct stray *stray, double timeout_seconds, resha
         stray_put(stray, 8, &size, sizeof(size));
         stray_put(stray, 4096, &is_there, sizeof(is_there));
         stray_put_u64(stray, 0, UINT64_C(0x31304d4853524853));
-        comm_processes_new(group, 1, 2, timeout_seconds, &stray->comm, err);
+        comm_processes_new(group, 1, 2, &(struct comm_patience){ .timeout_seconds = timeout_seconds }, &stray->comm, err);
     }
     shm_unlink(name);
     return stray->comm != NULL;

@@ -49,10 +49,13 @@ typedef struct reshard_saver_options {
     int (*copy)(void *to, const void *from, size_t bytes, void *context);
     void *context;
     reshard_comm *comm; /* THREAD: the group, which nobody else uses until the saver is closed; NULL: this process is all */
+    /* Called about ten times a second while _save or _wait waits for a save, by the thread that waits: to look for signals, say. Anything
+     * but 0 ends the call with RESHARD_ERR_CANCELLED; saves go on. May be NULL. Since 0.3 */
+    int (*waiting)(void *context);
 } reshard_saver_options;
 #define RESHARD_SAVER_OPTIONS_INIT                                                                                                         \
     {                                                                                                                                      \
-        sizeof(reshard_saver_options), 0, NULL, 0, NULL, NULL, NULL                                                                        \
+        sizeof(reshard_saver_options), 0, NULL, 0, NULL, NULL, NULL, NULL                                                                  \
     }
 
 typedef struct reshard_save_request {

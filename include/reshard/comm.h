@@ -30,8 +30,12 @@ typedef struct reshard_comm reshard_comm;
 typedef struct reshard_comm_options {
     size_t struct_size;
     double timeout_seconds; /* how long to wait for another rank that does nothing; 0: 300 */
+    /* Called now and then, at most ten times a second, by a thread that waits for another rank: to look for signals, say. Anything but 0
+     * breaks the group, and the call fails with RESHARD_ERR_CANCELLED. May be NULL. Not of callbacks, which wait themselves. Since 0.3 */
+    int (*waiting)(void *context);
+    void *context;
 } reshard_comm_options;
-#define RESHARD_COMM_OPTIONS_INIT { sizeof(reshard_comm_options), 0 }
+#define RESHARD_COMM_OPTIONS_INIT { sizeof(reshard_comm_options), 0, NULL, NULL }
 
 /*
  * A transport of the host program's: torch.distributed, NCCL, UCX, sockets. Calls come from the thread that makes the collective call. Each

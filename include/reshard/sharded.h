@@ -304,8 +304,7 @@ typedef struct reshard_load_options {
  * strict says: values MISSING and UNEXPECTED in the order of their keys, and warnings. Free it with reshard_sharded_free.
  *
  * All ranks load the same checkpoint, with the same strict, no_exchange and map: RESHARD_ERR_USAGE names a rank that does not. The paths
- * that lead to it may differ, and each may have a copy of its own; what tells two checkpoints of one model apart are samples of what they
- * hold.
+ * that lead to it may differ, and each rank may have a copy; samples of what they hold tell two checkpoints of one model apart.
  *
  * After a failure the memory of tensors holds anything; the state can be used again.
  */

@@ -26,6 +26,18 @@ bool errors_init(void);
 /* Raises what the library says, or leaves the exception that a callback has raised. Always NULL. */
 PyObject *error_raise(reshard_status status, const reshard_error *err);
 
+/*
+ * What Python code that the library has called raises, other than failures that it is there to tell of: it is kept for this thread, while
+ * the call comes to its end, and error_raise raises it. exception_raise does so where nothing has failed; false: nothing was kept.
+ */
+void exception_keep(void);
+bool exception_is_kept(void); /* without the GIL, too */
+bool exception_raise(void);
+
+/* For the library's `waiting`, which is called without the GIL: Python's handlers of signals run. What one raises is kept, and ends the
+ * waiting. */
+int signals_look(void *context);
+
 /* UsageError of the binding's own. Always NULL. */
 PyObject *error_usage(const char *message);
 

@@ -20,6 +20,7 @@ struct comm_object {
 /* What a group over an object of Python needs; its release frees it. */
 struct host_group {
     PyObject *host;
+    PyObject *failures; /* what it raises that is a failure of the transport */
     char why[512];
 };
 
@@ -27,22 +28,23 @@ static PyTypeObject *comm_type;
 
 /* ---- a host's transport ---- */
 
-/* The exception in words, for the other ranks too. */
+/* The exception in words, for the other ranks too. One that is no failure of the transport, such as what a handler of signals has raised,
+ * is the caller's behind the call; in a thread of a saver there is no caller. */
 static int host_failed(struct host_group *group)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    const bool is_interrupt = type && PyErr_GivenExceptionMatches(type, PyExc_KeyboardInterrupt);
     PyObject *text = value ? PyObject_Str(value) : NULL;
     const char *words = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
-    snprintf(group->why, sizeof(group->why), "%s", words ? words : "the transport has failed");
+    const bool is_own = !type || PyErr_GivenExceptionMatches(type, group->failures);
+    snprintf(group->why, sizeof(group->why), "%s", words && words[0] ? words : is_own ? "the transport has failed" : "it was interrupted");
     PyErr_Clear();
-    if (is_interrupt)
-        PyErr_SetInterrupt(); /* it is no error of the transport: it comes again behind the call */
     Py_XDECREF(text);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
+    PyErr_Restore(type, value, trace);
+    if (is_own || !PyEval_GetFrame())
+        PyErr_Clear();
+    else
+        exception_keep();
     return 1;
 }
 
@@ -128,10 +130,10 @@ static void host_abort(const char *reason, void *context)
     struct host_group *group = context;
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *done = PyObject_HasAttrString(group->host, "abort") ? PyObject_CallMethod(group->host, "abort", "s", reason) : NULL;
-    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))
-        PyErr_SetInterrupt();
-    PyErr_Clear();
-    Py_XDECREF(done);
+    if (done)
+        Py_DECREF(done);
+    else if (PyErr_Occurred())
+        host_failed(group);
     PyGILState_Release(state);
 }
 
@@ -140,6 +142,7 @@ static void host_release(void *context)
     struct host_group *group = context;
     PyGILState_STATE state = PyGILState_Ensure();
     Py_DECREF(group->host);
+    Py_DECREF(group->failures);
     PyGILState_Release(state);
     free(group);
 }
@@ -179,6 +182,9 @@ static PyObject *call_comm_host(PyObject *module, PyObject *arguments)
     if (!group)
         return PyErr_NoMemory();
     group->host = Py_NewRef(host);
+    group->failures = PyObject_HasAttrString(host, "failures") ? PyObject_GetAttrString(host, "failures") : NULL;
+    if (!group->failures)
+        group->failures = Py_NewRef(PyExc_Exception);
     callbacks.rank = rank;
     callbacks.size = size;
     callbacks.all_gather = host_all_gather;
@@ -205,6 +211,7 @@ static PyObject *call_comm_threads(PyObject *module, PyObject *arguments)
     (void)module;
     if (!PyArg_ParseTuple(arguments, "Ld", &count, &options.timeout_seconds))
         return NULL;
+    options.waiting = signals_look;
     if (count < 1 || count > RESHARD_COMM_SIZE_MAX)
         return error_usage("a group has at least one rank, and at most 1048576");
     reshard_comm **handles = calloc((size_t)count, sizeof(*handles));
@@ -231,6 +238,7 @@ static PyObject *call_comm_processes(PyObject *module, PyObject *arguments)
     (void)module;
     if (!PyArg_ParseTuple(arguments, "sLLd", &name, &rank, &size, &options.timeout_seconds))
         return NULL;
+    options.waiting = signals_look;
     Py_BEGIN_ALLOW_THREADS
     status = reshard_comm_processes(name, rank, size, &options, &handle, &err);
     Py_END_ALLOW_THREADS
@@ -351,7 +359,7 @@ static PyObject *comm_abort(PyObject *object, PyObject *reason)
         return NULL;
     if (self->handle && self->owner == getpid()) /* any thread may, at any time */
         reshard_comm_abort(self->handle, text);
-    Py_RETURN_NONE;
+    return exception_raise() ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *comm_rank(PyObject *object, void *closure)

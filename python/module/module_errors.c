@@ -11,6 +11,9 @@ static PyObject *make_error, *warn_of_mapping; /* reshard._errors has both */
 /* What mappings of the call that this thread makes were said to be: on failure goes with the exception, and else becomes a warning. */
 static _Thread_local char *diagnoses;
 
+/* What was raised in the call that this thread makes. */
+static _Thread_local PyObject *kept_type, *kept_value, *kept_trace;
+
 const reshard_map_options map_initial = { .struct_size = sizeof(map_initial),
                                           .text_stride = sizeof(reshard_map_text),
                                           .constant_stride = sizeof(reshard_map_constant),
@@ -55,9 +58,44 @@ PyObject *diagnoses_warn(PyObject *out)
     return out;
 }
 
+void exception_keep(void)
+{
+    if (exception_is_kept())
+        PyErr_Clear(); /* the first counts */
+    else
+        PyErr_Fetch(&kept_type, &kept_value, &kept_trace);
+}
+
+bool exception_is_kept(void)
+{
+    return kept_type != NULL;
+}
+
+bool exception_raise(void)
+{
+    if (!exception_is_kept())
+        return false;
+    PyErr_Restore(kept_type, kept_value, kept_trace);
+    kept_type = kept_value = kept_trace = NULL;
+    return true;
+}
+
+/* A thread of the library's own, as savers have one, hears of no signal, and the interpreter may have ended. */
+int signals_look(void *context)
+{
+    (void)context;
+    if (!PyGILState_GetThisThreadState())
+        return 0;
+    PyGILState_STATE state = PyGILState_Ensure();
+    if (PyErr_CheckSignals() != 0)
+        exception_keep();
+    PyGILState_Release(state);
+    return exception_is_kept();
+}
+
 PyObject *error_raise(reshard_status status, const reshard_error *err)
 {
-    if (PyErr_Occurred()) {
+    if (exception_raise() || PyErr_Occurred()) {
         diagnoses_forget();
         return NULL;
     }

@@ -331,6 +331,8 @@ PyObject *running_end(struct running *running, reshard_status status, const resh
 {
     if (running->type) {
         diagnoses_forget();
+        if (exception_raise())
+            PyErr_Clear();
         PyErr_Restore(running->type, running->value, running->trace);
         running->type = running->value = running->trace = NULL;
         return NULL;

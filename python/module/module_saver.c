@@ -8,7 +8,8 @@ struct saver_object {
     PyObject_HEAD
     reshard_saver *handle;
     pid_t owner; /* the process that has opened it: one that was forked since has no thread that saves */
-    PyObject *group; /* the Comm that it holds, or None */
+    PyObject *group; /* the Comm that it holds, or None; */
+    reshard_comm *comm; /* and its handle */
     bool is_taken;
 };
 
@@ -26,6 +27,7 @@ static PyObject *saver_new(PyTypeObject *type, PyObject *arguments, PyObject *na
         self = object_new(type);
         options.kind = kind;
         options.depth = depth;
+        options.waiting = signals_look;
         reshard_status status = self ? reshard_saver_open(&options, &self->handle, &err) : RESHARD_ERR_MEMORY;
         if (status) {
             comm_release(group);
@@ -33,6 +35,7 @@ static PyObject *saver_new(PyTypeObject *type, PyObject *arguments, PyObject *na
             error_raise(status, &err);
         } else {
             self->group = Py_NewRef(group);
+            self->comm = options.comm;
             self->owner = getpid();
         }
     }
@@ -145,6 +148,20 @@ static void saver_leave_group(struct saver_object *self)
     Py_CLEAR(self->group);
 }
 
+/* Waits for all saves, whatever becomes of them, unless a signal ends that: the first failure. */
+static reshard_status saver_wait_for_all(struct saver_object *self, reshard_error *err)
+{
+    reshard_error said = *err;
+    reshard_status first = RESHARD_OK, status;
+    do {
+        status = reshard_saver_wait(self->handle, -1, first ? &said : err);
+        first = first ? first : status;
+    } while (status && !exception_is_kept());
+    return first;
+}
+
+/* A signal ends the waiting. Saves of this process alone go on then, and the saver is open; those of a group are ended with it: other ranks
+ * may be waited for that are no more. */
 static PyObject *saver_close(PyObject *object, PyObject *unused)
 {
     struct saver_object *self = (struct saver_object *)object;
@@ -155,13 +172,18 @@ static PyObject *saver_close(PyObject *object, PyObject *unused)
         Py_RETURN_NONE;
     if (!saver_enter(self))
         return NULL;
-    reshard_saver *handle = self->handle;
-    self->handle = NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = reshard_saver_close(handle, &err);
+    status = saver_wait_for_all(self, &err);
+    if (exception_is_kept() && self->comm)
+        reshard_comm_abort(self->comm, "a rank was interrupted while it closed its saver");
+    if (!exception_is_kept() || self->comm) {
+        reshard_saver_close(self->handle, NULL);
+        self->handle = NULL;
+    }
     Py_END_ALLOW_THREADS
     self->is_taken = false;
-    saver_leave_group(self);
+    if (!self->handle)
+        saver_leave_group(self);
     return status ? error_raise(status, &err) : Py_NewRef(Py_None);
 }
 

@@ -69,6 +69,8 @@ class Comm:
         submit_send(to, memory), submit_recv(from, memory)   memoryviews that stay until run() returns
         run()   returns when all that was submitted is done
         abort(reason)   may be there: wakes the other ranks out of their calls, which fail. From any thread
+        failures        may be there: what they raise if the transport fails, an exception class or a tuple of such; else Exception. Anything
+                        else, as a handler of signals may raise it within them, breaks the group too, and comes out of the call as it is
         """
         return cls(_reshard.comm_host(transport, transport.rank, transport.size, timeout))
 
@@ -301,11 +303,12 @@ class Saver:
         return self._handle.test()
 
     def wait(self, number=-1):
-        """Waits for a save and those before it, or for all."""
+        """Waits for a save and those before it, or for all. Ctrl-C ends the waiting, not what is saved."""
         self._handle.wait(number)
 
     def close(self):
-        """Waits for all; raises the first failure that nobody has heard of."""
+        """Waits for all; raises the first failure that nobody has heard of. Ctrl-C ends the waiting: saves of this process alone go on, and
+        the saver stays open; those with other ranks fail on all."""
         self._handle.close()
 
     def __enter__(self):

@@ -59,6 +59,8 @@ class SocketTransport:
     speak with each other at once, so that one that leaves is noticed, others when they first have something for each other. What they send
     has no frames: both know what comes."""
 
+    failures = OSError  # a connection that ends, a rank that is late
+
     def __init__(self, rank, size, gather, host, timeout):
         """host: a name or address, or a function that gives it. What goes wrong on one rank is told on all."""
         self.rank, self.size, self._timeout = rank, size, timeout or 300

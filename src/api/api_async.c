@@ -12,8 +12,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define SAVER_DEPTH_MAX 64
+#define ASK_MILLISECONDS 100 /* how often a caller that waits is asked whether it goes on */
 
 /* A save that is under way. */
 struct saver_job {
@@ -98,13 +100,14 @@ static void jobs_lost(reshard_saver *saver)
     }
 }
 
-static void process_look(reshard_saver *saver, int64_t number, bool is_waiting)
+/* These wait for so many milliseconds at most; -1: until the save is done. */
+static void process_look(reshard_saver *saver, int64_t number, int milliseconds)
 {
     struct saver_job *job = job_at(saver, number);
     struct saver_reply reply;
     bool is_there = true;
     while (!job->is_done && is_there) {
-        if (saver_process_receive(&saver->process, is_waiting, &reply, &is_there, NULL)) {
+        if (saver_process_receive(&saver->process, milliseconds, &reply, &is_there, NULL)) {
             jobs_lost(saver);
         } else if (is_there && reply.number >= saver->reported && reply.number < saver->next) {
             job_at(saver, reply.number)->error = reply.error;
@@ -113,19 +116,49 @@ static void process_look(reshard_saver *saver, int64_t number, bool is_waiting)
     }
 }
 
-static bool job_is_done(reshard_saver *saver, int64_t number, bool is_waiting)
+static void thread_look(reshard_saver *saver, int64_t number, int milliseconds)
 {
-    struct saver_job *job = job_at(saver, number);
+    struct timespec until;
+    bool is_late = milliseconds == 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)milliseconds * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (!job_at(saver, number)->is_done && !is_late) {
+        if (milliseconds < 0)
+            pthread_cond_wait(&saver->changed, &saver->lock);
+        else
+            is_late = pthread_cond_timedwait(&saver->changed, &saver->lock, &until) != 0;
+    }
+}
+
+static bool job_is_done(reshard_saver *saver, int64_t number, int milliseconds)
+{
     if (saver->program) {
-        process_look(saver, number, is_waiting);
-        return job->is_done;
+        process_look(saver, number, milliseconds);
+        return job_at(saver, number)->is_done;
     }
     pthread_mutex_lock(&saver->lock);
-    while (!job->is_done && is_waiting)
-        pthread_cond_wait(&saver->changed, &saver->lock);
-    const bool is_done = job->is_done;
+    thread_look(saver, number, milliseconds);
+    const bool is_done = job_at(saver, number)->is_done;
     pthread_mutex_unlock(&saver->lock);
     return is_done;
+}
+
+enum saver_wait { WAIT_NOT, WAIT_AS_ASKED, WAIT_ON };
+
+/* Waits for a save; as asked, as long as the caller says so. */
+static reshard_status job_wait(reshard_saver *saver, int64_t number, enum saver_wait wait, bool *is_done, reshard_error *err)
+{
+    const bool asks = wait == WAIT_AS_ASKED && saver->options.waiting;
+    const int milliseconds = wait == WAIT_NOT ? 0 : asks ? ASK_MILLISECONDS : -1;
+    *is_done = job_is_done(saver, number, milliseconds);
+    while (!*is_done && asks) {
+        if (saver->options.waiting(saver->options.context))
+            return error_set(err, RESHARD_ERR_CANCELLED, "the caller waits no longer for save %" PRId64 ", which goes on", number);
+        *is_done = job_is_done(saver, number, milliseconds);
+    }
+    return RESHARD_OK;
 }
 
 /* Tells of a save that is done, and frees its place. */
@@ -149,11 +182,15 @@ static reshard_status job_report(reshard_saver *saver, reshard_error *err)
 }
 
 /* Reports saves before `end` in their order, up to the first that has failed or, without waiting, that is not done. */
-static reshard_status saver_collect(reshard_saver *saver, int64_t end, bool is_waiting, reshard_error *err)
+static reshard_status saver_collect(reshard_saver *saver, int64_t end, enum saver_wait wait, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
-    while (!status && saver->reported < end && job_is_done(saver, saver->reported, is_waiting))
-        status = job_report(saver, err);
+    bool is_done = true;
+    while (!status && is_done && saver->reported < end) {
+        status = job_wait(saver, saver->reported, wait, &is_done, err);
+        if (!status && is_done)
+            status = job_report(saver, err);
+    }
     return status;
 }
 
@@ -199,6 +236,7 @@ static reshard_status saver_begin(reshard_saver *saver, reshard_error *err)
 API_EXPORT reshard_status reshard_saver_open(const reshard_saver_options *options, reshard_saver **out, reshard_error *err)
 {
     reshard_saver_options taken;
+    pthread_condattr_t attributes;
     ERROR_SCOPE(err);
     NEEDS(out, err);
     *out = NULL;
@@ -217,7 +255,10 @@ API_EXPORT reshard_status reshard_saver_open(const reshard_saver_options *option
     made->options = taken;
     made->process = (struct saver_process)SAVER_PROCESS_NONE;
     pthread_mutex_init(&made->lock, NULL);
-    pthread_cond_init(&made->changed, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&made->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
     status = saver_begin(made, err);
     if (status)
         saver_free(made);
@@ -231,9 +272,9 @@ API_EXPORT reshard_status reshard_saver_close(reshard_saver *saver, reshard_erro
     ERROR_SCOPE(err);
     if (!saver)
         return RESHARD_OK;
-    reshard_status status = saver_collect(saver, saver->next, true, err);
+    reshard_status status = saver_collect(saver, saver->next, WAIT_ON, err);
     while (saver->reported < saver->next)
-        saver_collect(saver, saver->next, true, NULL);
+        saver_collect(saver, saver->next, WAIT_ON, NULL);
     saver_free(saver);
     return status;
 }
@@ -336,9 +377,9 @@ API_EXPORT reshard_status reshard_saver_save(reshard_saver *saver, const reshard
     NEEDS(request, err);
     reshard_status status = save_call_begin(request, saver, &call, err);
     if (!status)
-        status = saver_collect(saver, saver->next, false, err);
+        status = saver_collect(saver, saver->next, WAIT_NOT, err);
     if (!status && saver->next - saver->reported == saver->depth)
-        status = saver_collect(saver, saver->reported + 1, true, err);
+        status = saver_collect(saver, saver->reported + 1, WAIT_AS_ASKED, err);
     if (!status) {
         struct saver_job *job = job_at(saver, saver->next);
         char *path = str_copy(str_of(call.given.path));
@@ -365,9 +406,9 @@ API_EXPORT reshard_status reshard_saver_test(reshard_saver *saver, int64_t *unfi
     if (unfinished)
         *unfinished = 0;
     NEEDS(saver, err);
-    reshard_status status = saver_collect(saver, saver->next, false, err);
+    reshard_status status = saver_collect(saver, saver->next, WAIT_NOT, err);
     for (int64_t i = saver->reported; unfinished && i < saver->next; i++)
-        *unfinished += !job_is_done(saver, i, false);
+        *unfinished += !job_is_done(saver, i, 0);
     return status;
 }
 
@@ -377,5 +418,5 @@ API_EXPORT reshard_status reshard_saver_wait(reshard_saver *saver, int64_t numbe
     NEEDS(saver, err);
     if (number < -1 || number >= saver->next)
         return error_set(err, RESHARD_ERR_USAGE, "there is no save %" PRId64 ", the last one is %" PRId64, number, saver->next - 1);
-    return saver_collect(saver, number < 0 ? saver->next : number + 1, true, err);
+    return saver_collect(saver, number < 0 ? saver->next : number + 1, WAIT_AS_ASKED, err);
 }

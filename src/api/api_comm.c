@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static reshard_status options_of_comm(const reshard_comm_options *options, double *timeout_seconds, reshard_error *err)
+static reshard_status options_of_comm(const reshard_comm_options *options, struct comm_patience *out, reshard_error *err)
 {
     reshard_comm_options taken;
     reshard_status status = struct_take(&taken, sizeof(taken), options, "reshard_comm_options", err);
@@ -19,7 +19,7 @@ static reshard_status options_of_comm(const reshard_comm_options *options, doubl
         return status;
     if (!isfinite(taken.timeout_seconds) || taken.timeout_seconds < 0)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_comm_options.timeout_seconds is %g", taken.timeout_seconds);
-    *timeout_seconds = taken.timeout_seconds;
+    *out = (struct comm_patience){ taken.timeout_seconds, taken.waiting, taken.context };
     return RESHARD_OK;
 }
 
@@ -47,7 +47,7 @@ API_EXPORT reshard_status reshard_comm_new(const reshard_comm_callbacks *callbac
                                            reshard_comm **out, reshard_error *err)
 {
     reshard_comm_callbacks taken;
-    double timeout_seconds = 0;
+    struct comm_patience patience = { .timeout_seconds = 0 };
     struct comm *inner = NULL;
     ERROR_SCOPE(err);
     NEEDS(out, err);
@@ -59,7 +59,7 @@ API_EXPORT reshard_status reshard_comm_new(const reshard_comm_callbacks *callbac
     if (!status)
         status = place_check(taken.rank, taken.size, err);
     if (!status)
-        status = options_of_comm(options, &timeout_seconds, err);
+        status = options_of_comm(options, &patience, err);
     *out = status ? NULL : calloc(1, sizeof(**out));
     if (!status && !*out)
         status = error_set_memory(err);
@@ -67,7 +67,7 @@ API_EXPORT reshard_status reshard_comm_new(const reshard_comm_callbacks *callbac
         const struct comm_callbacks given = { taken.all_gather, taken.submit_send, taken.submit_recv, taken.run,
                                               taken.abort,      taken.release,     taken.why,
                                               taken.context };
-        status = comm_callbacks_new(&given, (uint32_t)taken.rank, (uint32_t)taken.size, timeout_seconds, &inner, err);
+        status = comm_callbacks_new(&given, (uint32_t)taken.rank, (uint32_t)taken.size, patience.timeout_seconds, &inner, err);
     }
     if (status) {
         free(*out);
@@ -81,18 +81,18 @@ API_EXPORT reshard_status reshard_comm_new(const reshard_comm_callbacks *callbac
 API_EXPORT reshard_status reshard_comm_threads(int64_t count, const reshard_comm_options *options, reshard_comm **out,
                                                reshard_error *err)
 {
-    double timeout_seconds = 0;
+    struct comm_patience patience = { .timeout_seconds = 0 };
     ERROR_SCOPE(err);
     NEEDS(out, err);
     reshard_status status = place_check(0, count, err);
     if (status)
         return status;
     memset(out, 0, (size_t)count * sizeof(reshard_comm *));
-    status = options_of_comm(options, &timeout_seconds, err);
+    status = options_of_comm(options, &patience, err);
     if (status)
         return status;
     struct comm **inner = array_zeroed(count, sizeof(struct comm *));
-    status = inner ? comm_threads_new((uint32_t)count, timeout_seconds, inner, err) : error_set_memory(err);
+    status = inner ? comm_threads_new((uint32_t)count, &patience, inner, err) : error_set_memory(err);
     for (int64_t rank = 0; rank < count && !status; rank++) {
         status = comm_handle(inner[rank], &out[rank], err);
         inner[rank] = NULL;
@@ -109,7 +109,7 @@ API_EXPORT reshard_status reshard_comm_threads(int64_t count, const reshard_comm
 API_EXPORT reshard_status reshard_comm_processes(const char *name, int64_t rank, int64_t size, const reshard_comm_options *options,
                                                  reshard_comm **out, reshard_error *err)
 {
-    double timeout_seconds = 0;
+    struct comm_patience patience = { .timeout_seconds = 0 };
     struct comm *inner = NULL;
     ERROR_SCOPE(err);
     NEEDS(out, err);
@@ -117,9 +117,9 @@ API_EXPORT reshard_status reshard_comm_processes(const char *name, int64_t rank,
     NEEDS(name, err);
     reshard_status status = place_check(rank, size, err);
     if (!status)
-        status = options_of_comm(options, &timeout_seconds, err);
+        status = options_of_comm(options, &patience, err);
     if (!status)
-        status = comm_processes_new(name, (uint32_t)rank, (uint32_t)size, timeout_seconds, &inner, err);
+        status = comm_processes_new(name, (uint32_t)rank, (uint32_t)size, &patience, &inner, err);
     return status ? status : comm_handle(inner, out, err);
 }
 

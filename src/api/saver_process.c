@@ -171,11 +171,11 @@ reshard_status saver_process_send(const struct saver_process *process, int64_t n
     return error_set_errno(err, "the program that writes does not listen");
 }
 
-reshard_status saver_process_receive(const struct saver_process *process, bool is_waiting, struct saver_reply *out, bool *is_there,
+reshard_status saver_process_receive(const struct saver_process *process, int milliseconds, struct saver_reply *out, bool *is_there,
                                      reshard_error *err)
 {
     int fd;
-    *is_there = packet_is_there(process->socket, is_waiting ? -1 : 0);
+    *is_there = packet_is_there(process->socket, milliseconds);
     if (!*is_there)
         return RESHARD_OK;
     const ssize_t got = packet_receive(process->socket, out, sizeof(*out), &fd);

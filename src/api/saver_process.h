@@ -39,8 +39,8 @@ reshard_status saver_process_start(const char *program, struct saver_process *ou
 reshard_status saver_process_send(const struct saver_process *process, int64_t number, int fd, uint64_t request_at, uint64_t request_size,
                                   reshard_error *err);
 
-/* The next reply: *is_there false if there is none yet, and is_waiting is false. IO if it has died. */
-reshard_status saver_process_receive(const struct saver_process *process, bool is_waiting, struct saver_reply *out, bool *is_there,
+/* The next reply: *is_there false if there is none within so many milliseconds; -1: however long it takes. IO if it has died. */
+reshard_status saver_process_receive(const struct saver_process *process, int milliseconds, struct saver_reply *out, bool *is_there,
                                      reshard_error *err);
 
 /* Closes the socket, upon which it finishes and ends, and waits for that. Names how it ended in out, of 64 bytes. */

@@ -9,12 +9,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* What stands before the bytes of every gather: magic, sequence, call, bytes behind it. */
 #define GATHER_MAGIC 0x47435352u /* "RSCG" */
 #define GATHER_HEADER_BYTES (4 + 8 + 8 + COMM_CALL_MAX + 1)
 
-struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uint32_t size, double timeout_seconds)
+struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uint32_t size, const struct comm_patience *patience)
 {
     struct comm *comm = calloc(1, sizeof(*comm));
     if (!comm)
@@ -22,7 +23,9 @@ struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uin
     comm->transport = transport;
     comm->rank = rank;
     comm->size = size;
-    comm->timeout_seconds = timeout_seconds > 0 ? timeout_seconds : COMM_TIMEOUT_SECONDS;
+    comm->timeout_seconds = patience->timeout_seconds > 0 ? patience->timeout_seconds : COMM_TIMEOUT_SECONDS;
+    comm->waiting = patience->waiting;
+    comm->waiting_context = patience->context;
     comm->call = "";
     return comm;
 }
@@ -64,6 +67,36 @@ reshard_status error_pass(reshard_error *err, reshard_status status, const resha
         err->struct_size = size;
     }
     return status;
+}
+
+/* ---- waiting ---- */
+
+double comm_seconds_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
+bool comm_asks_now(struct comm *comm)
+{
+    const double now = comm->waiting ? comm_seconds_now() : 0;
+    if (!comm->waiting || now - comm->asked < COMM_ASK_SECONDS)
+        return false;
+    comm->asked = now;
+    return true;
+}
+
+reshard_status comm_ask(struct comm *comm, reshard_error *err)
+{
+    if (!comm->waiting(comm->waiting_context))
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_CANCELLED, "%s: rank %u waits no longer", comm->call, comm->rank);
+}
+
+reshard_status comm_ask_in_time(struct comm *comm, reshard_error *err)
+{
+    return comm_asks_now(comm) ? comm_ask(comm, err) : RESHARD_OK;
 }
 
 /* ---- a broken group ---- */

@@ -96,7 +96,8 @@ static const struct comm_transport transport_callbacks = {
 reshard_status comm_callbacks_new(const struct comm_callbacks *callbacks, uint32_t rank, uint32_t size, double timeout_seconds,
                                   struct comm **out, reshard_error *err)
 {
-    struct comm *comm = comm_new(&transport_callbacks, rank, size, timeout_seconds);
+    const struct comm_patience patience = { .timeout_seconds = timeout_seconds };
+    struct comm *comm = comm_new(&transport_callbacks, rank, size, &patience);
     struct comm_callbacks *kept = malloc(sizeof(*kept));
     *out = NULL;
     if (!comm || !kept) {

@@ -132,13 +132,6 @@ static bool rank_is_alive(int fd, uint32_t rank)
 
 /* ---- the end of it all ---- */
 
-static double seconds_now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
-
 static void segment_end(struct process_end *end, const char *reason)
 {
     struct segment *segment = segment_of(end);
@@ -153,8 +146,8 @@ static reshard_status segment_error(const struct process_end *end, reshard_error
 {
     struct segment *segment = segment_of(end);
     uint32_t writing = 1;
-    const double until = seconds_now() + end->reason_seconds;
-    while (atomic_load(&segment->over) == 1 && seconds_now() < until)
+    const double until = comm_seconds_now() + end->reason_seconds;
+    while (atomic_load(&segment->over) == 1 && comm_seconds_now() < until)
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);       /* another rank is about to write why */
     atomic_compare_exchange_strong(&segment->over, &writing, 3); /* nobody waits for it again */
     if (atomic_load(&segment->over) != 2)                        /* it may have died */
@@ -165,7 +158,7 @@ static reshard_status segment_error(const struct process_end *end, reshard_error
 static reshard_status segment_fail(struct process_end *end, reshard_error *err)
 {
     segment_end(end, err->message);
-    return segment_error(end, err);
+    return err->code == RESHARD_ERR_CANCELLED ? RESHARD_ERR_CANCELLED : segment_error(end, err);
 }
 
 /* Lets others run; an error if the group is over, `late` is dead or has left, or the time is. */
@@ -178,7 +171,10 @@ static reshard_status idle(struct comm *comm, uint32_t late, struct comm_idle *i
         sched_yield();
         return RESHARD_OK;
     }
-    double now = seconds_now();
+    reshard_status status = comm_ask_in_time(comm, err);
+    if (status)
+        return status;
+    double now = comm_seconds_now();
     if (idling->begin == 0)
         idling->begin = idling->looked = now;
     if (now - idling->looked > LOOK_SECONDS) {
@@ -325,8 +321,8 @@ static reshard_status flows_run(struct comm *comm, reshard_error *err)
         reshard_status status = flows_pass(comm, &has_moved, &is_done, &late, err);
         if (!status && has_moved)
             idling = (struct comm_idle){ 0 };
-        else if (!status && !is_done)
-            status = idle(comm, late, &idling, err);
+        if (!status && !is_done)
+            status = has_moved ? comm_ask_in_time(comm, err) : idle(comm, late, &idling, err);
         if (status)
             return segment_fail(process_of(comm), err);
     }
@@ -723,7 +719,7 @@ static void segment_close(struct process_end *end)
 
 static reshard_status segment_join(struct comm *comm, const char *name, reshard_error *err)
 {
-    double begin = seconds_now();
+    double begin = comm_seconds_now();
     bool is_there = false;
     while (!is_there) {
         reshard_status status = segment_try(comm, name, &is_there, err);
@@ -731,7 +727,11 @@ static reshard_status segment_join(struct comm *comm, const char *name, reshard_
             segment_close(process_of(comm));
         if (status)
             return status;
-        if (!is_there && seconds_now() - begin > comm->timeout_seconds)
+        if (!is_there)
+            status = comm_ask_in_time(comm, err);
+        if (status)
+            return status;
+        if (!is_there && comm_seconds_now() - begin > comm->timeout_seconds)
             return error_set(err, RESHARD_ERR_IO, "%s: rank 0 did not come within %g s", comm->call, comm->timeout_seconds);
         if (!is_there)
             nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
@@ -764,9 +764,10 @@ static bool process_name_is_good(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == size;
 }
 
-static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t size, double timeout_seconds)
+static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t size,
+                                    const struct comm_patience *patience)
 {
-    struct comm *comm = comm_new(&transport_processes, rank, size, timeout_seconds);
+    struct comm *comm = comm_new(&transport_processes, rank, size, patience);
     struct process_end *end = calloc(1, sizeof(*end));
     uint8_t *is_busy = array_zeroed((size_t)size * 2, 1);
     if (!comm || !end || !is_busy) {
@@ -777,7 +778,7 @@ static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t si
     }
     end->fd = -1;
     end->is_busy = is_busy;
-    end->reason_seconds = timeout_seconds < REASON_SECONDS ? timeout_seconds : REASON_SECONDS;
+    end->reason_seconds = comm->timeout_seconds < REASON_SECONDS ? comm->timeout_seconds : REASON_SECONDS;
     segment_measure(end, size);
     if (rank == 0)
         snprintf(end->name, sizeof(end->name), "%s", name);
@@ -786,8 +787,8 @@ static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t si
     return comm;
 }
 
-reshard_status comm_processes_new(const char *name, uint32_t rank, uint32_t size, double timeout_seconds, struct comm **out,
-                                  reshard_error *err)
+reshard_status comm_processes_new(const char *name, uint32_t rank, uint32_t size, const struct comm_patience *patience,
+                                  struct comm **out, reshard_error *err)
 {
     char full[160];
     reshard_error why = RESHARD_ERROR_INIT;
@@ -798,7 +799,7 @@ reshard_status comm_processes_new(const char *name, uint32_t rank, uint32_t size
     if (size > COMM_PROCESSES_MAX)
         return error_set(err, RESHARD_ERR_USAGE, "a group of %u processes: there are 1 to %d", size, COMM_PROCESSES_MAX);
     snprintf(full, sizeof(full), "/reshard-%u-%s", (unsigned)geteuid(), name);
-    struct comm *comm = process_end_new(full, rank, size, timeout_seconds);
+    struct comm *comm = process_end_new(full, rank, size, patience);
     if (!comm)
         return error_set_memory(err);
     reshard_status status = rank == 0 ? segment_make(comm, &why) : segment_join(comm, full, &why);

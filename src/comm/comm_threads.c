@@ -97,7 +97,22 @@ static struct timespec deadline_in(double seconds)
     return at;
 }
 
-/* Waits for a change of the team, whose culprit would be `late` if there is none in time. */
+static bool is_before(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
+}
+
+static reshard_status team_ask(struct comm *comm, reshard_error *err)
+{
+    struct team *team = end_of(comm)->team;
+    reshard_error why = RESHARD_ERROR_INIT;
+    pthread_mutex_unlock(&team->lock);
+    reshard_status status = comm_ask(comm, &why);
+    pthread_mutex_lock(&team->lock);
+    return status ? team_fail(team, status, &why, err) : RESHARD_OK;
+}
+
+/* Waits for a change of the team, or a while; the culprit would be `late` if there is none in time. */
 static reshard_status team_wait(struct comm *comm, uint32_t late, const struct timespec *deadline, reshard_error *err)
 {
     struct team *team = end_of(comm)->team;
@@ -108,7 +123,12 @@ static reshard_status team_wait(struct comm *comm, uint32_t late, const struct t
         error_set(&why, RESHARD_ERR_IO, "%s: rank %u has left", comm->call, late);
         return team_fail(team, RESHARD_ERR_IO, &why, err);
     }
-    if (pthread_cond_timedwait(&team->changed, &team->lock, deadline) == 0)
+    const struct timespec slice = deadline_in(COMM_ASK_SECONDS);
+    const bool is_slice = comm->waiting && is_before(&slice, deadline);
+    const int timed_out = pthread_cond_timedwait(&team->changed, &team->lock, is_slice ? &slice : deadline);
+    if (comm_asks_now(comm))
+        return team_ask(comm, err);
+    if (!timed_out || is_slice)
         return RESHARD_OK;
     if (team->is_over)
         return error_set(err, RESHARD_ERR_IO, "%s", team->reason);
@@ -381,9 +401,9 @@ static struct team *team_new(uint32_t count)
     return NULL;
 }
 
-static struct comm *end_new(struct team *team, uint32_t rank, double timeout_seconds)
+static struct comm *end_new(struct team *team, uint32_t rank, const struct comm_patience *patience)
 {
-    struct comm *comm = comm_new(&transport_threads, rank, team->size, timeout_seconds);
+    struct comm *comm = comm_new(&transport_threads, rank, team->size, patience);
     struct thread_end *end = calloc(1, sizeof(*end));
     if (!comm || !end) {
         free(comm);
@@ -396,7 +416,7 @@ static struct comm *end_new(struct team *team, uint32_t rank, double timeout_sec
     return comm;
 }
 
-reshard_status comm_threads_new(uint32_t count, double timeout_seconds, struct comm **out, reshard_error *err)
+reshard_status comm_threads_new(uint32_t count, const struct comm_patience *patience, struct comm **out, reshard_error *err)
 {
     for (uint32_t rank = 0; rank < count; rank++)
         out[rank] = NULL;
@@ -406,7 +426,7 @@ reshard_status comm_threads_new(uint32_t count, double timeout_seconds, struct c
     if (!team)
         return error_set_memory(err);
     for (uint32_t rank = 0; rank < count; rank++) {
-        out[rank] = end_new(team, rank, timeout_seconds);
+        out[rank] = end_new(team, rank, patience);
         if (out[rank])
             continue;
         if (rank == 0)

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #define COMM_TIMEOUT_SECONDS 300.0
+#define COMM_ASK_SECONDS 0.1
 #define COMM_REASON_MAX 1024
 #define COMM_THREADS_MAX 4096
 #define COMM_PROCESSES_MAX 256
@@ -55,6 +56,13 @@ struct comm_transport {
     bool shares_memory; /* an address of one rank is good on all */
 };
 
+/* How long a rank waits for another. */
+struct comm_patience {
+    double timeout_seconds; /* 0: COMM_TIMEOUT_SECONDS */
+    int (*waiting)(void *context); /* asked now and then while it does; not 0: no longer. Or NULL */
+    void *context;
+};
+
 struct comm {
     const struct comm_transport *transport;
     void *state; /* of the transport */
@@ -62,6 +70,9 @@ struct comm {
     size_t block_count, block_capacity;
     uint32_t rank, size;
     double timeout_seconds;
+    int (*waiting)(void *context);
+    void *waiting_context;
+    double asked;           /* when it was last called */
     const char *call;       /* being made, for messages */
     uint64_t sequence;      /* gathers so far */
     bool is_broken;
@@ -70,7 +81,15 @@ struct comm {
 };
 
 /* A comm of a transport, zeroed otherwise; NULL without memory. */
-struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uint32_t size, double timeout_seconds);
+struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uint32_t size, const struct comm_patience *patience);
+
+double comm_seconds_now(void);
+
+/* Whether a transport that waits has to ask: COMM_ASK_SECONDS have gone by. comm_ask fails if the rank is not to wait any longer; no lock is
+ * held meanwhile, as what is asked may need one that another thread has which calls this transport. */
+bool comm_asks_now(struct comm *comm);
+reshard_status comm_ask(struct comm *comm, reshard_error *err);
+reshard_status comm_ask_in_time(struct comm *comm, reshard_error *err); /* both, where there is no lock */
 
 /* ---- comm_memory.c ---- */
 
@@ -79,13 +98,13 @@ void comm_memory_free_all(struct comm *comm);
 /* ---- comm_threads.c ---- */
 
 /* All ends of a group of threads. */
-reshard_status comm_threads_new(uint32_t count, double timeout_seconds, struct comm **out, reshard_error *err);
+reshard_status comm_threads_new(uint32_t count, const struct comm_patience *patience, struct comm **out, reshard_error *err);
 
 /* ---- comm_processes.c ---- */
 
 /* This process's end, when all ranks are there. */
-reshard_status comm_processes_new(const char *name, uint32_t rank, uint32_t size, double timeout_seconds, struct comm **out,
-                                  reshard_error *err);
+reshard_status comm_processes_new(const char *name, uint32_t rank, uint32_t size, const struct comm_patience *patience,
+                                  struct comm **out, reshard_error *err);
 
 /* ---- comm_callbacks.c ---- */
 

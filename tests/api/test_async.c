@@ -614,6 +614,36 @@ TEST(a_killed_program_leaves_what_was_there)
     large_release(&large);
 }
 
+static int stop_at_second(void *context)
+{
+    int *count = context;
+    return ++*count == 2;
+}
+
+TEST(a_caller_waits_as_long_as_it_says_so)
+{
+    struct model model;
+    struct save save;
+    int count = 0;
+    reshard_saver_options options = RESHARD_SAVER_OPTIONS_INIT;
+    reshard_saver *saver;
+    options.kind = RESHARD_SAVER_PROCESS;
+    options.waiting = stop_at_second;
+    options.context = &count;
+    CHECK_OK(reshard_saver_open(&options, &saver, &err));
+    model_make(&model, 3);
+    kill(child_find(), SIGSTOP);
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &model, path_of("waits")), NULL, &err));
+    CHECK_FAILS(reshard_saver_wait(saver, -1, &err), RESHARD_ERR_CANCELLED);
+    count = 0;
+    CHECK_FAILS(reshard_saver_save(saver, save_of(&save, &model, path_of("waits-not")), NULL, &err), RESHARD_ERR_CANCELLED);
+    assert_int_equal(count, 2);
+    kill(child_find(), SIGCONT);
+    CHECK_OK(reshard_saver_close(saver, &err)); /* which does not ask */
+    check_saved(path_of("waits"), 3);
+    reshard_shards_free(model.shards);
+}
+
 TEST(a_program_killed_between_saves_is_replaced)
 {
     struct model model;
@@ -851,6 +881,7 @@ int main(void)
         cmocka_unit_test(copies_that_get_no_memory_fail_before_anything_is_copied),
         cmocka_unit_test(pages_of_copies_are_asked_for_once),
         cmocka_unit_test(a_killed_program_leaves_what_was_there),
+        cmocka_unit_test(a_caller_waits_as_long_as_it_says_so),
         cmocka_unit_test(a_program_killed_between_saves_is_replaced),
         cmocka_unit_test(a_closed_saver_does_not_wait_for_processes_that_were_forked),
         cmocka_unit_test(a_killed_job_has_its_save),

@@ -137,6 +137,34 @@ static void rank_leaves(struct test_rank *rank)
     }
 }
 
+static int stop_at_third(void *context)
+{
+    int *count = context;
+    return ++*count == 3;
+}
+
+TEST(a_rank_waits_as_long_as_it_says_so)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_comm_options options = RESHARD_COMM_OPTIONS_INIT;
+    reshard_comm *ends[2];
+    int count = 0;
+    options.timeout_seconds = 60;
+    options.waiting = stop_at_third;
+    options.context = &count;
+    CHECK_OK(reshard_comm_threads(2, &options, ends, &err));
+    CHECK_FAILS(reshard_comm_barrier(ends[0], &err), RESHARD_ERR_CANCELLED);
+    assert_int_equal(count, 3);
+    CHECK_FAILS(reshard_comm_barrier(ends[1], &err), RESHARD_ERR_IO);
+    assert_non_null(strstr(err.message, "rank 0 waits no longer"));
+    reshard_comm_free(ends[0]);
+    reshard_comm_free(ends[1]);
+    for (int64_t rank = 0; rank < 2; rank++) { /* of processes, which have not come */
+        count = 0;
+        CHECK_FAILS(reshard_comm_processes("test-waits", rank, 2, &options, &ends[0], &err), RESHARD_ERR_CANCELLED);
+    }
+}
+
 TEST(a_rank_that_leaves_is_named_at_once)
 {
     struct test_rank ranks[RANKS];
@@ -290,6 +318,7 @@ int main(void)
         cmocka_unit_test(all_ranks_gather),
         cmocka_unit_test(ranks_agree_about_the_first_failure),
         cmocka_unit_test(a_late_rank_is_named_and_the_group_stays_broken),
+        cmocka_unit_test(a_rank_waits_as_long_as_it_says_so),
         cmocka_unit_test(a_rank_that_leaves_is_named_at_once),
         cmocka_unit_test(a_rank_that_gives_up_says_why),
         cmocka_unit_test(a_rank_in_another_call_is_named),

@@ -316,7 +316,7 @@ static int process_passes_windows(reshard_comm *given, int rank, int size)
     char name[80];
     (void)given;
     snprintf(name, sizeof(name), "%.60s-windows", group);
-    if (comm_processes_new(name, (uint32_t)rank, (uint32_t)size, 20, &comm, &err))
+    if (comm_processes_new(name, (uint32_t)rank, (uint32_t)size, &(struct comm_patience){ .timeout_seconds = 20 }, &comm, &err))
         return 1;
     int result = 0;
     for (int round = 0; round < 3 && !result; round++) {
@@ -353,7 +353,7 @@ static int process_gathers_much(reshard_comm *given, int rank, int size)
     uint8_t *bytes = malloc(BYTES);
     (void)given;
     snprintf(name, sizeof(name), "%.60s-rings", group);
-    if (!bytes || comm_processes_new(name, (uint32_t)rank, (uint32_t)size, 20, &comm, &err))
+    if (!bytes || comm_processes_new(name, (uint32_t)rank, (uint32_t)size, &(struct comm_patience){ .timeout_seconds = 20 }, &comm, &err))
         return 1;
     for (uint32_t i = 0; i < BYTES; i++)
         bytes[i] = (uint8_t)(i * 2654435761u >> (24 - rank));

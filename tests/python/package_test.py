@@ -1300,6 +1300,59 @@ def background_together(work):
             assert checkpoint.tensors["same"].shape == (1,) and memoryview(checkpoint.tensors["late"].read()).tolist() == [6]
 
 
+class Preempted(Exception):
+    """What a handler of signals raises."""
+
+
+def soon_interrupted(call, kind=KeyboardInterrupt, number=signal.SIGINT):
+    """The exception comes long before any timeout of a group."""
+    begun = time.monotonic()
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), number))
+    timer.start()
+    raised = raises(kind, call)
+    assert time.monotonic() - begun < 20, "a signal was heard late"
+    timer.join()
+    return raised
+
+
+@test
+def interrupted_ranks(work):
+    """Ctrl-C, and what handlers of signals raise, end the calls of a group and the waiting for a saver, and come out of them as they are"""
+    def preempt(number, frame):
+        raise Preempted("now")
+    before = signal.signal(signal.SIGUSR1, preempt)
+    saved(work)
+    state = {"w": memoryview(bytearray(64))}
+    calls = {"barrier": lambda comm: comm.barrier(), "gather": lambda comm: comm.all_gather(b"x"),
+             "save": lambda comm: reshard.save(work / "never", state, comm=comm, to="torch-dcp"),
+             "load": lambda comm: reshard.load(work / "saved", {"model": {"b": floats(0, 0, 0)}}, comm=comm),
+             "redistribute": lambda comm: comm.redistribute(state, None), "plan": lambda comm: comm.plan(state, None)}
+    for name, call in calls.items():
+        comm, other = reshard.Comm.threads(2, timeout=60)
+        soon_interrupted(lambda: call(comm))
+        raises(reshard.StorageError, other.barrier, "rank 0 waits no longer")
+    soon_interrupted(lambda: reshard.Comm.processes(f"reshard-test-{os.getpid()}", 0, 2, timeout=60))
+    soon_interrupted(lambda: reshard.Comm.processes(f"reshard-test-{os.getpid()}", 1, 2, timeout=60), Preempted, signal.SIGUSR1)
+
+    board = Board(2)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        other = pool.submit(lambda: reshard.Comm.sockets(1, 2, board(1), host="127.0.0.1", timeout=60))
+        comm = reshard.Comm.sockets(0, 2, board(0), host="127.0.0.1", timeout=60)
+        assert str(soon_interrupted(lambda: calls["save"](comm), Preempted, signal.SIGUSR1)) == "now"
+        raises(reshard.StorageError, other.result().barrier)
+        raises(reshard.StorageError, comm.barrier, "now")
+
+    with reshard.Comm.threads(2, timeout=60)[0] as comm:
+        saver = reshard.Saver(comm=comm)
+        saver.save(work / "never", state, to="torch-dcp")
+        soon_interrupted(saver.wait)
+        assert saver.unfinished() == 1
+        soon_interrupted(lambda: saver.save(work / "never", state, to="torch-dcp"))
+        soon_interrupted(saver.close, Preempted, signal.SIGUSR1)
+        raises(reshard.UsageError, saver.wait, "closed")
+    signal.signal(signal.SIGUSR1, before)
+
+
 ENDS = """
 import array, os, pathlib, sys, time
 import reshard
