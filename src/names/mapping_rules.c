@@ -169,6 +169,8 @@ static void read_spelling(struct mapping_spelling *spelling, struct str word, st
     } else if (str_is(word, "states")) {
         spelling->states = str_take_word(&rest);
         spelling->states_below = str_take_word(&rest);
+    } else if (str_is(word, "beside")) {
+        spelling->beside = str_take_word(&rest);
     } else if (str_is(word, "without")) {
         spelling->without = str_take_word(&rest);
     } else if (str_is(word, "masters")) {

@@ -80,7 +80,7 @@ static void append_state(const struct state_pattern *pattern, struct str name, s
 /* The keys of states on both sides. */
 struct state_keys {
     struct state_pattern plain, below;
-    struct str words, masters, master_begin, master_end; /* masters_below around $NAME; empty: masters are states like others */
+    struct str beside, words, masters, master_begin, master_end; /* masters_below around $NAME; empty: masters are states like others */
     bool is_there;
 };
 
@@ -96,7 +96,7 @@ static bool has_word(struct str words, struct str word)
 
 static struct state_keys state_keys_of(const struct mapping_spelling *spelling)
 {
-    struct state_keys keys = { .words = spelling->words, .masters = spelling->masters };
+    struct state_keys keys = { .beside = spelling->beside, .words = spelling->words, .masters = spelling->masters };
     size_t name;
     keys.is_there = read_pattern(spelling->states, &keys.plain) && read_pattern(spelling->states_below, &keys.below);
     if (find_text(spelling->masters_below, NAME, &name)) {
@@ -120,7 +120,7 @@ static bool state_keys_know(const struct state_keys *keys, struct str word)
 static bool state_keys_match(const struct state_keys *keys, struct str key, bool is_below, struct str *name, struct str *state)
 {
     size_t fixed = keys->master_begin.size + keys->master_end.size;
-    if (!keys->is_there)
+    if (!keys->is_there || (!is_below && keys->beside.size && starts_with(key, keys->beside)))
         return false;
     if (is_below && fixed && key.size > fixed && starts_with(key, keys->master_begin) &&
         starts_with((struct str){ key.data + key.size - keys->master_end.size, keys->master_end.size }, keys->master_end)) {

@@ -17,6 +17,7 @@ struct mapping_spelling {
     struct str below;                /* every key begins with it */
     struct str apart;                /* but those that begin with this one */
     struct str states, states_below; /* keys of states on either side, with $NAME and $STATE; empty: as weights */
+    struct str beside;               /* names of the other side that begin with it are no states; empty: any may be */
     struct str words;                /* for $STATE where the text gives the name, each may have @… behind it; empty: any word */
     struct str masters_below;        /* with $NAME: keys of masters are not as those of other states; empty: they are */
     struct str alias, alias_of;      /* on the way back: a part of a key, and what it is called there */

@@ -153,6 +153,30 @@ class Test:
         assert self.run("verify", "--deep", target).returncode == 0
         assert self.run("diff", target, target).returncode == 0
 
+    def moving_averages_of_a_trainer_have_keys_of_their_own(self):
+        target, parts = self.copy("paddle-strategy-trainer-tp2", "averaged"), self.work / "averaged-parts"
+        before = self.digests(target)
+        done = self.run("convert", target / "optimizer_state", target / "ema_state", "--to", "paddle-flex", "--quiet", "--layout", "tp=2",
+                        "--include", "*.w_0", "--rename", "s/moment1_0$/w_0/")
+        assert done.returncode == 0, done.stderr
+        averages = {k.replace(".moment1_0", ".w_0"): v for k, v in before.items() if k.endswith(".moment1_0")}
+        assert self.digests(target / "ema_state") == averages
+        assert self.digests(target) == {**before, **{f"ema_state.{k}": v for k, v in averages.items()}}
+        done = self.run("verify", "--deep", target)
+        assert done.returncode == 0 and "not assigned" not in done.stdout, done.stdout
+        ways = {"like": ("--like", target), "one": ("--to", "paddle-flex"), "uc": ("--to", "paddle-uc", "--rules", "auto")}
+        parts.mkdir()
+        for name, words in ways.items():
+            done = self.run("convert", target, parts / name, *words, "--quiet", "--verify")
+            assert done.returncode == 0, done.stderr
+        assert self.digests(parts / "like" / "ema_state") == averages
+        for folder in ("model_state", "optimizer_state", "master_weight"):
+            assert self.digests(parts / "like" / folder) == self.digests(target / folder), folder
+        assert self.digests(parts / "like") == self.digests(parts / "one") == self.digests(target)
+        found = {k: v for k, v in self.digests(parts / "uc").items() if "ema_state" in k}
+        assert found == {f"model:ema_state.{k}": v for k, v in averages.items()}, sorted(found)[:3]
+        assert self.run("diff", target, parts / "uc").returncode == 0
+
     def every_uid_can_be_opened(self):
         case = self.manifest("paddle-fc-uids")
         for uid, tensors in case["also"]["uids"].items():
@@ -244,7 +268,8 @@ class Test:
                 assert word in done.stderr, f"{case}: no '{word}' in: {done.stderr}"
 
 
-CASES = ["weights_of_a_trainer_are_cast_from_masters", "every_uid_can_be_opened", "metadata_of_the_loader_can_be_opened",
+CASES = ["weights_of_a_trainer_are_cast_from_masters", "moving_averages_of_a_trainer_have_keys_of_their_own", "every_uid_can_be_opened",
+         "metadata_of_the_loader_can_be_opened",
          "locks_and_signals_mean_nothing", "damage_is_told_behind_any_number_of_warnings",
          "empty_shards_hide_no_others", "every_protocol_is_read",
          "arrays_in_slices_are_one", "values_that_are_no_tensors_are_items",

@@ -9,7 +9,8 @@
  *   <uid>.metadata.lock       left by a save that was killed; saved_signal_<rank>: left by asynchronous saves. Neither means anything here
  *
  * Several uids are several checkpoints in one folder: the largest is read, or that of PATH/<uid>.metadata. A trainer's folder holds three
- * of them, model_state/, optimizer_state/ and master_weight/, which are one checkpoint. In a folder of Hugging Face the loader leaves
+ * of them, model_state/, optimizer_state/ and master_weight/, which are one checkpoint. A fourth, ema_state/, has means of the weights
+ * under the keys of master weights and weights: here they stand below ema_state. In a folder of Hugging Face the loader leaves
  * flex-ckpt.auto_generated.metadata, which names the safetensors files.
  *
  * A shard is a box of the tensor, or a run of a box's elements in row-major order (flattened_range). What the file of a rank holds beyond
@@ -28,10 +29,14 @@
 
 /* What a folder of this format holds; for format_driver.folder_entries. */
 #define FLEX_FOLDER_ENTRIES                                                                                                                \
-    "*_*.distcp", "*_*.safetensors", "*.metadata", "*.metadata.lock", "saved_signal_*", "model_state/", "optimizer_state/", "master_weight/"
+    "*_*.distcp", "*_*.safetensors", "*.metadata", "*.metadata.lock", "saved_signal_*", "model_state/", "optimizer_state/",                \
+        "master_weight/", FLEX_EMA_NAME "/"
+
+/* The folder of moving averages, and what stands before their keys, behind a '.'. */
+#define FLEX_EMA_NAME "ema_state"
 
 /* The folders of a trainer's checkpoint, and where nothing is divided the one that it is. */
-enum flex_role { FLEX_ALL, FLEX_MODEL, FLEX_OPTIMIZER, FLEX_MASTERS, FLEX_ROLES };
+enum flex_role { FLEX_ALL, FLEX_MODEL, FLEX_OPTIMIZER, FLEX_MASTERS, FLEX_EMA, FLEX_ROLES };
 extern const char *const flex_role_folders[FLEX_ROLES]; /* "", "model_state/", … */
 
 /* One metadata file and its data files. Texts lie in the catalog's arena. */
@@ -100,6 +105,9 @@ struct flex_listing {
 /* What a name is, without its directory. */
 enum flex_file_kind flex_file_kind_of(struct str base, uint64_t *rank, uint64_t *uid);
 reshard_status flex_list(struct store *store, struct str directory, struct arena *arena, struct flex_listing *out, reshard_error *err);
+
+/* The key that a tensor has in the files of a folder, of which a name with a '/' is one. */
+struct str flex_key_in(struct str name, struct str key);
 
 /* Where name ("", a folder, a metadata file in one) points: the folder, and the metadata file's own name or "". */
 reshard_status flex_locate(struct store *store, const char *name, struct arena *arena, struct str *directory, struct str *metadata,

@@ -157,6 +157,18 @@ static reshard_status key_leave_out(struct cataloguing *c, const struct flex_key
     return RESHARD_OK;
 }
 
+/* The key that a name of the metadata has in the catalog. */
+static reshard_status key_list_as(const struct cataloguing *c, struct str *name, reshard_error *err)
+{
+    if (c->part->role != FLEX_EMA)
+        return RESHARD_OK;
+    char *joined = arena_printf(&c->source->catalog->arena, FLEX_EMA_NAME ".%.*s", STR_ARG(*name));
+    if (!joined)
+        return error_set_memory(err);
+    *name = (struct str){ joined, name->size + sizeof(FLEX_EMA_NAME ".") - 1 };
+    return RESHARD_OK;
+}
+
 static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_key *key, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
@@ -168,7 +180,7 @@ static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_ke
     if (key->shard_count == 0)
         return key_failed(name, error_set(err, RESHARD_ERR_FORMAT, "it has no shards"), err);
     int rank = flex_vector_rank(metadata, metadata->shards[key->first_shard].offset);
-    reshard_status status = RESHARD_OK;
+    reshard_status status = key_list_as(c, &name, err);
     for (uint32_t i = 0; !status && i < key->shard_count; i++)
         status = key_check_shard(metadata, &metadata->shards[key->first_shard + i], rank, err);
     if (!status)
@@ -209,10 +221,13 @@ static reshard_status catalog_add_paths(const struct cataloguing *c, reshard_err
         if (tensor == CATALOG_NONE || path->count == 0 ||
             (path->count == 1 && str_equal(flex_text(metadata, metadata->path_texts[path->first]), flex_name(metadata, path->name))))
             continue;
-        struct path_part *parts = array_zeroed(path->count, sizeof(*parts));
+        size_t before = c->part->role == FLEX_EMA ? 1 : 0;
+        struct path_part *parts = array_zeroed((size_t)path->count + 1, sizeof(*parts));
+        if (parts)
+            parts[0] = (struct path_part){ .kind = PATH_KEY, .key = STR(FLEX_EMA_NAME) };
         for (uint32_t j = 0; parts && j < path->count; j++)
-            parts[j] = (struct path_part){ .kind = PATH_KEY, .key = flex_text(metadata, metadata->path_texts[path->first + j]) };
-        status = parts ? catalog_set_tensor_path(c->source->catalog, tensor, parts, path->count, err) : error_set_memory(err);
+            parts[before + j] = (struct path_part){ .kind = PATH_KEY, .key = flex_text(metadata, metadata->path_texts[path->first + j]) };
+        status = parts ? catalog_set_tensor_path(c->source->catalog, tensor, parts, before + path->count, err) : error_set_memory(err);
         free(parts);
     }
     return status;

@@ -154,7 +154,10 @@ static reshard_status place_chunk(struct flex_liking *liking, uint32_t wanted, c
 /* Which of a trainer's folders a tensor belongs to that the reference does not have. */
 static enum flex_role like_role_of(const struct flex_liking *liking, struct str key)
 {
-    enum flex_role role = str_ends_with(key, ".w_0") ? FLEX_MASTERS : str_ends_with(key, "_0") ? FLEX_OPTIMIZER : FLEX_MODEL;
+    enum flex_role role = str_starts_with(key, FLEX_EMA_NAME ".") ? FLEX_EMA
+                          : str_ends_with(key, ".w_0")            ? FLEX_MASTERS
+                          : str_ends_with(key, "_0")              ? FLEX_OPTIMIZER
+                                                                  : FLEX_MODEL;
     for (int i = 0; i < FLEX_ROLES && liking->first_file[role] == CATALOG_NONE; i++)
         if (liking->first_file[i] != CATALOG_NONE)
             role = (enum flex_role)i;

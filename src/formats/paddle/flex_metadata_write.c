@@ -6,7 +6,7 @@
 #include "formats/paddle/flex_target.h"
 
 #include "base/array.h"
-#include "formats/paddle/flex_metadata.h"
+#include "formats/paddle/flex.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,7 +120,8 @@ static void flex_metadata_write_put_attribute(struct metadata_writing *w, struct
 
 static void put_key(struct metadata_writing *w, uint32_t tensor)
 {
-    pickle_stream_str_once(&w->stream, w->catalog->tensors[tensor].key, &w->keys[tensor]);
+    struct str key = flex_key_in(w->state->folders[w->folder].prefix, w->catalog->tensors[tensor].key);
+    pickle_stream_str_once(&w->stream, key, &w->keys[tensor]);
 }
 
 static void flex_metadata_write_put_vector(struct metadata_writing *w, uint32_t vector, int rank)
@@ -267,13 +268,17 @@ static void put_path(struct metadata_writing *w, uint32_t tensor)
     static const uint8_t small[] = { PICKLE_EMPTY_TUPLE, PICKLE_TUPLE1, PICKLE_TUPLE2, PICKLE_TUPLE3 };
     struct path_part single;
     const struct path_part *parts;
+    struct str key = w->catalog->tensors[tensor].key;
     size_t count = catalog_tensor_path(w->wanted, &w->wanted->tensors[tensor], &single, &parts);
+    bool is_ema = flex_key_in(w->state->folders[w->folder].prefix, key).size < key.size && count > 1;
+    parts += is_ema ? 1 : 0;
+    count -= is_ema ? 1 : 0;
     pickle_stream_object(&w->stream);
     if (count > 3)
         pickle_stream_opcode(&w->stream, PICKLE_MARK);
     for (size_t i = 0; i < count; i++) {
         char digits[24];
-        if (count == 1 && parts[i].kind == PATH_KEY && str_equal(parts[i].key, w->catalog->tensors[tensor].key)) {
+        if (count == 1 && parts[i].kind == PATH_KEY && str_equal(parts[i].key, key)) {
             put_key(w, tensor);
             continue;
         }

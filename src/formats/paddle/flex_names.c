@@ -6,7 +6,7 @@
 #include "base/array.h"
 #include "formats/source_root.h"
 
-const char *const flex_role_folders[FLEX_ROLES] = { "", "model_state/", "optimizer_state/", "master_weight/" };
+const char *const flex_role_folders[FLEX_ROLES] = { "", "model_state/", "optimizer_state/", "master_weight/", FLEX_EMA_NAME "/" };
 
 /* ---- one name ---- */
 
@@ -41,6 +41,16 @@ enum flex_file_kind flex_file_kind_of(struct str base, uint64_t *rank, uint64_t 
     if (names_strip(&stem, ".safetensors"))
         return names_pair(stem, rank, uid) ? FLEX_SAFETENSORS : FLEX_OTHER_FILE;
     return FLEX_OTHER_FILE;
+}
+
+struct str flex_key_in(struct str name, struct str key)
+{
+    const size_t size = sizeof(FLEX_EMA_NAME "."), behind = sizeof(FLEX_EMA_NAME "/") - 1;
+    while (name.size && name.data[name.size - 1] != '/')
+        name.size--;
+    bool is_ema = str_ends_with(name, FLEX_EMA_NAME "/") && (name.size == behind || name.data[name.size - behind - 1] == '/');
+    return is_ema && key.size >= size && str_starts_with(key, FLEX_EMA_NAME ".") ? (struct str){ key.data + size - 1, key.size - size + 1 }
+                                                                                 : key;
 }
 
 /* ---- a folder ---- */

@@ -3,6 +3,7 @@
 #include "formats/paddle/flex_target.h"
 
 #include "base/array.h"
+#include "formats/paddle/flex.h"
 #include "formats/shared/object_copy.h"
 #include "formats/shared/safetensors_pieces.h"
 
@@ -47,7 +48,8 @@ static reshard_status member_of_piece(struct flex_writing *file, const struct fl
 {
     const struct catalog *catalog = file->target->catalog;
     const struct catalog_tensor *tensor = &catalog->tensors[piece->tensor];
-    *out = (struct paddle_member){ .key = tensor->key, .dtype = tensor->dtype, .rank = tensor->rank };
+    struct str folder = flex_target_state(file->target)->folders[file->file->folder].prefix;
+    *out = (struct paddle_member){ .key = flex_key_in(folder, tensor->key), .dtype = tensor->dtype, .rank = tensor->rank };
     out->shape = catalog_vector_at(catalog, piece->extent);
     if (flex_target_state(file->target)->names)
         out->name = flex_target_state(file->target)->names[piece->tensor];

@@ -337,19 +337,18 @@ static reshard_status read_side_files(struct flex_opening *opening, const struct
 static reshard_status read_roles(struct flex_opening *opening, const struct flex_listing *listing, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
-    uint32_t first = 0;
     for (int role = FLEX_MODEL; role < FLEX_ROLES && !status; role++) {
         struct flex_listing inner;
-        first = opening->source->catalog->tensor_count;
+        uint32_t first = opening->source->catalog->tensor_count;
         if (!listing->has_folder[role])
             continue;
         char *folder = arena_printf(&opening->arena, "%.*s%s", STR_ARG(opening->directory), flex_role_folders[role]);
         status = folder ? flex_list(opening->source->store, str_of(folder), &opening->arena, &inner, err) : error_set_memory(err);
         if (!status && read_is_checkpoint(&inner))
             status = read_part(opening, str_of(folder), (enum flex_role)role, &inner, err);
+        if (!status && role == FLEX_MASTERS)
+            status = master_weights_cast(opening->source->catalog, first, NULL, 0, err);
     }
-    if (!status && listing->has_folder[FLEX_MASTERS])
-        status = master_weights_cast(opening->source->catalog, first, NULL, 0, err);
     if (!status && flex_state(opening->source)->part_count == 0)
         status = error_set(err, RESHARD_ERR_FORMAT,
                            "there is no metadata file (<uid>.metadata), and none in model_state/, "

@@ -151,7 +151,7 @@ reshard_status flex_place_in(struct catalog *catalog, const struct flex_data *da
     struct flex_array array;
     struct buffer key = { 0 };
     reshard_status status;
-    buffer_append_str(&key, tensor->key);
+    buffer_append_str(&key, flex_key_in(catalog->objects[catalog->chunks[chunk].object].name, tensor->key));
     if (tensor->stored_as)
         buffer_append_text(&key, MASTER_SUFFIX);
     if (key.failed)

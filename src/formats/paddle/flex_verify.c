@@ -13,6 +13,8 @@ struct flex_verifying {
     uint64_t *places; /* object << 32 | tensor of every chunk, ascending */
     size_t place_count;
     uint32_t object; /* the file that is looked at; CATALOG_NONE: none of the checkpoint's */
+    bool is_ema;      /* the folder that is looked at */
+    struct buffer key;
     uint32_t arrays, unassigned, others;
     struct str first_unassigned, first_other; /* in the open file */
 };
@@ -35,18 +37,21 @@ static reshard_status verify_list_places(struct flex_verifying *verifying, resha
     return RESHARD_OK;
 }
 
-static bool verify_is_assigned(const struct flex_verifying *verifying, struct str key)
+static reshard_status verify_is_assigned(struct flex_verifying *verifying, struct str key, bool *out, reshard_error *err)
 {
-    uint32_t tensor = catalog_find(verifying->source->catalog, key);
+    buffer_clear(&verifying->key);
+    bool done = (!verifying->is_ema || buffer_append_text(&verifying->key, FLEX_EMA_NAME ".")) && buffer_append_str(&verifying->key, key);
+    uint32_t tensor = catalog_find(verifying->source->catalog, buffer_str(&verifying->key));
     uint64_t place = (uint64_t)verifying->object << 32 | tensor;
-    return verifying->object != CATALOG_NONE && tensor != CATALOG_NONE &&
+    *out = verifying->object != CATALOG_NONE && tensor != CATALOG_NONE &&
            bsearch(&place, verifying->places, verifying->place_count, sizeof(place), verify_compare);
+    return done ? RESHARD_OK : error_set_memory(err);
 }
 
 static reshard_status verify_visit(void *context, struct str key, const struct flex_array *array, reshard_error *err)
 {
     struct flex_verifying *verifying = context;
-    (void)err;
+    bool is_assigned;
     if (!array) {
         bool is_listed = catalog_find_item(verifying->source->catalog, key) != CATALOG_NONE;
         if (!is_listed && !verifying->others++)
@@ -54,9 +59,10 @@ static reshard_status verify_visit(void *context, struct str key, const struct f
         return RESHARD_OK;
     }
     verifying->arrays++;
-    if (!verify_is_assigned(verifying, key) && !verifying->unassigned++)
+    reshard_status status = verify_is_assigned(verifying, key, &is_assigned, err);
+    if (!status && !is_assigned && !verifying->unassigned++)
         verifying->first_unassigned = key;
-    return RESHARD_OK;
+    return status;
 }
 
 static void verify_report(const struct flex_verifying *verifying, const struct flex_file *file)
@@ -107,6 +113,7 @@ reshard_status flex_verify(struct source *source, bool is_deep, reshard_error *e
     for (uint32_t i = 0; i < state->part_count && !status; i++) {
         const struct flex_part *part = &state->parts[i];
         struct flex_listing listing;
+        verifying.is_ema = part->role == FLEX_EMA;
         status = flex_list(source->store, part->directory, &arena, &listing, err);
         for (size_t j = 0; !status && !part->is_auto && j < listing.count; j++) {
             const struct flex_file *file = &listing.files[j];
@@ -116,5 +123,6 @@ reshard_status flex_verify(struct source *source, bool is_deep, reshard_error *e
     }
     arena_release(&arena);
     free(verifying.places);
+    buffer_release(&verifying.key);
     return status;
 }

@@ -2,6 +2,7 @@
 /* Lays a Unified Checkpoint out: the tensors of each family dealt over its files, then its index, then what is carried along. */
 #include "formats/paddle/paddle.h"
 #include "base/array.h"
+#include "formats/paddle/flex.h"
 #include "formats/paddle/unified_quantised.h"
 #include "formats/paddle/unified_target.h"
 
@@ -82,7 +83,7 @@ static reshard_status unified_layout_sort(struct uc_write *write, struct st_piec
 static reshard_status unified_layout_note_piece(struct uc_write *write, const struct st_piece *piece, uint32_t *states, reshard_error *err)
 {
     struct str key = write->request->wanted->tensors[piece->tensor].key;
-    *states += str_ends_with(key, ".moment1_0") || str_ends_with(key, ".w_0");
+    *states += !str_starts_with(key, FLEX_EMA_NAME ".") && (str_ends_with(key, ".moment1_0") || str_ends_with(key, ".w_0"));
     if (piece->rank > PADDLE_RANK_MAX)
         return target_note_changed(write->target, NOTE_RELEASE, key, err, "Paddle loads no tensors of more than %d dimensions",
                                    PADDLE_RANK_MAX);
