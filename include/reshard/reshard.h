@@ -446,8 +446,9 @@ typedef struct reshard_convert_options {
     const char *const *renames;       /* "s/RE/NEW/" or "GLOB -> GLOB", between the two; NULL-terminated or NULL */
     /* Sets *out to the name of what would be called `key`; its text is good until the next call. Before add_prefix. NULL: none. */
     int (*rename)(reshard_str key, reshard_str *out, void *context);
-    const char *missing;              /* tensors that like has and the source lacks: "error", "zeros", a number, or the path of a checkpoint
-                                       * (opened as `open` says) that has them under the same names, in the same shapes; NULL: left out */
+    const char *missing;              /* tensors that like has and the source lacks, and what map leaves as it is: "error", "zeros", a
+                                       * number, or the path of a checkpoint (opened as `open` says) that has them under the same names, in
+                                       * the same shapes; NULL: those are left out, these are zeros, which a warning tells */
     /* Decides so for each: *what is a RESHARD_MISSING_, *value the number that it is filled with. NULL: as missing says. */
     int (*choose_missing)(const reshard_tensor *tensor, int *what, double *value, void *context);
     void *context;                    /* of both */
@@ -462,7 +463,7 @@ typedef struct reshard_convert_options {
             NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, { NULL, 0 }, NULL, 0                                                                 \
     }
 
-/* What becomes of a tensor that the reference has and the source lacks. */
+/* What becomes of a tensor that the reference has and the source lacks. What a mapping leaves as it is is not left out, but zeros. */
 enum { RESHARD_MISSING_LEAVE_OUT = 0, RESHARD_MISSING_FILL = 1, RESHARD_MISSING_TAKE = 2 /* out of the checkpoint that `missing` names */ };
 
 /* What a conversion does, or would do. What it points to, and what the functions below return, lives until reshard_report_release. */

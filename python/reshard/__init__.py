@@ -88,7 +88,8 @@ def convert(source, target, *, opening=None, **options):
     rules, config, constants, strict   how a model family's tensors are split; numbers that mappings name; Paddle's language only
     wrap              which modules formats of flat parameters flatten
     strip_prefix, renames, add_prefix   names, behind the mapping
-    missing           tensors that like has and the source lacks: "error", "zeros", a number, or the path of a checkpoint
+    missing           tensors that like has and the source lacks, and what a mapping leaves: "error", "zeros", a number, or the path of
+                      a checkpoint
     part              (0, 8): one of eight parts, on shared storage; reshard.commit makes them visible
     space_check       False: begin although the disk has not enough room
     limits            as in reshard.open

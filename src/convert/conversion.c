@@ -9,6 +9,7 @@
 #include "convert/target_check.h"
 #include "convert/tied_states.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 static reshard_status find_driver(const struct conversion *conversion, const struct format_driver **out, reshard_error *err)
@@ -161,6 +162,23 @@ static reshard_status spare_states_leave_out(struct conversion *conversion, cons
     return status;
 }
 
+/* In memory what a mapping leaves is what was there; a file has nothing. */
+static reshard_status unfilled_note(struct conversion *conversion, const struct unfilled *unfilled, reshard_error *err)
+{
+    const struct catalog *wanted = conversion->selection.wanted;
+    const struct catalog_tensor *tensor = &wanted->tensors[unfilled->tensor];
+    int64_t elements = box_volume(tensor->rank, catalog_vector_at(wanted, tensor->shape));
+    if (unfilled->elements == elements)
+        return note_add(&conversion->warnings, &conversion->notes, NOTE_MISSING, tensor->key, err,
+                        "filled with zeros, as the mapping makes nothing of it: "
+                        "reshard_convert_options.missing says what else it is to be");
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_MISSING, tensor->key, err,
+                    "%" PRId64 " of its %" PRId64
+                    " elements are filled with zeros, as the mapping removes what they come from: "
+                    "reshard_convert_options.missing says what else they are to be",
+                    unfilled->elements, elements);
+}
+
 /* The reference may want states under each of two names that are one weight in the source, or have one for both. */
 static reshard_status conversion_select(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
 {
@@ -183,6 +201,8 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     if (!status)
         status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &options, reference,
                                 &conversion->selection, err);
+    for (uint32_t i = 0; i < conversion->selection.unfilled_count && !status; i++)
+        status = unfilled_note(conversion, &conversion->selection.unfilled[i], err);
     free(tied);
     free(is_left_out);
     return status;

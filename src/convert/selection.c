@@ -344,8 +344,8 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
         status = select_tensor(&choice, i, err);
     for (uint32_t i = 0; i < options->tied_count && !status; i++)
         status = select_tied(&choice, &options->tied[i], err);
-    if (!status && (options->missing || options->choose_missing))
-        status = selection_add_missing(&made, catalog, reference, options, &choice.rules, err);
+    if (!status && (options->missing || options->choose_missing || mapping))
+        status = selection_add_missing(&made, catalog, reference, options, mapping != NULL, &choice.rules, err);
     if (!status)
         status = recipe_table_close(&made.table, made.wanted->tensor_count, err);
     for (uint32_t i = 0; i < catalog->item_count && !status; i++)
@@ -377,6 +377,7 @@ void selection_release(struct selection *selection)
     free(selection->wanted_source);
     free(selection->wanted_items);
     free(selection->borrowed);
+    free(selection->unfilled);
     recipe_table_release(&selection->table);
     arena_release(&selection->arena);
     *selection = (struct selection){ 0 };

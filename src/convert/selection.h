@@ -17,7 +17,9 @@ struct selection_options {
     bool drop_items;
     const uint8_t *lost_tensors, *lost_items;    /* by number of the source: what there is is damaged; NULL: nothing */
     struct naming_options naming; /* applied before the globs */
-    const char *missing; /* tensors of the reference that the source lacks: "error", "zeros", a number or a path; NULL: left out */
+    /* Tensors of the reference that the source lacks, and what a mapping leaves as it is: "error", "zeros", a number or a path; NULL: those
+     * are left out, these are zeros and listed. */
+    const char *missing;
     const struct catalog *second; /* of what lies at that path */
     /* The same for each; *value is what it is filled with. NULL: as missing says. */
     reshard_status (*choose_missing)(const struct catalog *reference, uint32_t tensor, enum missing_choice *choice, double *value,
@@ -25,6 +27,12 @@ struct selection_options {
     void *missing_context;
     const struct tied_state *tied; /* tensors that the source has under another name (tied_states.h) */
     uint32_t tied_count;
+};
+
+/* What the mapping leaves of a wanted tensor as it is, where nothing says what that is in a file: zeros. */
+struct unfilled {
+    uint32_t tensor;
+    int64_t elements;
 };
 
 struct selection {
@@ -35,6 +43,8 @@ struct selection {
     uint32_t *wanted_items;  /* source item by wanted item, with room for one more; CATALOG_NONE: made for the target */
     uint32_t *borrowed;      /* tensors of options.second; recipes count them behind the source's */
     uint32_t borrowed_count, borrowed_capacity;
+    struct unfilled *unfilled;
+    uint32_t unfilled_count, unfilled_capacity;
     bool is_whole;
 };
 
@@ -44,13 +54,12 @@ reshard_status selection_make(const struct catalog *source, const struct mapping
                               const struct selection_options *options, const struct catalog *reference, struct selection *out,
                               reshard_error *err);
 
-/* selection_missing.c: adds what the reference has and the selection lacks, as the options say. */
+/* selection_missing.c: adds what the reference has and the selection lacks, and makes what the mapping left, as the options say. */
 reshard_status selection_add_missing(struct selection *selection, const struct catalog *source, const struct catalog *reference,
-                                     const struct selection_options *options, struct key_rules *rules, reshard_error *err);
+                                     const struct selection_options *options, bool is_mapped, struct key_rules *rules, reshard_error *err);
 
 /* Whether missing tensors come out of a checkpoint there. */
 bool selection_missing_is_path(const char *missing);
-
 
 void selection_release(struct selection *selection);
 

@@ -18,6 +18,7 @@
     X(OPTIMIZER, "optimizer", false)     /* optimizer state is arranged in another way */              \
     X(GROUPS, "param-groups", false)     /* settings of parameter groups */                            \
     X(MAPPING, "mapping", false)         /* the mapping has no use for it */                           \
+    X(MISSING, "missing", false)         /* the mapping makes nothing of it, or not all */             \
     X(NAMES, "names", false)             /* names become those of another framework */                 \
     X(TIE, "tie", false)                 /* shares its bytes with another tensor */                    \
     X(DTYPE, "dtype", false)             /* another element type */                                    \

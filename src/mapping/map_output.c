@@ -113,8 +113,9 @@ static void fail_missing(struct map_machine *machine, struct str name)
 {
     struct str near = map_space_nearest(machine->input->source, name);
     char hint[500];
-    snprintf(hint, sizeof(hint), "write `_ -> %.*s` if it is to keep its initial value%s%.*s%s", STR_ARG(name),
-             near.size ? "; the source has '" : "", STR_ARG(near), near.size ? "'" : "");
+    snprintf(hint, sizeof(hint),
+             "write `_ -> %.*s` if it is to keep its initial value (in a file, what reshard_convert_options.missing says)%s%.*s%s",
+             STR_ARG(name), near.size ? "; the source has '" : "", STR_ARG(near), near.size ? "'" : "");
     map_machine_fail(machine, span_of(machine, NULL), hint,
                      "the target's '%.*s' has no source: no statement assigns it, and the source has no such weight", STR_ARG(name));
 }

@@ -105,6 +105,38 @@ static void count_use(const struct map_result *result, const struct map_tensor *
     }
 }
 
+/* How many elements of a target tensor its copies write; *next is its first copy, then that of the next tensor. */
+static int64_t count_written(const struct map_result *result, uint32_t target, uint32_t *next)
+{
+    const struct map_tensor *tensor = &result->target->tensors[target];
+    int64_t written = 0;
+    for (; *next < result->copy_count && result->copies[*next].target_tensor == target; ++*next) {
+        const struct map_piece *piece = result->copies[*next].piece;
+        written += box_volume(tensor->rank, piece ? piece->extent : tensor->shape);
+    }
+    return written;
+}
+
+/* Where what the target's tensors are comes from. Copies do not overlap in the target. */
+static reshard_status count_origins(const struct map_result *result, struct map_report *report, reshard_error *err)
+{
+    uint32_t tensors = map_space_tensor_count(result->target), next = 0;
+    report->origins = arena_zalloc(&report->arena, ((size_t)tensors + 1) * sizeof(*report->origins));
+    if (!report->origins)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < tensors; i++) {
+        const struct map_tensor *tensor = &result->target->tensors[i];
+        int64_t elements = box_volume(tensor->rank, tensor->shape), written = count_written(result, i, &next);
+        enum map_origin origin = elements && !written ? MAP_ORIGIN_KEPT : result->outcomes[tensor->weight].origin;
+        report->origins[i] = origin;
+        report->assigned += origin == MAP_ORIGIN_ASSIGNED;
+        report->identity += origin == MAP_ORIGIN_IDENTITY;
+        report->kept += origin == MAP_ORIGIN_KEPT;
+        report->kept_in_part += origin != MAP_ORIGIN_KEPT && written < elements;
+    }
+    return RESHARD_OK;
+}
+
 reshard_status map_report_make(const struct map_result *result, const struct map_space *source, const struct limits *limits,
                                struct map_report *out, reshard_error *err)
 {
@@ -117,16 +149,9 @@ reshard_status map_report_make(const struct map_result *result, const struct map
         count_use(result, &source->tensors[i], &out->uses[i], out);
     }
     box_joiner_release(&joiner);
-    bool any_removed_part = false;
-    for (uint32_t i = 0; i < map_space_tensor_count(result->target) && !status; i++) {
-        const struct map_outcome *outcome = &result->outcomes[result->target->tensors[i].weight];
-        out->assigned += outcome->origin == MAP_ORIGIN_ASSIGNED;
-        out->identity += outcome->origin == MAP_ORIGIN_IDENTITY;
-        out->kept += outcome->origin == MAP_ORIGIN_KEPT;
-        for (uint32_t j = 0; outcome->variable && j < outcome->variable->piece_count; j++)
-            any_removed_part |= result->removed[outcome->variable->pieces[j].weight];
-    }
-    out->is_bijective = !out->unused && !out->partly_used && !out->doubled && !out->kept && !any_removed_part;
+    if (!status)
+        status = count_origins(result, out, err);
+    out->is_bijective = !out->unused && !out->partly_used && !out->doubled && !out->kept && !out->kept_in_part;
     return status;
 }
 
@@ -159,8 +184,11 @@ static void print_keys(const struct map_report *report, const struct map_space *
 
 bool map_report_print(const struct map_report *report, const struct map_result *result, const struct map_space *source, struct buffer *out)
 {
-    buffer_printf(out, "fits: %u tensors of the target: %u by statements, %u under their own name, %u keep their initial value\n",
+    buffer_printf(out, "fits: %u tensors of the target: %u by statements, %u under their own name, %u keep their initial value",
                   map_space_tensor_count(result->target), report->assigned, report->identity, report->kept);
+    if (report->kept_in_part)
+        buffer_printf(out, ", %u in part", report->kept_in_part);
+    buffer_append_text(out, "\n");
     if (report->unused || report->partly_used) {
         buffer_printf(out, "lost: %u tensors of the source are not used (%u of them removed by a statement), %u only in part\n",
                       report->unused, report->removed_unused, report->partly_used);
@@ -232,7 +260,8 @@ static void copy_json(const struct map_copy *copy, const struct map_space *sourc
     buffer_append_text(out, "}");
 }
 
-static void targets_json(const struct map_result *result, const struct map_space *source, struct buffer *out)
+static void targets_json(const struct map_report *report, const struct map_result *result, const struct map_space *source,
+                         struct buffer *out)
 {
     static const char *const origins[] = { "assigned", "identity", "kept" };
     uint32_t next = 0;
@@ -240,7 +269,7 @@ static void targets_json(const struct map_result *result, const struct map_space
         const struct map_tensor *tensor = &result->target->tensors[i];
         buffer_append_text(out, i ? ",{\"key\":" : "{\"key\":");
         buffer_append_json_visible(out, tensor->key);
-        buffer_printf(out, ",\"origin\":\"%s\",\"dtype\":\"%s\",\"shape\":[", origins[result->outcomes[tensor->weight].origin],
+        buffer_printf(out, ",\"origin\":\"%s\",\"dtype\":\"%s\",\"shape\":[", origins[report->origins[i]],
                       dtype_info(tensor->dtype)->name);
         for (int axis = 0; axis < tensor->rank; axis++)
             buffer_printf(out, "%s%lld", axis ? "," : "", (long long)tensor->shape[axis]);
@@ -268,14 +297,14 @@ static void keys_json(const struct map_report *report, const struct map_space *s
 
 bool map_report_json(const struct map_report *report, const struct map_result *result, const struct map_space *source, struct buffer *out)
 {
-    buffer_printf(
-        out, "{\"schema\":\"reshard-map-check/1\",\"bijective\":%s,\"assigned\":%u,\"identity\":%u,\"kept\":%u,\"rounded\":%u,\"lost\":[",
-        report->is_bijective ? "true" : "false", report->assigned, report->identity, report->kept, report->rounding);
+    buffer_printf(out, "{\"schema\":\"reshard-map-check/1\",\"bijective\":%s,\"assigned\":%u,\"identity\":%u,\"kept\":%u,",
+                  report->is_bijective ? "true" : "false", report->assigned, report->identity, report->kept);
+    buffer_printf(out, "\"kept_in_part\":%u,\"rounded\":%u,\"lost\":[", report->kept_in_part, report->rounding);
     keys_json(report, source, false, out);
     buffer_append_text(out, "],\"doubled\":[");
     keys_json(report, source, true, out);
     buffer_append_text(out, "],\"targets\":[");
-    targets_json(result, source, out);
+    targets_json(report, result, source, out);
     buffer_append_text(out, "]}");
     return !out->failed;
 }

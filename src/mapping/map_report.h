@@ -19,7 +19,9 @@ struct map_report {
     uint32_t *first_copy, *by_source; /* copies by source tensor: by_source[first_copy[t] …) */
     uint32_t unused, partly_used, doubled; /* source tensors; partly_used counts only what surely loses elements */
     uint32_t removed_unused;         /* of the unused: removed by a statement */
+    enum map_origin *origins;        /* by target tensor: kept is also what statements make of removed names alone */
     uint32_t assigned, identity, kept; /* target tensors */
+    uint32_t kept_in_part;           /* of the first two: some elements come from removed names, and keep their initial value */
     uint32_t rounding;               /* copies whose casts lose digits */
     bool is_bijective;               /* every element of the source arrives exactly once, every element of the target is written */
 };

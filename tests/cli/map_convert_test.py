@@ -228,6 +228,72 @@ def a_reference_gives_names_and_shapes(shell):
     assert not (shell.work / "none").exists()
 
 
+def what_a_mapping_leaves_is_missing(shell):
+    """A file has no initial values: --missing says what stands in for them, and without it zeros are told of."""
+    ones, more = Array([2, 2], [1, 2, 3, 4]), Array([2, 2], [5, 6, 7, 8])
+    write_safetensors(shell.work / "r.safetensors", {"head": ("F32", ones), "tail": ("F32", more)})
+    third = Array([4, 2], range(10, 18))
+    write_safetensors(shell.work / "third.safetensors", {"head": ("F32", more), "c": ("BF16", third), "both": ("F32", third)})
+    whole = "filled with zeros, as the mapping makes nothing of it: --missing says what else it is to be"
+    part = "4 of its 8 elements are filled with zeros, as the mapping removes what they come from: --missing says what else they are to be"
+    cases = {  # statements, the key, its values without --missing, with 2.5, out of the third one, and what is told
+        ("_ -> head",): ("head", [0] * 4, [2.5] * 4, [5, 6, 7, 8], whole),
+        ("head -> both0", "tail -> both1", "both1, both0 -> both, axis=0", "head -> _"):
+            ("both", [5, 6, 7, 8, 0, 0, 0, 0], [5, 6, 7, 8] + [2.5] * 4, [5, 6, 7, 8, 14, 15, 16, 17], part),
+        ("head, head -> c, axis=0", "head -> _"): ("c", [0] * 8, [2.5] * 8, list(range(10, 18)), whole),
+        ("head, tail -> x, axis=0", "x^T -> y", "y^T -> both", "tail -> _"):
+            ("both", [1, 2, 3, 4, 0, 0, 0, 0], [1, 2, 3, 4] + [2.5] * 4, [1, 2, 3, 4, 14, 15, 16, 17], part)}
+    for statements, (key, zeros, filled, borrowed, told) in cases.items():
+        told = f"{key}: {told}"
+        for target in ("safetensors", "torch-dcp"):
+            for words, values in ([], zeros), (["--missing", "zeros"], zeros), (["--missing", "2.5"], filled), \
+                    (["--missing", "third.safetensors"], borrowed):
+                done = shell("convert", "r.safetensors", "out", "--to", target, "--overwrite", "--verify", *shell.map(*statements), *words)
+                assert (f"warning: {told}\n" in done.stderr) == (not words), (words, done.stderr)
+                assert ("zeros" in done.stderr) == (not words), (words, done.stderr)
+                found = [float(v) for v in shell("cat", "out", key).stdout.split()]
+                assert found == [float(v) for v in values], (statements, words, found)
+        plan = ["plan", "r.safetensors", "--to", "hf", *shell.map(*statements)]
+        assert json.loads(shell(*plan, "--json").stdout)["warnings"] == [told]
+        assert told in shell(*plan).stdout.replace("\t", ": ")
+        said = shell(*plan, "--missing", "error", status=5).stderr
+        assert f"the mapping makes nothing, or not all, of 1 tensors: '{key}'\n" in said and "--missing zeros" in said, said
+        done = shell(*plan, "--missing", "r.safetensors", status=0 if key == "head" else 5)
+        assert key == "head" or "so does the checkpoint that stands in" in done.stderr, done.stderr
+    # A reference's tensors too; what the globs leave out is not missing.
+    write_safetensors(shell.work / "like.safetensors", {"score": ("F16", Array([3], [1, 2, 3])), "head": ("F32", ones)})
+    like = ["convert", "r.safetensors", "out", "--like", "like.safetensors", "--overwrite", *shell.map("_ -> score")]
+    assert f"warning: score: {whole}" in shell(*like).stderr
+    shell.expect("out", {"score": ("F16", Array([3], [0] * 3)), "head": ("F32", ones)})
+    shell(*like, "--missing", "like.safetensors")
+    shell.expect("out", {"score": ("F16", Array([3], [1, 2, 3])), "head": ("F32", ones)})
+    shell(*like, "--missing", "7")
+    shell.expect("out", {"score": ("F16", Array([3], [7] * 3)), "head": ("F32", ones)})
+    assert "'score'" in shell(*like, "--missing", "error", status=5).stderr
+    assert "score" not in shell(*like, "--missing", "error", "--exclude", "score").stderr
+    said = shell("convert", "r.safetensors", "bad", "--like", "like.safetensors", *shell.map("head -> head"), status=2).stderr
+    assert "write `_ -> score`" in said and "--missing" in said, said
+    write_safetensors(shell.work / "wrong.safetensors", {"head": ("F32", third)})
+    words = ["--to", "hf", "--overwrite", "--missing"]
+    said = shell("convert", "r.safetensors", "out", *words, "wrong.safetensors", *shell.map("_ -> head"), status=5).stderr
+    assert "'head' is to be [2, 2]; 'wrong.safetensors', which is to stand in for it, has [4, 2]" in said, said
+    # Nothing is missing: then nothing is asked for.
+    for missing in ("error", "zeros", "third.safetensors"):
+        said = shell("convert", "r.safetensors", "out", *words, missing, *shell.map("head -> a")).stderr
+        assert "zeros" not in said and "missing" not in said, said
+    # map check counts them.
+    counts = {"head, head -> c, axis=0": (1, 0), "head, tail -> c, axis=0": (0, 1), "tail -> c": (0, 0)}
+    for statement, (kept, in_part) in counts.items():
+        (shell.work / "kept.map").write_text(f"{statement}\nhead -> _\n")
+        check = ["map", "check", "kept.map", "--source", "r.safetensors"]
+        found = json.loads(shell(*check, "--json").stdout)
+        assert (found["kept"], found["kept_in_part"]) == (kept, in_part), found
+        assert [t["origin"] for t in found["targets"] if t["key"] == "c"] == ["kept" if kept else "assigned"], found
+        said = f"{kept} keep their initial value" + (f", {in_part} in part" if in_part else "")
+        assert f"{said}\n" in shell(*check).stdout, shell(*check).stdout
+        assert found["assigned"] + found["identity"] + found["kept"] == len(found["targets"]), found
+
+
 def a_reshape_gives_what_the_reference_has(shell):
     """With two axes or with all, whichever of the two the source has; without a reference it changes to the other one."""
     values, text = list(range(24)), 't -> x, reshape="[2, 3, 4]"'
@@ -472,7 +538,8 @@ def large_parts_are_no_plain_runs(shell):
 
 TESTS = (large_parts_are_no_plain_runs,
          renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other,
-         removed_tensors_are_listed, a_reference_gives_names_and_shapes, a_reshape_gives_what_the_reference_has,
+         removed_tensors_are_listed, a_reference_gives_names_and_shapes,
+         what_a_mapping_leaves_is_missing, a_reshape_gives_what_the_reference_has,
          errors_have_a_place, numbers_come_from_config_and_set,
          diff_through_a_mapping, configurations_run_backwards, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested,
          many_tensors_and_pieces, memory_stays_flat)
