@@ -222,6 +222,37 @@ def check_strays(command, model, s, folder):
     return ([failed] if failed else []) + [f"only one side has {key}" for key in sorted(wanted ^ found)[:3]]
 
 
+def write_parts(model, folder, has_index):
+    """A model in numbered files, as save_pretrained leaves one that is too large for one file."""
+    write_family(model, S.BY_NAME["dp1"], folder)
+    with S.Pickles():
+        weights = {w.key: S.array_of(model, w) for _, w in S.held_weights(model, S.BY_NAME["dp1"], next(S.places(S.BY_NAME["dp1"])))}
+        names = local_names(model, S.BY_NAME["dp1"], next(S.places(S.BY_NAME["dp1"])))
+        files = {}
+        for number in range(3):
+            part = {key: value for i, (key, value) in enumerate(weights.items()) if i % 3 == number}
+            name = f"model_state-{number + 1:05d}-of-00003.pdparams"
+            (folder / name).write_bytes(pickle.dumps({**part, TABLE: {key: names[key] for key in part}}, 4))
+            files |= {key: name for key in part}
+    (folder / "model_state.pdparams").unlink()
+    if has_index:
+        (folder / "model_state.pdparams.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return files
+
+
+def check_parts(command, model, folder, has_index):
+    files = write_parts(model, folder, has_index)
+    problems = check_reading(command, model, folder)
+    (folder / "optimizer.pdopt").unlink()
+    (folder / "model_state-00002-of-00003.pdparams").unlink()
+    lost = [key for key, name in files.items() if "-00002-" in name]
+    said = command("hash", folder)[1] or ""
+    problems += [] if "file 2 of 3 is missing" in said else [f"'{said}' does not name the file"]
+    said, _ = command("verify", folder)
+    problems += [] if "file 2 of 3 is missing" in said else ["verify does not name the file"]
+    return problems + [f"{key} is not named" for key in lost if has_index != (f"tensor '{key}' is lost" in said)]
+
+
 def check_reading(command, model, folder):
     said, failed = command("hash", "--json", folder)
     if failed:
@@ -321,6 +352,9 @@ def main():
                 write_shared(model, s, folder)
                 tap(f"master weights alone, {s.name}, {'tied' if is_tied else 'untied'}", check_reading(command, model, folder))
         model = S.language_model()
+        for has_index in (False, True):
+            title = f"numbered files, {'with an' if has_index else 'without'} index"
+            tap(title, check_parts(command, model, work / title.replace(" ", "-"), has_index))
         tap("states of stages that nobody knows", check_strays(command, model, SHARED[1], work / "strays"))
         tap("the padding of a vector that is as long as it", check_border(command, work / "border"))
         for title, make, word in refusals(model, work):

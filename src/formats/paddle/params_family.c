@@ -32,12 +32,11 @@ reshard_status params_look_at_folder(struct store *store, const char *name, enum
     reshard_status status = store_list(store, name, &arena, &entries, &count, err);
     *out = PARAMS_NO_FOLDER;
     for (size_t i = 0; i < count && !status; i++) {
-        enum family_role role;
-        struct family_ranks ranks;
+        struct family_file file = { 0 };
         struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
         if (entries[i].is_directory || !params_is_name(base))
             continue;
-        if (family_read_name(base, &role, &ranks))
+        if (family_read_name(base, &file))
             *out = PARAMS_FOLDER_OF_RANKS;
         else if (*out == PARAMS_NO_FOLDER)
             *out = PARAMS_FOLDER_OF_FILES;
@@ -50,7 +49,8 @@ static int family_compare(const void *a, const void *b)
 {
     const struct family_file *x = a, *y = b;
     const int32_t numbers[][2] = { { (int32_t)x->role, (int32_t)y->role }, { x->ranks.tp, y->ranks.tp }, { x->ranks.pp, y->ranks.pp },
-                                   { x->ranks.ep, y->ranks.ep }, { x->ranks.shard, y->ranks.shard } };
+                                   { x->ranks.ep, y->ranks.ep }, { x->ranks.shard, y->ranks.shard },
+                                   { x->part_count, y->part_count }, { x->part, y->part } };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         if (numbers[i][0] != numbers[i][1])
             return numbers[i][0] < numbers[i][1] ? -1 : 1;
@@ -74,15 +74,18 @@ static reshard_status family_list(struct family *family, const struct store_entr
     size_t skip = family->source->name[0] ? strlen(family->source->name) + 1 : 0;
     reshard_status status = RESHARD_OK;
     family->files = arena_array(&family->arena, count, sizeof(*family->files));
-    if (!family->files)
+    family->indexes = arena_array(&family->arena, count, sizeof(*family->indexes));
+    if (!family->files || !family->indexes)
         return error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {
         struct family_file file = { .name = entries[i].name };
         struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
         if (entries[i].is_directory)
             continue;
-        if (family_read_name(base, &file.role, &file.ranks))
+        if (family_read_name(base, &file))
             family->files[family->file_count++] = file;
+        else if (family_is_index(base) && !entries[i].leads_out)
+            family->indexes[family->index_count++] = entries[i].name;
         else
             status = family_add_side_file(family, &entries[i], base, err);
         if (!status && family_is_meta(base) && !entries[i].leads_out)
@@ -425,6 +428,8 @@ static reshard_status family_merge_all(struct family *family, reshard_error *err
 static reshard_status family_read(struct family *family, reshard_error *err)
 {
     reshard_status status = family_load_rules(family, err);
+    if (!status)
+        status = family_check_parts(family, err);
     for (uint32_t i = 0; i < family->file_count && !status; i++) {
         status = params_open_file(family->source, family->files[i].name.data, &family->files[i].file, err);
         if (!status && family->files[i].role == FAMILY_MODEL)
@@ -436,6 +441,8 @@ static reshard_status family_read(struct family *family, reshard_error *err)
         status = family_add_file(family, i, err);
     if (!status)
         status = family_merge_all(family, err);
+    if (!status)
+        status = family_check_indexes(family, err);
     if (!status)
         status = family_make_table(family, err);
     if (!status)

@@ -14,9 +14,6 @@ struct family_ranks {
     int32_t tp, pp, ep, shard;
 };
 
-/* Whether a file of this name belongs to a family. */
-bool family_read_name(struct str base, enum family_role *role, struct family_ranks *ranks);
-
 /* Whether a text is the numbers of a rank, as tp00_pp01. */
 bool family_read_ranks(struct str text, struct family_ranks *out);
 
@@ -29,10 +26,14 @@ struct family_file {
     struct str name;           /* relative to the store's root, NUL-terminated */
     enum family_role role;
     struct family_ranks ranks;
+    int32_t part, part_count;  /* its number, from 1 on, in a set of numbered files; 0: it is whole */
     uint32_t file;             /* of the source */
     uint32_t table;            /* FAMILY_MODEL: of its rank's experts */
     bool has_own_items;        /* other values than an earlier file has: they stand under this one's name */
 };
+
+/* Whether a file of this name belongs to a family, and what the name says. */
+bool family_read_name(struct str base, struct family_file *out);
 
 /* Which parameters a rank means by the framework's names. */
 struct family_table {
@@ -82,6 +83,8 @@ struct family {
     uint32_t alias_count, alias_capacity;
     bool has_stages, has_experts; /* files of several pipeline stages, or of several ranks of expert parallelism */
     bool has_slices;           /* sharding stage 3 has cut some parameter */
+    struct str *indexes;       /* names of files that say which weights there are */
+    uint32_t index_count;
     struct name_map keys;
     struct family_key *key_list;
     struct family_piece *pieces;
@@ -92,6 +95,16 @@ struct family {
     struct partition_rules rules;
     struct params_forms forms; /* of items */
 };
+
+/* ---- params_parts.c ---- */
+
+/* Whether a file beside those of the family is an index of its weights. */
+bool family_is_index(struct str base);
+
+/* That no numbered file is missing, and, once all files are read, no tensor that an index names: what is missing is damage where losses
+ * are borne. */
+reshard_status family_check_parts(const struct family *family, reshard_error *err);
+reshard_status family_check_indexes(const struct family *family, reshard_error *err);
 
 /* ---- params_tables.c ---- */
 

@@ -53,13 +53,18 @@ bool family_read_ranks(struct str text, struct family_ranks *out)
 }
 
 /* -00001-of-00002 */
-static bool names_take_part(struct str *rest)
+static bool names_take_part(struct str *rest, int32_t *part, int32_t *count)
 {
-    int32_t number;
-    return names_take_number(rest, "-", &number) && names_take_number(rest, "-of-", &number);
+    struct str after = *rest;
+    if (!names_take_number(&after, "-", part) || !names_take_number(&after, "-of-", count) || *part < 1 || *part > *count) {
+        *part = *count = 0;
+        return false;
+    }
+    *rest = after;
+    return true;
 }
 
-bool family_read_name(struct str base, enum family_role *role, struct family_ranks *ranks)
+bool family_read_name(struct str base, struct family_file *out)
 {
     static const struct {
         const char *stem, *extension;
@@ -70,17 +75,14 @@ bool family_read_name(struct str base, enum family_role *role, struct family_ran
                   { "master_weights", ".pdopt", FAMILY_MASTER } };
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         struct str rest = base;
-        *ranks = (struct family_ranks){ -1, -1, -1, -1 };
-        *role = kinds[i].role;
+        out->ranks = (struct family_ranks){ -1, -1, -1, -1 };
+        out->role = kinds[i].role;
         if (!st_name_take_text(&rest, kinds[i].stem))
             continue;
         struct str behind = rest;
-        if (st_name_take_text(&behind, ".") || st_name_take_text(&behind, "_")) {
-            if (names_take_ranks(&behind, ranks))
-                rest = behind;
-        } else if (names_take_part(&behind)) {
+        if ((st_name_take_text(&behind, ".") || st_name_take_text(&behind, "_")) && names_take_ranks(&behind, &out->ranks))
             rest = behind;
-        }
+        names_take_part(&rest, &out->part, &out->part_count);
         if (str_is(rest, kinds[i].extension))
             return true;
     }
