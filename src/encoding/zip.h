@@ -3,8 +3,8 @@
  * Zip as checkpoints use it: stored members whose payload offset matters, read without trust; and torch's own layout,
  * written so that every payload starts on a multiple of 64 relative to the archive.
  *
- * Ambiguity is refused: names equal under ASCII case folding, local against central headers, overlapping members,
- * several directories or disks, names that leave the archive.
+ * Ambiguity is refused: names equal under ASCII case folding (where the caller does not know better), local against central headers,
+ * overlapping members, several directories or disks, names that leave the archive.
  */
 #ifndef ENCODING_ZIP_H
 #define ENCODING_ZIP_H
@@ -22,6 +22,14 @@ struct zip_member {
     uint16_t method;         /* 0 stored, 8 deflated */
     uint16_t flags;          /* as the directory has them */
     bool is_directory;
+    bool is_superseded;      /* a later member has the same name */
+};
+
+/* What names of members may have in common. */
+enum zip_naming {
+    ZIP_NAMES_FOLDED,    /* nothing, case apart: fit to be unpacked anywhere */
+    ZIP_NAMES_CASED,     /* all but case */
+    ZIP_NAMES_REWRITTEN, /* all: of one name the last member counts */
 };
 
 /* Bytes that opening has read anyway; small members are served from here. */
@@ -35,7 +43,8 @@ struct zip_archive {
     struct zip_member *members; /* in the order of the central directory */
     uint32_t member_count;
     struct str top;             /* "archive": the one top directory, or "" */
-    bool is_cased;              /* names that differ in case alone are different ones */
+    enum zip_naming naming;
+    uint32_t superseded_count;  /* members */
     bool crc_is_off;            /* every CRC is 0: the writer had checksums switched off */
     uint64_t directory_offset;
     uint64_t trailing_bytes;    /* after the end record */
@@ -54,6 +63,9 @@ void zip_release(struct zip_archive *archive);
 
 /* The same of an archive that nobody unpacks onto a file system that knows no case: 'W' and 'w' are two members. */
 reshard_status zip_open_cased(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);
+
+/* The same of an archive that was appended to: what is written anew gets a member of the same name, and the last one counts. */
+reshard_status zip_open_rewritten(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);
 
 /* The members of an archive without its end, as far as they are whole: stored ones, from local headers and descriptors. */
 reshard_status zip_open_cut_off(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);

@@ -26,7 +26,7 @@ static bool equal_folded(struct str a, struct str b)
 
 static bool equal_names(const struct zip_archive *archive, struct str a, struct str b)
 {
-    return archive->is_cased ? str_equal(a, b) : equal_folded(a, b);
+    return archive->naming == ZIP_NAMES_FOLDED ? equal_folded(a, b) : str_equal(a, b);
 }
 
 static uint64_t hash_folded(struct str name, uint64_t seed)
@@ -78,23 +78,31 @@ static const char *name_complaint(const struct zip_member *member)
     return NULL;
 }
 
-static reshard_status twice(const struct zip_member *a, const struct zip_member *b, reshard_error *err)
+/* Two members of one name, b behind a. */
+static reshard_status twice(struct zip_archive *archive, struct zip_member *a, const struct zip_member *b, reshard_error *err)
 {
+    if (archive->naming == ZIP_NAMES_REWRITTEN) {
+        a->is_superseded = true;
+        archive->superseded_count++;
+        return RESHARD_OK;
+    }
     return error_set_at(err, RESHARD_ERR_FORMAT, b->header_offset,
                         "zip members '%.*s' at byte %" PRIu64 " and '%.*s' at byte %" PRIu64 "%s", STR_ARG(a->name), a->header_offset,
                         STR_ARG(b->name), b->header_offset,
                         str_equal(a->name, b->name) ? ": the name occurs twice" : " differ only in case");
 }
 
-static reshard_status zip_names_check_pairs(const struct zip_archive *archive, reshard_error *err)
+static reshard_status zip_names_check_pairs(struct zip_archive *archive, reshard_error *err)
 {
-    for (uint32_t i = 1; i < archive->member_count; i++) {
-        for (uint32_t j = 0; j < i; j++) {
-            if (equal_names(archive, archive->members[i].name, archive->members[j].name))
-                return twice(&archive->members[j], &archive->members[i], err);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 1; i < archive->member_count && !status; i++) {
+        for (uint32_t j = 0; j < i && !status; j++) {
+            struct zip_member *before = &archive->members[j];
+            if (!before->is_superseded && equal_names(archive, archive->members[i].name, before->name))
+                status = twice(archive, before, &archive->members[i], err);
         }
     }
-    return RESHARD_OK;
+    return status;
 }
 
 /* Linear probing; a slot holds member index + 1. Returns the slot of the member of that name, or a free one. */
@@ -118,13 +126,14 @@ static reshard_status fill_table(struct zip_archive *archive, reshard_error *err
         return error_set_memory(err);
     archive->slot_count = slot_count;
     archive->seed = hash_table_seed();
-    for (uint32_t i = 0; i < archive->member_count; i++) {
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < archive->member_count && !status; i++) {
         uint32_t *slot = probe(archive, archive->members[i].name);
         if (*slot)
-            return twice(&archive->members[*slot - 1], &archive->members[i], err);
+            status = twice(archive, &archive->members[*slot - 1], &archive->members[i], err);
         *slot = i + 1;
     }
-    return RESHARD_OK;
+    return status;
 }
 
 /* The directory that all members lie in, "" if there is no such one. */
@@ -191,7 +200,7 @@ const struct zip_member *zip_find(const struct zip_archive *archive, struct str 
         return member && str_equal(member->name, full) ? member : NULL;
     }
     for (uint32_t i = 0; i < archive->member_count; i++) {
-        if (is_below_top(archive, archive->members[i].name, name_below_top))
+        if (!archive->members[i].is_superseded && is_below_top(archive, archive->members[i].name, name_below_top))
             return &archive->members[i];
     }
     return NULL;

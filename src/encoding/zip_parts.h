@@ -51,7 +51,7 @@ reshard_status zip_check_gap(const struct reader *reader, const struct zip_archi
 /* The sizes in the zip64 field of a local header's extra fields; false if there is none. */
 bool zip_local_sizes64(const uint8_t *extra, size_t size, uint64_t *bytes, uint64_t *stored_bytes);
 
-/* Checks all names, refuses those equal under case folding, sets top and the table behind zip_find. */
+/* Checks all names, refuses or marks equal ones as the archive's naming has it, sets top and the table behind zip_find. */
 reshard_status zip_index_names(struct zip_archive *archive, reshard_error *err);
 
 /* Reads the local headers, sets payload_offset, refuses overlaps; *members_end is where the last member ends. */

@@ -190,10 +190,10 @@ bool zip_has_all_crcs(const struct zip_archive *archive)
     return true;
 }
 
-static reshard_status zip_read_archive(const struct reader *reader, const struct limits *limits, bool is_cased, struct zip_archive *out,
-                                   reshard_error *err)
+static reshard_status zip_read_archive(const struct reader *reader, const struct limits *limits, enum zip_naming naming,
+                                       struct zip_archive *out, reshard_error *err)
 {
-    struct zip_archive archive = { .is_cased = is_cased };
+    struct zip_archive archive = { .naming = naming };
     struct zip_directory directory = { 0 };
     uint64_t members_end = 0;
     reshard_status status = zip_find_directory(reader, &archive, &directory, err);
@@ -216,12 +216,17 @@ static reshard_status zip_read_archive(const struct reader *reader, const struct
 
 reshard_status zip_open(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
 {
-    return zip_read_archive(reader, limits, false, out, err);
+    return zip_read_archive(reader, limits, ZIP_NAMES_FOLDED, out, err);
 }
 
 reshard_status zip_open_cased(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
 {
-    return zip_read_archive(reader, limits, true, out, err);
+    return zip_read_archive(reader, limits, ZIP_NAMES_CASED, out, err);
+}
+
+reshard_status zip_open_rewritten(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
+{
+    return zip_read_archive(reader, limits, ZIP_NAMES_REWRITTEN, out, err);
 }
 
 void zip_release(struct zip_archive *archive)

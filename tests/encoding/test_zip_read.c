@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/crc32.h"
 #include "base/cursor.h"
 #include "encoding/zip.h"
 #include "fail_malloc.h"
@@ -239,6 +240,53 @@ TEST(members_are_found_below_the_top_directory)
     }
 }
 
+/* An archive of members of a byte each, the number of the member; the names repeat. */
+static struct buffer numbered_archive(const char *const *names, uint32_t name_count, uint32_t count)
+{
+    struct zip_plan_member members[64] = { 0 };
+    struct buffer bytes = { 0 };
+    uint64_t directory, size;
+    assert_true(count <= 64);
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t content = (uint8_t)i;
+        members[i] = (struct zip_plan_member){ .name = str_of(names[i % name_count]), .bytes = 1, .crc32 = crc32_zip(0, &content, 1) };
+    }
+    CHECK_OK(zip_plan(members, count, 1, &directory, &size, &err));
+    for (uint32_t i = 0; i < count; i++) {
+        zip_write_header(&members[i], 1, &bytes);
+        buffer_append_byte(&bytes, (uint8_t)i);
+        zip_write_descriptor(&members[i], &bytes);
+    }
+    zip_write_directory(members, count, directory, &bytes);
+    return bytes;
+}
+
+/* As Python's zipfile has it, with which zarr-python appends; whoever else opens such an archive refuses it. */
+TEST(the_last_member_of_a_name_counts_where_archives_are_appended_to)
+{
+    static const char *const names[] = { "a/w", "a/W" };
+    static const uint32_t counts[] = { 3, 4, 5, 15, 50 }; /* few and many members */
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+        struct buffer bytes = numbered_archive(names, 2, counts[i]), content = { 0 };
+        struct reader reader = reader_over_memory(bytes.data, bytes.size, "bytes");
+        struct zip_archive archive = { 0 };
+        CHECK_OK(zip_open_rewritten(&reader, &limits_default, &archive, &err));
+        assert_int_equal(archive.member_count, counts[i]);
+        assert_int_equal(archive.superseded_count, counts[i] - 2);
+        for (uint32_t m = 0; m < counts[i]; m++)
+            assert_int_equal(archive.members[m].is_superseded, m + 2 < counts[i]);
+        assert_ptr_equal(zip_find(&archive, STR("w")), &archive.members[counts[i] - 1 - !(counts[i] % 2)]);
+        assert_ptr_equal(zip_find(&archive, STR("W")), &archive.members[counts[i] - 1 - counts[i] % 2]);
+        CHECK_OK(zip_read_member(&reader, &archive, zip_find(&archive, STR("w")), &limits_default, &content, &err));
+        assert_int_equal(content.data[0], counts[i] - 1 - !(counts[i] % 2));
+        buffer_release(&content);
+        zip_release(&archive);
+        CHECK_FAILS(zip_open(&reader, &limits_default, &archive, &err), RESHARD_ERR_FORMAT);
+        CHECK_FAILS(zip_open_cased(&reader, &limits_default, &archive, &err), RESHARD_ERR_FORMAT);
+        buffer_release(&bytes);
+    }
+}
+
 TEST(what_is_unpacked_costs_work)
 {
     struct buffer bytes = load("odd-torch-file-deflated-all"), content = { 0 };
@@ -414,6 +462,7 @@ int main(void)
         cmocka_unit_test(every_cut_of_an_archive_is_refused),
         cmocka_unit_test(flipped_bits_never_change_content_unseen),
         cmocka_unit_test(members_are_found_below_the_top_directory),
+        cmocka_unit_test(the_last_member_of_a_name_counts_where_archives_are_appended_to),
         cmocka_unit_test(what_is_unpacked_costs_work),
         cmocka_unit_test(members_in_no_common_directory_leave_the_top_empty),
         cmocka_unit_test(offsets_and_sizes_are_those_of_the_worked_example),

@@ -62,13 +62,13 @@ static reshard_status list_zip(struct store *store, const char *name, const stru
         return status;
     struct reader reader = store_object_reader(keys->zip_object);
     keys->is_zip = true;
-    status = zip_open(&reader, limits, &keys->zip, err);
+    status = zip_open_rewritten(&reader, limits, &keys->zip, err);
     char *object = status ? NULL : arena_copy(&keys->arena, name, strlen(name));
     if (!status && !object)
         status = error_set_memory(err);
     for (uint32_t i = 0; !status && i < keys->zip.member_count; i++) {
         const struct zip_member *member = &keys->zip.members[i];
-        if (member->is_directory)
+        if (member->is_directory || member->is_superseded)
             continue;
         struct zarr_entry entry = { .name = member->name,
                                     .object = { object, strlen(name) },
@@ -110,7 +110,7 @@ bool zarr_zip_probe(struct store *store, const char *name, reshard_error *err)
         return false;
     struct reader reader = store_object_reader(object);
     if (reader.size > sizeof(magic) && !store_read_at(object, 0, first, sizeof(first), err) &&
-        memcmp(first, magic, sizeof(magic)) == 0 && !zip_open(&reader, &limits_default, &zip, err)) {
+        memcmp(first, magic, sizeof(magic)) == 0 && !zip_open_rewritten(&reader, &limits_default, &zip, err)) {
         for (uint32_t i = 0; i < zip.member_count && !is_zarr; i++)
             is_zarr = is_document(zip.members[i].name);
     }

@@ -314,7 +314,12 @@ reshard_status zarr_read_begin(struct zarr_reading *reading, reshard_error *err)
     struct source *source = reading->source;
     struct zarr_keys none = { 0 };
     reshard_status status = zarr_read_over(reading, &none, err);
-    return status ? status : zarr_keys_list(source->store, source->name, &source->limits, &reading->keys, err);
+    if (!status)
+        status = zarr_keys_list(source->store, source->name, &source->limits, &reading->keys, err);
+    if (!status && reading->keys.zip.superseded_count)
+        catalog_warn(source->catalog, false, "%" PRIu32 " members of the zip file were written anew: of each name the last one counts",
+                     reading->keys.zip.superseded_count);
+    return status;
 }
 
 reshard_status zarr_read_end(struct zarr_reading *reading, reshard_error *err)
