@@ -187,9 +187,26 @@ TEST(absent_chunks_hold_the_fill_value)
     assert_int_equal(source->catalog->warning_count, 1);
     source_free(source);
     memory_put_text(store, ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":null,\"order\":\"C\""));
+    check_elements("null", store, 4, "0 0 0 3 4 0 0 0 8 9");
+    CHECK_OK(memory_open(store, "", false, &source, &err));
+    assert_int_equal(source->catalog->warning_count, 1);
+    assert_true(text_has(source->catalog->warnings[0].text, "1 of 2 chunks are not stored: they hold zero"));
+    source_free(source);
+    store_free(store);
+}
+
+/* Megatron's writers store every chunk, and say null. */
+TEST(a_chunk_that_megatron_wrote_and_is_not_there_was_lost)
+{
+    struct store *store = store_new_memory();
+    struct source *source = NULL;
+    memory_put_text(store, "metadata.json", "{\"sharded_backend\": \"zarr\", \"sharded_backend_version\": 1}");
+    memory_put_text(store, "w/.zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":null,\"order\":\"C\""));
+    put_hex(store, "w/0.1", EDGE_C);
     err = (reshard_error){ 0 };
     CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_FORMAT);
-    assert_non_null(strstr(err.message, "'0.0' is missing"));
+    assert_non_null(strstr(err.message, "'w/0.0' is missing"));
+    assert_string_equal(err.object, "w/0.0");
     CHECK_OK(memory_open(store, "", true, &source, &err)); /* what is there, for who asks for it */
     source_free(source);
     store_free(store);
@@ -538,6 +555,21 @@ TEST(an_archive_is_known_by_a_document)
     }
 }
 
+/* zarr-python appends a document that is written again; names may differ in case alone. */
+TEST(an_archive_that_was_appended_to_is_read_as_it_was_last)
+{
+    static const char *const names[] = { "w/.zgroup", "W/.zgroup", "w/.zgroup", "w/.zgroup" };
+    struct store *store = store_new_memory();
+    struct source *source = NULL;
+    put_zip(store, "m", names, 4, "{\"zarr_format\":2}");
+    CHECK_OK(memory_open(store, "m", false, &source, &err));
+    assert_string_equal(source->driver->name, "zarr");
+    assert_int_equal(source->catalog->warning_count, 1);
+    assert_true(text_has(source->catalog->warnings[0].text, "2 members of the zip file were written anew"));
+    source_free(source);
+    store_free(store);
+}
+
 /* ---- Megatron ---- */
 
 TEST(an_extent_that_old_versions_lost_is_found_again)
@@ -555,21 +587,6 @@ TEST(an_extent_that_old_versions_lost_is_found_again)
     memory_put_text(store, "extra/shard_0_4.pt", "whole");
     memory_put_text(store, "w.sync/1.lock", "");
     CHECK_OK(memory_open(store, "", false, &source, &err));
-/* zarr-python appends a document that is written again; names may differ in case alone. */
-TEST(an_archive_that_was_appended_to_is_read_as_it_was_last)
-{
-    static const char *const names[] = { "w/.zgroup", "W/.zgroup", "w/.zgroup", "w/.zgroup" };
-    struct store *store = store_new_memory();
-    struct source *source = NULL;
-    put_zip(store, "m", names, 4, "{\"zarr_format\":2}");
-    CHECK_OK(memory_open(store, "m", false, &source, &err));
-    assert_string_equal(source->driver->name, "zarr");
-    assert_int_equal(source->catalog->warning_count, 1);
-    assert_true(text_has(source->catalog->warnings[0].text, "2 members of the zip file were written anew"));
-    source_free(source);
-    store_free(store);
-}
-
     assert_int_equal(source->catalog->tensors[0].dtype, DTYPE_BF16);
     static const char *const keys[] = { "metadata.json", "extra/shard_0_4", "rng/shard_0.0_1.3", "rng/shard_0.2_1.3" };
     assert_int_equal(source->catalog->item_count, 4);
@@ -791,6 +808,7 @@ int main(void)
         cmocka_unit_test(fill_values_of_e8m0_are_powers_of_two),
         cmocka_unit_test(types_have_the_names_of_either_version),
         cmocka_unit_test(absent_chunks_hold_the_fill_value),
+        cmocka_unit_test(a_chunk_that_megatron_wrote_and_is_not_there_was_lost),
         cmocka_unit_test(shards_are_read_through_their_index),
         cmocka_unit_test(an_inner_chunk_outside_the_shards_data_is_refused),
         cmocka_unit_test(wrong_documents_are_refused_with_the_member),
@@ -798,6 +816,7 @@ int main(void)
         cmocka_unit_test(groups_attributes_and_stray_files_are_found),
         cmocka_unit_test(unsupported_arrays_can_be_left_out),
         cmocka_unit_test(an_archive_is_known_by_a_document),
+        cmocka_unit_test(an_archive_that_was_appended_to_is_read_as_it_was_last),
         cmocka_unit_test(an_extent_that_old_versions_lost_is_found_again),
         cmocka_unit_test(chunk_files_have_the_names_and_sizes_of_their_grid),
         cmocka_unit_test(options_that_do_not_fit_are_refused),
@@ -807,4 +826,3 @@ int main(void)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        cmocka_unit_test(an_archive_that_was_appended_to_is_read_as_it_was_last),

@@ -14,6 +14,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import warnings
 
 try:
     import numpy
@@ -101,6 +102,44 @@ def case(rng, binary, folder, format_):
     return None
 
 
+def appended(rng, binary, folder, format_):
+    """A zip file in which attributes and chunks were written again: zarr-python appends members, and reads the last of each name."""
+    warnings.simplefilter("ignore", UserWarning)  # zipfile says of each name that it is there twice
+    path = folder / "store.zip"
+    with zarr.storage.ZipStore(str(path), mode="w") as store:
+        root = zarr.open_group(store, mode="w", **({"zarr_format": format_} if V3 else {}))
+        for key in ("w", "W"):
+            array = root.create_array(key, shape=(4, 4), chunks=(2, 4), dtype="f4")
+            array[:] = 1
+            array.attrs["step"] = 1
+            array[:] = content(rng, (4, 4), "f4")
+        root.attrs["x"] = 1
+        root.attrs["x"] = 2
+    with zarr.storage.ZipStore(str(path), mode="r") as store:
+        root = zarr.open_group(store, mode="r")
+        wanted = {key: hashlib.sha256(numpy.ascontiguousarray(root[key][...]).tobytes()).hexdigest() for key in "wW"}
+    if digests(binary, path) != wanted:
+        return f"reshard reads {digests(binary, path)}, expected {wanted}"
+    done = subprocess.run([binary, "convert", path, folder / "target", "--to", "zarr", "--verify"], capture_output=True, text=True)
+    if done.returncode or "were written anew" not in subprocess.run([binary, "inspect", path], capture_output=True, text=True).stdout:
+        return done.stderr.strip() or "nothing says that members were written anew"
+    if zarr.open_group(str(folder / "target"), mode="r").attrs["x"] != 2 or read(folder / "target", wanted) != wanted:
+        return "what was written last did not come over"
+    return None
+
+
+def null_fill(rng, binary, folder, format_):
+    """Format 2 without a fill value: chunks of zeros are not stored."""
+    root = zarr.open_group(str(folder / "store"), mode="w", zarr_format=2)
+    for dtype in ("f4", "<i8", "bool", ">f2"):
+        array = root.create_array(dtype.strip("<>"), shape=(4, 4), chunks=(1, 4), dtype=dtype, fill_value=None)
+        array[:] = 0
+        array[0] = 1
+        assert len(list((folder / "store" / dtype.strip("<>")).glob("[0-9]*"))) == 1
+    wanted = read(folder / "store", ("f4", "i8", "bool", "f2"))
+    return None if digests(binary, folder / "store") == wanted else f"reshard reads {digests(binary, folder / 'store')}, expected {wanted}"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -109,11 +148,13 @@ def main():
     draw.add_share(parser, 0.4)
     args = parser.parse_args()
     count = math.ceil(args.count * args.share)
-    print(f"1..{count}\n# zarr {zarr.__version__}, seed {args.seed}")
+    more = [(appended, 2), (appended, 3), (null_fill, 2)] if V3 else []
+    print(f"1..{count + len(more)}\n# zarr {zarr.__version__}, seed {args.seed}")
     failed = 0
-    for number in range(1, count + 1):
+    drawn = [(case, 3 if V3 and number % 2 else 2) for number in range(1, count + 1)]
+    for number, (what, format_) in enumerate(drawn + more, 1):
         with tempfile.TemporaryDirectory() as folder:
-            complaint = case(random.Random(args.seed * 1000 + number), args.bin, pathlib.Path(folder), 3 if V3 and number % 2 else 2)
+            complaint = what(random.Random(args.seed * 1000 + number), args.bin, pathlib.Path(folder), format_)
         failed += complaint is not None
         print(f"ok {number}" if complaint is None else f"not ok {number} - {complaint[:300]}", flush=True)
     sys.exit(failed > 0)

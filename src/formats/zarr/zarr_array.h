@@ -35,7 +35,7 @@ struct zarr_array {
     enum zarr_key_form key_form;
     char separator;
     bool names_separator; /* format 2: the document has one; zarr-python 2 leaves the usual one out, as Megatron's documents do */
-    bool has_fill;
+    bool has_fill, fill_is_null; /* what is null counts as zero, or as no fill value at all */
     uint8_t fill[ZARR_ITEM_BYTES_MAX]; /* an element, little-endian */
     struct zarr_level levels[ZARR_LEVELS_MAX];
     int level_count;
@@ -46,6 +46,7 @@ struct zarr_array {
 /* What is known beyond the document. */
 struct zarr_hints {
     bool void_is_bf16; /* Megatron: "V2" is bfloat16 that numpy could not name */
+    bool null_is_no_fill; /* Megatron: every chunk is stored, one that is not there was lost; else null means zero, as to zarr-python 3 */
 };
 
 /* Fills *out from a .zarray document, or the zarr.json of an array. The message says which member is wrong. */

@@ -280,8 +280,9 @@ static reshard_status gap_add(struct zarr_adding *adding, struct str prefix, con
     for (int axis = 0; axis < array->rank && size < sizeof(text) - 24; axis++)
         size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%" PRId64, axis ? (array->separator == '.' ? "." : "/") : "",
                                  index[axis]);
-    error_set(err, RESHARD_ERR_FORMAT, "chunk '%.*s%s' is missing, and fill_value is null: its values are unknown", STR_ARG(prefix),
-              array->rank ? text : "0");
+    const char *chunk = array->rank ? text : "0";
+    error_set(err, RESHARD_ERR_FORMAT, "chunk '%.*s%s' is missing, and fill_value is null: its values are unknown", STR_ARG(prefix), chunk);
+    error_object(err, "%.*s%s", STR_ARG(prefix), chunk);
     error_hint(err, "reshard_open_options.lenient opens what is there");
     return RESHARD_ERR_FORMAT;
 }
@@ -332,9 +333,12 @@ static void warn_of_chunks(const struct zarr_adding *adding, struct str prefix, 
 {
     struct catalog *catalog = adding->reading->source->catalog;
     struct str name = prefix.size ? (struct str){ prefix.data, prefix.size - 1 } : prefix;
+    const char *held = !adding->array->has_fill       ? ""
+                       : adding->array->fill_is_null ? ": they hold zero, as which a fill value of null is read"
+                                                     : ": they hold the fill value";
     if (adding->missing && adding->array->format == 2)
         catalog_warn(catalog, !adding->array->has_fill, "array '%.*s': %" PRIu64 " of %" PRId64 " chunks are not stored%s", STR_ARG(name),
-                     adding->missing, cells, adding->array->has_fill ? ": they hold the fill value" : "");
+                     adding->missing, cells, held);
     if (adding->beyond)
         catalog_warn(catalog, false, "array '%.*s': %" PRIu64 " chunks lie beyond its shape and are left out", STR_ARG(name),
                      adding->beyond);
