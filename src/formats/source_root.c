@@ -13,6 +13,12 @@ static const char *const root_prefixes[] = { "iter_", "global_step_", "global_st
 
 #define ROOT_PREFIX_COUNT (sizeof(root_prefixes) / sizeof(root_prefixes[0]))
 
+/* Items of a step of Orbax that are the state, in the order of looking; the file that each has. */
+static const char *const orbax_items[] = { "default", "state", "items", "params", "model", "pytree" };
+
+#define ORBAX_ITEM_COUNT (sizeof(orbax_items) / sizeof(orbax_items[0]))
+#define ORBAX_TREE "_METADATA"
+
 struct root_listing {
     struct store *store;
     const struct store_entry *entries;
@@ -33,20 +39,24 @@ static struct str entry_base(const struct root_listing *listing, size_t index)
     return (struct str){ name.data + listing->prefix_bytes, name.size - listing->prefix_bytes };
 }
 
+/* The number that the text from there on is, with or without zeros before it. */
+static bool root_number_at(struct str text, size_t start, int64_t *out)
+{
+    uint64_t number;
+    while (start + 1 < text.size && text.data[start] == '0')
+        start++;
+    if (!str_to_u64((struct str){ text.data + start, text.size - start }, &number) || number > INT64_MAX)
+        return false;
+    *out = (int64_t)number;
+    return true;
+}
+
 /* The number of a sub-directory such as iter_0000010; false if it is called otherwise. */
 static bool iteration_of(struct str base, int64_t *out)
 {
     for (size_t i = 0; i < ROOT_PREFIX_COUNT; i++) {
-        if (!str_starts_with(base, root_prefixes[i]))
-            continue;
-        size_t start = strlen(root_prefixes[i]);
-        while (start + 1 < base.size && base.data[start] == '0')
-            start++;
-        uint64_t number;
-        if (!str_to_u64((struct str){ base.data + start, base.size - start }, &number) || number > INT64_MAX)
-            continue;
-        *out = (int64_t)number;
-        return true;
+        if (str_starts_with(base, root_prefixes[i]) && root_number_at(base, strlen(root_prefixes[i]), out))
+            return true;
     }
     return false;
 }
@@ -65,24 +75,57 @@ static bool choose_entry(const struct root_listing *listing, size_t index, int64
     return out->name != NULL;
 }
 
-/* The number of a step of Orbax, whose name is nothing else: what lies in it tells it from other folders. */
-static bool orbax_step_of(const struct root_listing *listing, size_t index, int64_t *out)
+static bool entry_holds(const struct root_listing *listing, size_t index, const char *file)
 {
-    struct str base = entry_base(listing, index);
     char name[STEP_NAME_BYTES];
     bool is_directory = false;
-    uint64_t number, size;
-    if (!str_to_u64(base, &number) || number > INT64_MAX)
-        return false;
-    int length = snprintf(name, sizeof(name), "%.*s/_CHECKPOINT_METADATA", STR_ARG(listing->entries[index].name));
-    *out = (int64_t)number;
-    return length > 0 && (size_t)length < sizeof(name) && store_exists(listing->store, name, &is_directory, &size) && !is_directory;
+    uint64_t bytes;
+    int length = snprintf(name, sizeof(name), "%.*s/%s", STR_ARG(listing->entries[index].name), file);
+    return length > 0 && (size_t)length < sizeof(name) && store_exists(listing->store, name, &is_directory, &bytes) && !is_directory;
 }
 
-/* The number of an entry that is an iteration's, by its name or by what is in it. */
+/*
+ * The number of a step of Orbax, at the end of a name with or without zeros before it: 100, 00000100, checkpoint_100, any_prefix_00100.
+ * What lies in the folder must tell it from others.
+ */
+static bool orbax_number_of(struct str base, int64_t *out)
+{
+    size_t start = base.size;
+    while (start && base.data[start - 1] >= '0' && base.data[start - 1] <= '9')
+        start--;
+    if (start && base.data[start - 1] != '_')
+        return false;
+    return root_number_at(base, start, out);
+}
+
+/* Whether a folder is a step of Orbax: marked as one, the state itself as flax saves it, or, as of older versions, with its items. */
+static bool is_orbax_step(const struct root_listing *listing, size_t index)
+{
+    char name[sizeof("default/_METADATA")];
+    if (entry_holds(listing, index, "_CHECKPOINT_METADATA") || entry_holds(listing, index, ORBAX_TREE) ||
+        entry_holds(listing, index, "manifest.ocdbt"))
+        return true;
+    for (size_t i = 0; i < ORBAX_ITEM_COUNT; i++) {
+        snprintf(name, sizeof(name), "%s/" ORBAX_TREE, orbax_items[i]);
+        if (entry_holds(listing, index, name))
+            return true;
+    }
+    return false;
+}
+
+/* The number that an entry has if it is an iteration's; *is_sure: its name suffices, else what is in it decides. */
+static bool entry_number(const struct root_listing *listing, size_t index, int64_t *out, bool *is_sure)
+{
+    struct str base = entry_base(listing, index);
+    *is_sure = iteration_of(base, out);
+    return listing->entries[index].is_directory && (*is_sure || orbax_number_of(base, out));
+}
+
+/* The number of an entry that is an iteration's. */
 static bool entry_iteration(const struct root_listing *listing, size_t index, int64_t *out)
 {
-    return iteration_of(entry_base(listing, index), out) || orbax_step_of(listing, index, out);
+    bool is_sure;
+    return entry_number(listing, index, out, &is_sure) && (is_sure || is_orbax_step(listing, index));
 }
 
 /* Index of the sub-directory with this number, or of the highest number if iteration is -1; listing->count if there is none. */
@@ -92,14 +135,15 @@ static size_t find_iteration(const struct root_listing *listing, int64_t iterati
     int64_t best_number = -1;
     for (size_t i = 0; i < listing->count; i++) {
         int64_t number;
-        if (!listing->entries[i].is_directory || !entry_iteration(listing, i, &number))
+        bool is_sure;
+        if (!entry_number(listing, i, &number, &is_sure) || (iteration >= 0 ? number != iteration : number <= best_number))
             continue;
-        if (iteration >= 0 && number == iteration)
+        if (!is_sure && !is_orbax_step(listing, i)) /* looked at only where it would be chosen */
+            continue;
+        if (iteration >= 0)
             return i;
-        if (iteration < 0 && number > best_number) {
-            best_number = number;
-            best = i;
-        }
+        best_number = number;
+        best = i;
     }
     return best;
 }
@@ -110,7 +154,7 @@ static void hint_iterations(const struct root_listing *listing, reshard_error *e
     size_t size = 0, shown = 0;
     for (size_t i = 0; i < listing->count && shown < ITERATIONS_SHOWN; i++) {
         int64_t number;
-        if (listing->entries[i].is_directory && entry_iteration(listing, i, &number)) {
+        if (entry_iteration(listing, i, &number)) {
             size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%" PRId64, shown ? ", " : "", number);
             shown++;
         }
@@ -194,28 +238,18 @@ static reshard_status choose_tracked(const struct root_listing *listing, const c
  * Sub-directories that hold the one checkpoint of a root without iterations: a release, the weights of NeMo 2 and NeMo 1, which are
  * distributed checkpoints, or the item of one of Orbax's steps that is the state.
  */
-static reshard_status choose_only(struct store *store, const struct root_listing *listing, struct arena *arena, struct root_choice *out,
-                                  reshard_error *err)
+static reshard_status choose_only(const struct root_listing *listing, struct arena *arena, struct root_choice *out, reshard_error *err)
 {
     static const struct {
         const char *name;
         const char *file; /* that must lie in it, NULL: none */
-    } known[] = { { "release", NULL },       { "weights", "metadata.json" }, { "model_weights", "metadata.json" },
-                  { "default", "_METADATA" }, { "state", "_METADATA" },       { "items", "_METADATA" },
-                  { "params", "_METADATA" },  { "model", "_METADATA" } };
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        size_t found = find_directory(listing, str_of(known[i].name));
-        bool is_directory = false;
-        uint64_t bytes;
-        if (found == listing->count)
-            continue;
-        char *name = arena_printf(arena, "%.*s", (int)listing->entries[found].name.size, listing->entries[found].name.data);
-        char *path = name && known[i].file ? root_join(arena, name, known[i].file) : name; /* name is from the store's root on */
-        if (!path)
-            return error_set_memory(err);
-        if (known[i].file && (!store_exists(store, path, &is_directory, &bytes) || is_directory))
-            continue;
-        return choose_entry(listing, found, -1, arena, out) ? RESHARD_OK : error_set_memory(err);
+    } known[] = { { "release", NULL }, { "weights", "metadata.json" }, { "model_weights", "metadata.json" } };
+    const size_t known_count = sizeof(known) / sizeof(known[0]);
+    for (size_t i = 0; i < known_count + ORBAX_ITEM_COUNT; i++) {
+        size_t found = find_directory(listing, str_of(i < known_count ? known[i].name : orbax_items[i - known_count]));
+        const char *file = i < known_count ? known[i].file : ORBAX_TREE;
+        if (found < listing->count && (!file || entry_holds(listing, found, file)))
+            return choose_entry(listing, found, -1, arena, out) ? RESHARD_OK : error_set_memory(err);
     }
     return RESHARD_OK;
 }
@@ -238,7 +272,7 @@ static reshard_status choose_latest(struct store *store, const char *directory, 
     }
     size_t highest = find_iteration(listing, -1);
     if (highest == listing->count) {
-        status = choose_only(store, listing, arena, out, err);
+        status = choose_only(listing, arena, out, err);
         goto out;
     }
     int64_t iteration = -1;

@@ -145,6 +145,37 @@ def steps(root):
     return test
 
 
+def named_steps(root):
+    """Steps under every name that Orbax and flax give them, without the marker, as of older versions; and folders that are none."""
+    state = root / "orbax" / "orbax-ocdbt" / "ckpt"
+
+    def test(shell):
+        forms = {"fixed": ("00000099", "00000100", "00000200", "default"), "bare": ("99", "100", "2000", "params"),
+                 "prefix": ("checkpoint_99", "checkpoint_100", "checkpoint_200", "items"),
+                 "both": ("train_state_0099", "train_state_0100", "train_state_0200", "state"),
+                 "flax": ("checkpoint_99", "checkpoint_100", "checkpoint_200", "")}
+        for form, (first, middle, last, item) in forms.items():
+            top = shell.work / form
+            for step in (first, middle, last):
+                shutil.copytree(state, top / step / item)
+                (top / step / item / "_CHECKPOINT_METADATA").unlink()
+            for other in ("checkpoint_900", "00000900", "logs_9", "300.orbax-checkpoint-tmp-1700000000"):
+                (top / other / "default").mkdir(parents=True)  # that has no tree in it
+                (top / other / "default" / "notes.txt").write_text("no checkpoint")
+            below = f"/{item}" if item else ""
+            assert f"sub-directory\t{last}{below}\n" in shell("inspect", top).decode(), form
+            assert f"sub-directory\t{middle}{below}\n" in shell("inspect", top, "--iteration", "100").decode(), form
+            said = shell("inspect", top, "--iteration", "7", exit_status=2).decode()
+            assert "iterations here: " in said and "900" not in said, said
+        top = shell.work / "v1"  # the newer interface: one item
+        shutil.copytree(state, top / "pytree")
+        shutil.move(top / "pytree" / "_CHECKPOINT_METADATA", top / "_CHECKPOINT_METADATA")
+        assert "sub-directory\tpytree\n" in shell("inspect", top).decode()
+        (shell.work / "none" / "checkpoint_5").mkdir(parents=True)
+        shell("inspect", shell.work / "none", exit_status=5)
+    return test
+
+
 def refused(shell):
     """What is wrong is named with the file and the place in it."""
     values = {b"a/.zarray": array([1.0] * 3)[0][".zarray"], b"a/0": struct.pack("<3f", 1, 2, 3)}
@@ -275,6 +306,7 @@ def main():
     chance = random.Random(arguments.seed)
     return small_models.run(arguments.bin, [
         ("drawn stores come back", drawn(chance, arguments.count)), ("numbers and texts", numbers), ("steps", steps(arguments.root)),
+        ("steps by their names", named_steps(arguments.root)),
         ("what is wrong in a store", refused), ("nodes that are shared", shared_nodes),
         ("frames without a size", frames_without_a_size), ("damaged chunks are all told", damaged_chunks)])
 
