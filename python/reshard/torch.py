@@ -53,8 +53,9 @@ def _empty(checkpoint, keys, device, dtype):
 
 def shards(state_dict, items=True):
     """The same nested state dict with a Shard in place of each DTensor and ShardedTensor: the piece that this rank has, by its place in the
-    whole, and which copy it is. A plain tensor is detached: a copy that each rank has. Items that are no numbers, texts and containers of
-    these are TorchFiles; without items, they are None."""
+    whole. A plain tensor is detached: a copy that each rank has. As a tensor does not say who else has the same piece, on another mesh or in
+    another group, the first rank that has it saves it. Items that are no numbers, texts and containers of these are TorchFiles; without
+    items, they are None."""
     return with_pieces(state_dict, _piece, _item if items else lambda value: None)
 
 
@@ -62,7 +63,7 @@ def _piece(array):
     if hasattr(array, "placements") and hasattr(array, "to_local"):
         return _dtensor_shards(array)
     if hasattr(array, "local_shards"):
-        return Pieces(Shard(piece.tensor.detach(), tuple(array.size()), tuple(piece.metadata.shard_offsets))
+        return Pieces(Shard(piece.tensor.detach(), tuple(array.size()), tuple(piece.metadata.shard_offsets), replica=None)
                       for piece in array.local_shards())
     return array.detach() if isinstance(array, torch.Tensor) else array
 
@@ -94,8 +95,7 @@ def _dtensor_shards(tensor):
     chunks = tensor.__create_chunk_list__()
     if len(chunks) != 1 or tuple(chunks[0].sizes) != tuple(local.shape):
         raise UsageError(f"a DTensor with the placements {placements} is not one box of the whole")
-    replica = tuple(at for at, placement in zip(coordinate, placements) if placement.is_replicate())
-    return Shard(local, tuple(tensor.shape), tuple(chunks[0].offsets), replica=replica or (0,))
+    return Shard(local, tuple(tensor.shape), tuple(chunks[0].offsets), replica=None)
 
 
 # ---- saving and loading ----

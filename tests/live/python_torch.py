@@ -26,6 +26,9 @@ import torch
 import torch._dynamo  # noqa: F401  that DTensors import; once, before ranks are forked
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import Shard as SavedShard
+from torch.distributed._shard.sharded_tensor import init_from_local_shards
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 from torch_tensors import of_every_type, same
 
@@ -203,6 +206,24 @@ def run_rank(rank, size, work):
             saver.save(work / f"step{step}", {"w": placed(mesh, w + step, Replicate(), Shard(1)), "plain": torch.ones(2)}, to="torch-dcp")
     for step in range(2):
         assert torch.equal(reshard.torch.read(work / f"step{step}")["w"], w + step)
+    # What several parts of the job have: modules outside of the plan of tensor parallelism, tied weights, hybrid sharding.
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    stages = [DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [2, 3])]
+
+    def parts(of):
+        piece = SavedShard.from_tensor_and_offsets(of.chunk(2)[rank % 2].clone(), [4 * (rank % 2), 0], rank)
+        return {"tp": placed(mesh["tp"], of, Shard(0)), "copies": placed(mesh["tp"], of, Replicate()),
+                "tied": placed(stages[rank // 2], of, Shard(1)),
+                "sharded": init_from_local_shards([piece], 7, 11, process_group=halves[rank // 2])}
+    reshard.torch.save(work / "parts", parts(w), to="torch-dcp")
+    with reshard.torch.Saver() as saver:
+        saver.save(work / "parts_behind", parts(w), to="torch-dcp")
+    for name in ("parts", "parts_behind"):
+        assert all(torch.equal(found, w) for found in reshard.torch.read(work / name).values()), name
+    for load in (lambda state: reshard.torch.load(work / "parts", state), lambda state: dcp.load(state, checkpoint_id=work / "parts")):
+        load(state := parts(torch.zeros(7, 11)))
+        assert all(torch.equal(state[key].full_tensor(), w) for key in ("tp", "copies", "tied"))
+        assert torch.equal(state["sharded"].local_shards()[0].tensor, w.chunk(2)[rank % 2])
     # A group that is a part of the job.
     pair = dist.new_group([1, 3])
     if rank in (1, 3):
