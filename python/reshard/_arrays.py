@@ -17,6 +17,8 @@ _BUFFER_DTYPES = {"?": "BOOL", "b": "I8", "B": "U8", "c": "U8", "h": "I16", "H":
 # What numpy has with ml_dtypes only, under torch's names.
 _EXTENSION_DTYPES = {name: _TORCH_DTYPES[name] for name in (
     "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")}
+# Of tensors that torch makes with a scale and a zero point only: made without them, it reads memory that is not there.
+_QUANTISED = {name for name in _DTYPES if name.startswith(("qint", "quint"))}
 _NUMPY_KINDS = {name: kind for kind, name in _NUMPY_DTYPES.items()}
 
 
@@ -34,6 +36,8 @@ def framework_dtype(framework, name):
     """The type of torch or paddle, which is given, for one of the library's."""
     if not hasattr(framework, _DTYPES[name][0] or "-"):
         raise UsageError(f"this {framework.__name__} has no type for {name}: Array.raw shows the bytes")
+    if name in _QUANTISED:
+        raise UsageError(f"{name} has no values without a scale and a zero point, and the checkpoint has none: Array.raw shows the bytes")
     return getattr(framework, _DTYPES[name][0])
 
 
@@ -182,6 +186,25 @@ class Memory:
         return ((last + 1) * _DTYPES[self.dtype][1] + 7) // 8
 
 
+    def apart(self):
+        """The same values where no two elements have one place, as those of expanded tensors and of windows have: a copy, of torch's,
+        Paddle's and numpy's arrays."""
+        if self.strides is None or _are_apart(self.shape, self.strides):
+            return self
+        copied = getattr(self.owner, "contiguous", None) or getattr(self.owner, "copy", None)
+        return self if copied is None else memory_of(copied())
+
+
+def _are_apart(shape, strides):
+    reach = 0
+    for stride, extent in sorted(zip(strides, shape)):
+        if extent > 1:
+            if stride <= reach:
+                return False
+            reach += stride * (extent - 1)
+    return True
+
+
 def _is_row_major(shape, strides):
     step = 1
     for extent, stride in zip(reversed(shape), reversed(strides)):
@@ -237,6 +260,9 @@ def _memory_of_torch(tensor):
         raise UsageError("the tensor is a DTensor: reshard.torch.save and load take those")
     if str(tensor.layout) != "torch.strided" or tensor.is_conj() or tensor.is_neg():
         raise UsageError("the tensor is sparse, conjugated or negated: what is stored are plain values")
+    if tensor.is_quantized:
+        raise UsageError("the tensor is quantised: its scale and zero point would be lost. tensor.dequantize() has its values, and "
+                         "tensor.int_repr() its integers")
     dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
     if tensor.device.type in ("cpu", "meta"):
         return Memory(tensor.data_ptr(), dtype, shape, tensor.stride(), tensor)

@@ -38,6 +38,8 @@ class Shard:
         if self.data is None:
             return 0, None, None, None
         memory = memory_of(self.data, writable)
+        if not writable:
+            memory = memory.apart()
         shape = (self.flat[1] - self.flat[0],) if self.flat else self.shape
         if memory.shape != shape or memory.dtype != self.dtype:
             raise UsageError(f"'{key}': the shard's data is {memory.dtype} {list(memory.shape)}, and {self.dtype} {list(shape)} is said")

@@ -5,6 +5,7 @@ import array as _array
 from collections.abc import Mapping
 
 from ._arrays import Array, Values
+from ._errors import UsageError
 from ._shards import Pieces, Shard
 from ._values import Stored, TorchFile
 
@@ -65,23 +66,34 @@ def nested_state(checkpoint, tensors, with_items):
 
 def flatten(state):
     """({key: array}, {key: item}) of nested dicts and lists. Keys are joined with '.', positions and integer keys in decimal. What has no
-    arrays in it is one item, and so is a Stored or a TorchFile."""
-    tensors, items = {}, {}
+    arrays in it is one item, and so is a Stored or a TorchFile. UsageError names two places that have one key."""
+    tensors, items, places = {}, {}, {}
 
-    def visit(value, key):
-        if is_array(value) or _is_shards(value):
-            tensors[key] = value
-        elif key is not None and not holds_arrays(value):
-            items[key] = value if isinstance(value, (Stored, TorchFile)) else plain(value, key)
+    def visit(value, place):
+        is_tensor = is_array(value) or _is_shards(value)
+        if is_tensor or (place and not holds_arrays(value)):
+            key = ".".join(str(name) for name in place)
+            if key in places:
+                raise UsageError(f"{_spelled(places[key])} and {_spelled(place)} are both '{key}': keys are joined with '.', and one of the "
+                                 "two would be lost")
+            places[key] = place
+            if is_tensor:
+                tensors[key] = value
+            else:
+                items[key] = value if isinstance(value, (Stored, TorchFile)) else plain(value, key)
         else:
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
             for name, member in pairs:
-                visit(member, str(name) if key is None else f"{key}.{name}")
+                visit(member, (*place, name))
 
     if not isinstance(state, Mapping):
         raise TypeError("a state is a mapping")
-    visit(state, None)
+    visit(state, ())
     return tensors, items
+
+
+def _spelled(place):
+    return "".join(f"[{name!r}]" for name in place)
 
 
 def items_taken(items):

@@ -76,7 +76,8 @@ def arrays_of_others(work):
     """Arrays of numpy and torch are taken as they lie: transposed, in steps, of the other byte order, read-only, negative strides"""
     base = numpy.arange(48, dtype="f4").reshape(6, 8)
     state = {"t": base.T, "step": base[::2, ::3], "torch": torch.arange(48.).reshape(6, 8)[1::2].t(), "scalar": numpy.float32(3), "zero":
-             torch.zeros(0, 3), "one": torch.tensor(5), "parameter": torch.nn.Parameter(torch.ones(2))}
+             torch.zeros(0, 3), "one": torch.tensor(5), "parameter": torch.nn.Parameter(torch.ones(2)),
+             "expanded": torch.arange(3.).expand(2, 3), "windows": torch.arange(10.).unfold(0, 4, 2), "wide": numpy.broadcast_to(base[0], (3, 8))}
     reshard.save(work / "s", state, to="torch-dcp")
     with reshard.open(work / "s") as checkpoint:
         for key in ("t", "step"):
@@ -84,6 +85,8 @@ def arrays_of_others(work):
         assert torch.equal(checkpoint.tensors["torch"].torch(), state["torch"]) and checkpoint.items["scalar"] == 3.0
         assert checkpoint.tensors["one"].torch() == 5 and checkpoint.tensors["zero"].shape == (0, 3)
         assert numpy.array_equal(numpy.asarray(checkpoint.tensors["t"]), base.T)
+        assert all(torch.equal(checkpoint.tensors[key].torch(), state[key]) for key in ("expanded", "windows"))
+        assert numpy.array_equal(checkpoint.tensors["wide"].numpy(), state["wide"])
         whole = torch.arange(48.).reshape(6, 8)
         with reshard.from_memory({"t": whole.t()}) as live:
             whole += 1  # values are seen when they are read
@@ -96,18 +99,35 @@ def arrays_of_others(work):
         assert torch.equal(strided.float(), torch.tensor(base.T.copy()))
         fixed = numpy.zeros((8, 6), "f4")
         fixed.flags.writeable = False
-        for wrong in (base.astype(">f4"), base[::-1], numpy.array(["a"])):
+        for wrong in (base.astype(">f4"), base[::-1], numpy.array(["a"]), quantised(torch.ones(2))):
             try:
                 reshard.save(work / "x", {"w": wrong}, to="torch-dcp")
                 raise AssertionError(f"{wrong.dtype} was taken")
             except reshard.UsageError:
                 pass
-        for wrong in (fixed, torch.zeros(8, 6).to_sparse(), torch.zeros(8, 6, device="meta")):
+        twice = torch.zeros(1, 6).expand(8, 6)
+        for wrong in (fixed, torch.zeros(8, 6).to_sparse(), torch.zeros(8, 6, device="meta"), quantised(torch.zeros(8, 6)), twice):
             try:
                 checkpoint.tensors["t"].read(out=wrong)
                 raise AssertionError(f"{type(wrong)} was filled")
-            except (reshard.UsageError, BufferError) as error:
-                assert re.search("read-only|sparse|no memory", str(error)), error
+            except (reshard.UsageError, BufferError, RuntimeError) as error:
+                assert re.search("read-only|sparse|no memory|quantised|share places|single memory", str(error)), error
+    # What torch has with a scale only is shown as bytes.
+    integers = reshard.Array("qint8", (3,))
+    memoryview(integers.raw)[:] = b"\1\2\3"
+    reshard.save(work / "q", {"w": integers}, to="torch-dcp")
+    for call in (lambda: reshard.torch.read(work / "q"), lambda: reshard.torch.read(work / "q", device="cpu")):
+        try:
+            call()
+            raise AssertionError("a tensor of qint8 was made")
+        except reshard.UsageError as error:
+            assert "raw" in str(error), error
+    with reshard.open(work / "q") as checkpoint:
+        assert checkpoint.tensors["w"].read().raw.torch().tolist() == [1, 2, 3]
+
+
+def quantised(tensor):
+    return torch.quantize_per_tensor(tensor, 0.1, 3, torch.qint8)
 
 
 def nested_states(work):

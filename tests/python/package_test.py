@@ -779,6 +779,21 @@ def states_in_memory(work):
 
 
 @test
+def keys_that_meet(work):
+    """Two places of a state that have one key are refused, with both: one of them would be lost"""
+    one, two = floats(1), floats(2, 3)
+    for state, first, second in (({"model": {"w": one}, "model.w": two}, "['model']['w']", "['model.w']"),
+                                 ({"s": {0: one, "0": two}}, "['s'][0]", "['s']['0']"), ({"s": [one], "s.0": 5}, "['s'][0]", "['s.0']"),
+                                 ({"w": one, "n.a": 1, "n": {"a": 1, "b": two}}, "['n.a']", "['n']['a']")):
+        for call in (lambda: reshard.save(work / "x", state, to="torch-dcp"), lambda: reshard.load(work / "x", state),
+                     lambda: reshard.from_memory(state), lambda: reshard.Comm.threads(1)[0].plan(reshard.flatten(state)[0], {})):
+            raises(reshard.UsageError, call, first, second, "one of the two would be lost")
+    assert not (work / "x").exists()
+    with reshard.from_memory({"model": {"w": one}, "model.v": two, "model.n": 1, "": 2}) as live:
+        assert set(live.tensors) == {"model.w", "model.v"} and dict(live.items) == {"model.n": 1, "": 2}
+
+
+@test
 def pieces(work):
     """Writer: pieces in any order, strided, cast, flat, from functions; what does not fit is said; nothing appears before the end"""
     tensors = {"w": ("F32", (4, 6)), "b": ("bf16", (3,)), "none": ("I64", (0, 2)), "one": ("F64", ())}
