@@ -361,6 +361,61 @@ def settings_of_groups_are_the_references(shell, _):
     assert len(said) == 2, done.stderr
 
 
+def module_states(shell, path):
+    """Names of the modules' objects, and the modules of which they are."""
+    keys = {entry["key"] for entry in json.loads(shell("ls", "--json", "--items", path))["items"]}
+    names = {key for key in keys if "._extra_state/shard_" in key}
+    return names, {name.split("._extra_state/")[0] for name in names}
+
+
+def modules_have_the_objects_that_megatron_wrote(shell, fixtures):
+    """Ranks' files get the objects that Megatron wrote for the same model, and for Transformer Engine's modules those of norms too."""
+    folder = fixtures / "megatron"
+    for model in ("bert", "dense", "gdn", "mamba", "mla", "moe", "moe-gmm", "moe-mixed", "mtp", "t5", "tied"):
+        shell("convert", folder / f"megatron-{model}-legacy-tp1" / "ckpt", model, "--to", "torch_dist", "--quiet")
+        found, wanted = (module_states(shell, path)[0] for path in (model, folder / f"megatron-{model}-dist-tp1" / "ckpt"))
+        if model == "gdn":  # whose arguments do not say that modules are local, which they were
+            of_engine = {name for name in found if "norm." in name or ".core_attention." in name}
+            assert of_engine, found
+            found -= of_engine
+        small_models.keys_must_be(found, wanted)
+
+
+def objects_are_those_that_the_run_asks_for(shell, _):
+    """Weights from elsewhere are for Transformer Engine's modules, whose norms have state; options say local ones, or the release."""
+    layer = {"self_attention.linear_qkv.weight": [12, 4], "self_attention.linear_proj.weight": [4, 4],
+             "self_attention.linear_qkv.layer_norm_weight": [4], "self_attention.q_layernorm.weight": [2], "mlp.linear_fc1.weight": [8, 4],
+             "mlp.linear_fc1.layer_norm_weight": [4], "mlp.linear_fc2.weight": [4, 8]}
+    small_models.write(shell.work / "model.safetensors",
+                       {"embedding.word_embeddings.weight": [8, 4], "decoder.final_layernorm.weight": [4], "output_layer.weight": [8, 4],
+                        "mtp.layers.0.enorm.weight": [4], "mtp.layers.0.hnorm.weight": [4], "mtp.layers.0.eh_proj.weight": [4, 8],
+                        "mtp.layers.0.final_layernorm.weight": [4],
+                        **{f"decoder.layers.{i}.{name}": shape for i in range(2) for name, shape in layer.items()}})
+    local = {"decoder.layers." + name for name in ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1",
+                                                   "mlp.linear_fc2")} | {"mtp.layers.0.eh_proj"}
+    engine = local | {"decoder.layers.self_attention.q_layernorm", "decoder.final_layernorm", "mtp.layers.0.enorm", "mtp.layers.0.hnorm",
+                      "mtp.layers.0.final_layernorm"}
+    attention = {"decoder.layers.self_attention.core_attention"}
+    for option, wanted in (("module-state=yes", engine | attention), ("release=0.14", engine | attention), ("release=0.15", engine),
+                           ("module-state=local", local), ("module-state=no", set())):
+        shell("convert", "model.safetensors", "out", "--to", "torch_dist", "-o", option, "--overwrite", "--quiet")
+        names, modules = module_states(shell, "out")
+        small_models.keys_must_be(modules, wanted)
+        of_layers = {name.split("/")[1] for name in names if name.startswith("decoder.layers.")}
+        assert not wanted or of_layers == {"shard_0_2", "shard_1_2"}, of_layers
+
+
+def states_of_other_modules_come_along(shell, fixtures):
+    """What a source has of a module of which a run of its arguments asks nothing becomes an object all the same."""
+    with_common(fixtures / "megatron" / "megatron-mla-legacy-tp1" / "ckpt", shell.work / "source",
+                lambda data: data.replace(b"linear_proj._extra_state", b"q_layernorm._extra_state"), "model_optim_rng.pt")
+    done = shell.any("convert", "source", "out", "--to", "torch_dist")
+    assert done.returncode == 0 and "q_layernorm" not in done.stdout + done.stderr, done.stderr
+    modules = module_states(shell, "out")[1]
+    assert {"decoder.layers.self_attention.q_layernorm", "decoder.layers.self_attention.linear_proj"} <= modules, modules
+    assert "output_layer" not in modules and "decoder.layers.self_attention.kv_layernorm" not in modules, modules
+
+
 def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
@@ -369,7 +424,8 @@ def main():
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,
              rng_states_are_those_that_the_release_asks_for, rules_of_optimizers, settings_of_groups_are_the_references,
              rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused,
-             buckets_need_parameter_groups)
+             buckets_need_parameter_groups, modules_have_the_objects_that_megatron_wrote, objects_are_those_that_the_run_asks_for,
+             states_of_other_modules_come_along)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

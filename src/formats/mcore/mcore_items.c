@@ -343,6 +343,6 @@ reshard_status mcore_items_make(const struct layout_request *request, struct tar
         status = mcore_group_meta_add(request, target, err);
     if (status || !has_common)
         return status;
-    status = mcore_module_states_add(request, target, mcore_target_state(target)->has_module_state, err);
+    status = mcore_module_states_add(request, target, err);
     return status ? status : mcore_items_add_common(request, target, err);
 }

@@ -29,7 +29,7 @@ reshard_status mcore_add_value(struct mcore_target *state, const char *key, stru
 bool mcore_is_module_state(struct str key);
 
 /* Adds the objects of modules, unless the source has ShardedObjects itself or they are not wanted; notes what finds no place. */
-reshard_status mcore_module_states_add(const struct layout_request *request, struct target *target, bool is_wanted, reshard_error *err);
+reshard_status mcore_module_states_add(const struct layout_request *request, struct target *target, reshard_error *err);
 
 /* ---- mcore_state.c ---- */
 

@@ -175,19 +175,20 @@ static bool like_has(const struct source *like, const char *name)
 
 static reshard_status choose_common(const struct layout_request *request, struct mcore_target *state, reshard_error *err)
 {
-    static const char *const kinds[] = { "file", "object", NULL }, *const answers[] = { "no", "yes", NULL };
+    static const char *const kinds[] = { "file", "object", NULL }, *const answers[] = { "no", "yes", NULL },
+                      *const asking[] = { "no", "yes", "local", NULL };
     /* A reference's object is not taken over: releases before 0.19 cannot read it, and all of them read the file. */
-    int is_object = 0, has_module_state = 1, has_integrity = like_has(request->like, INTEGRITY_FILE);
+    int is_object = 0, module_state = MODULE_STATE_OF_RUN, has_integrity = like_has(request->like, INTEGRITY_FILE);
     reshard_status status = mcore_option_word(request, "common", kinds, &is_object, err);
     if (!status)
         status = mcore_option_word(request, "integrity", answers, &has_integrity, err);
     if (!status)
-        status = mcore_option_word(request, "module-state", answers, &has_module_state, err);
+        status = mcore_option_word(request, "module-state", asking, &module_state, err);
     if (status)
         return status;
     state->common_is_object = is_object;
     state->has_integrity = has_integrity;
-    state->has_module_state = has_module_state;
+    state->module_state = (enum mcore_module_state)module_state;
     state->texts[state->text_count].name = MCORE_CONFIG_FILE;
     state->texts[state->text_count].is_in_folder = true;
     /* Releases before 0.19 refuse members that they do not know, and need these four. */

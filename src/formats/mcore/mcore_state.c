@@ -72,7 +72,8 @@ static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments)
                                  .cp = size_or_one(training_args_int(&args, "context_parallel_size")),
                                  .dp = size_or_one(args.dp),
                                  .is_known = args.members != NULL,
-                                 .parts_by_etp = args.parts_by_etp };
+                                 .parts_by_etp = args.parts_by_etp,
+                                 .is_local_spec = args.is_local_spec };
     sizes.etp = args.etp == TRAINING_ARG_UNKNOWN ? sizes.tp : size_or_one(args.etp);
     sizes.spreads_rng = args.spreads_rng && sizes.ep > 1;
     return sizes;

@@ -34,6 +34,7 @@ struct mcore_sizes {
     bool is_known;           /* there are arguments */
     bool parts_by_etp;       /* of the release: see experts_are_apart */
     bool spreads_rng;        /* each data-parallel rank has an RNG state of its own */
+    bool is_local_spec;      /* modules are Megatron's own, not Transformer Engine's */
 };
 
 /* Whether a run of these sizes has an optimizer for experts alone (mcore_regroup.c). */
@@ -52,6 +53,13 @@ enum mcore_optimizer_layout {
 };
 const char *mcore_optimizer_layout_name(enum mcore_optimizer_layout layout);
 
+/* Which objects of modules are made where the source has none; in the order of the option's words. */
+enum mcore_module_state {
+    MODULE_STATE_NONE,
+    MODULE_STATE_OF_RUN,   /* that the run of the arguments asks for, with Transformer Engine's modules where they do not say otherwise */
+    MODULE_STATE_OF_LOCAL, /* that every run asks for */
+};
+
 struct mcore_target {
     struct dcp_target dcp;        /* first. Its folder is "", "release/" or "iter_0000010/" */
     const struct mcore_flavour *flavour;
@@ -59,7 +67,7 @@ struct mcore_target {
     struct mcore_text_file texts[2]; /* tracker file, metadata.json */
     uint32_t text_count;
     bool common_is_object;        /* common_state/shard_0_1 instead of common.pt */
-    bool has_module_state;        /* objects of modules are made where the source has none */
+    enum mcore_module_state module_state;
     bool has_group_meta;          /* the source has param_groups parameter by parameter */
     bool lacks_rng;               /* the source's RNG state stays behind */
     bool has_integrity;
@@ -116,7 +124,9 @@ extern const struct format_option mcore_options_torch_dist[], mcore_options_plai
       prefix "what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },    \
     { "iteration", "N", "the source's", prefix "the iteration that the folder and the tracker file name" }
 #define MCORE_MODULE_STATE_OPTION(prefix)                                                                                            \
-    { "module-state", "yes|no", "yes", prefix "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" }
+    { "module-state", "yes|local|no", "yes",                                                                                         \
+      prefix "weights from elsewhere get the empty objects ('_extra_state') that a run asks for: of Transformer Engine's modules, unless " \
+             "the arguments say otherwise, or of Megatron's local ones alone" }
 
 /* Which of the words, ended by NULL, an option is; *out stays where it was not given. */
 reshard_status mcore_option_word(const struct layout_request *request, const char *name, const char *const *words, int *out,
