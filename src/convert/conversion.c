@@ -6,6 +6,7 @@
 #include "convert/conversion_second.h"
 #include "convert/fused_check.h"
 #include "convert/model_check.h"
+#include "convert/sidecar.h"
 #include "convert/target_check.h"
 #include "convert/tied_states.h"
 
@@ -310,16 +311,37 @@ static reshard_status relate_optimizer(struct conversion *conversion, reshard_er
     return status;
 }
 
+/* What a run would refuse before it writes, in the order in which it looks. */
+static reshard_status target_check_all(const struct checkpoint *source, const struct conversion *conversion, const char *target_path,
+                                       enum note_kind *kind, reshard_error *err)
+{
+    const struct conversion_options *options = conversion->options;
+    reshard_status status = RESHARD_OK;
+    *kind = NOTE_TARGET;
+    if (!options->store)
+        status = target_check_source(source, target_path, options->overwrite, err);
+    if (!status)
+        status = target_check_replaced(conversion, target_path, err);
+    if (!status && !options->store)
+        status = sidecar_check_beside(target_path, conversion->target.driver->abilities & FORMAT_IS_DIRECTORY, options->overwrite, err);
+    if (status)
+        return status;
+    *kind = NOTE_SPACE;
+    return target_check_space(conversion, target_path, err);
+}
+
 /* Who only asks is warned. */
-static reshard_status space_note(struct conversion *conversion, const char *target_path, reshard_error *err)
+static reshard_status target_note(const struct checkpoint *source, struct conversion *conversion, const char *target_path,
+                                  reshard_error *err)
 {
     reshard_error found = { 0 };
-    reshard_status status = target_check_space(conversion, target_path, &found);
+    enum note_kind kind;
+    reshard_status status = target_check_all(source, conversion, target_path, &kind, &found);
     if (!status)
         return RESHARD_OK;
-    if (status == RESHARD_ERR_MEMORY)
-        return error_set_memory(err);
-    return note_add(&conversion->warnings, &conversion->notes, NOTE_SPACE, STR(""), err, "%s", found.message);
+    if (failure_ends_run(status, &found, err))
+        return status;
+    return note_add(&conversion->warnings, &conversion->notes, kind, STR(""), err, "%s", found.message);
 }
 
 reshard_status conversion_prepare(struct checkpoint *source, const char *target_path, const struct conversion_options *options,
@@ -354,7 +376,7 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     if (status)
         goto out;
     if (purpose == CONVERSION_TO_REPORT && target_path)
-        status = space_note(out, target_path, err);
+        status = target_note(source, out, target_path, err);
     if (!status)
         status = plan_new(conversion_read_catalog(out), out->target.catalog, out->recipes, out->recipe_count, &out->plan, err);
 

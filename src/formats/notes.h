@@ -30,6 +30,7 @@
     X(REFERENCE, "reference", false)     /* taken from the reference */                                \
     X(FUSED, "fused", false)             /* a fused weight changes the number of its parts */          \
     X(SPACE, "space", false)             /* the target does not fit where it is to be */               \
+    X(TARGET, "target", false)           /* where it is to be it cannot be written, or may not replace what is there */ \
     X(VOCABULARY, "vocabulary", false)   /* rows of the vocabulary's padding */                        \
     X(ROWS, "rows", true)                /* the tensor gains or loses rows of padding */               \
     X(JOINED_NAME, "joined-name", true)  /* written under a flat name instead of its nested one */     \

@@ -53,8 +53,16 @@ class Shell:
                 found[name] = "folder" if path.is_dir() else "special"
         return found
 
+    def warned(self, target, form, *options, source, says):
+        """Whoever only asks learns the same."""
+        for words in ("plan",), ("convert", "--dry-run"):
+            done = self(*words, source, target, "--to", form, *options)
+            assert any(line.startswith("warning\t") and says in line for line in done.stdout.splitlines()), (words, target, done.stdout)
+
     def refused(self, target, form="safetensors", *options, source="in.safetensors", status=2, says="", hint="hint: "):
         before = self.picture()
+        if status == 2 and says:
+            self.warned(target, form, "--overwrite", *options, source=source, says=says)
         done = self.convert(target, form, *options, source=source, status=status)
         assert says in done.stderr and hint in done.stderr, done.stderr
         assert self.picture() == before, f"{target}: something changed"
@@ -222,6 +230,21 @@ def spellings_of_the_source(shell):
             shell.refused(target, "hf", source=source, hint="")
 
 
+def a_plan_warns_of_what_is_in_the_way(shell):
+    """Without --overwrite it is what exists, whatever it is; nothing is said where there is nothing to say."""
+    shell.files("folder", "notes.txt")
+    for form in ("safetensors", "hf"):
+        shell.convert(f"there-{form}", form)
+        for target, says in ((f"there-{form}", "exists"), ("folder", "exists"), ("in.safetensors", "is the source itself"),
+                             ("none/out", "cannot write"), ("s3://bucket/out", "URL")):
+            before = shell.picture()
+            shell.warned(target, form, source="in.safetensors", says=says)
+            assert shell.picture() == before, target
+        for target, more in ((f"there-{form}", ["--overwrite"]), ("new", [])):
+            done = shell("plan", "in.safetensors", target, "--to", form, *more)
+            assert "warning" not in done.stdout, (target, done.stdout)
+
+
 def the_sidecar_of_a_file_replaces_only_its_like(shell):
     (shell.work / "a.safetensors.reshard.json").mkdir()
     shell.files("a.safetensors.reshard.json", "precious")
@@ -246,7 +269,8 @@ def main():
     args = parser.parse_args()
     checks = (what_is_no_checkpoint_stays, a_checkpoint_among_other_things_stays, several_checkpoints_stay, what_may_be_replaced_is,
               every_format_replaces_every_other, fixtures_may_be_replaced, all_objects_of_the_source_are_the_source,
-              the_source_behind_links, spellings_of_the_source, the_sidecar_of_a_file_replaces_only_its_like)
+              the_source_behind_links, spellings_of_the_source, a_plan_warns_of_what_is_in_the_way,
+              the_sidecar_of_a_file_replaces_only_its_like)
     fixtures = pathlib.Path(args.fixtures).resolve()
     return small_models.run(args.bin, [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, fixtures, shell.work)))
                                        for check in checks])
