@@ -75,7 +75,11 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
         shape[0] = state->padded_vocabulary;
         parameter->rows = shape[0] < parameter->rows ? shape[0] : parameter->rows;
     }
-    reshard_status status = cut_from_whole(&state->context, parameter->key.rule, rank, shape, &parameter->cut, err);
+    struct cut_context context = state->context;
+    bool is_told;
+    reshard_status status = partition_gates_ask(&state->gates, tensor->key, &context.is_gated, &is_told, err);
+    if (!status)
+        status = cut_from_whole(&context, parameter->key.rule, rank, shape, &parameter->cut, err);
     if (status) {
         error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
         error_object(err, "%.*s", STR_ARG(tensor->key));

@@ -125,35 +125,19 @@ static reshard_status find_args(const struct layout_request *request, struct meg
     return RESHARD_OK;
 }
 
-/* Whether a key ends with these components. */
-static bool choose_ends_with(struct str key, struct str end)
-{
-    return key.size >= end.size && memcmp(key.data + key.size - end.size, end.data, end.size) == 0 &&
-           (key.size == end.size || key.data[key.size - end.size - 1] == '.');
-}
-
-/* Without arguments, shapes tell: a gated activation has twice the rows in the first matrix that the second one has columns. */
-static bool is_gated_by_shape(const struct layout_request *request, const struct partition_rules *rules)
+/* Whether activations are gated: as the arguments say; without, as the shapes tell. */
+static reshard_status choose_gates(const struct layout_request *request, struct megatron_target *state, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
-    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        for (uint32_t j = 0; j < rules->gate_count; j++) {
-            const struct partition_gate *gate = &rules->gates[j];
-            const struct catalog_tensor *tensor = &wanted->tensors[i];
-            if (tensor->rank != 2 || !choose_ends_with(tensor->key, gate->wide))
-                continue;
-            char key[1024];
-            size_t prefix = tensor->key.size - gate->wide.size;
-            if (prefix + gate->narrow.size > sizeof(key))
-                continue;
-            memcpy(key, tensor->key.data, prefix);
-            memcpy(key + prefix, gate->narrow.data, gate->narrow.size);
-            for (uint32_t k = 0; k < wanted->tensor_count; k++)
-                if (str_equal(wanted->tensors[k].key, (struct str){ key, prefix + gate->narrow.size }) && wanted->tensors[k].rank == 2)
-                    return catalog_vector_at(wanted, tensor->shape)[0] == 2 * catalog_vector_at(wanted, wanted->tensors[k].shape)[1];
-        }
+    bool is_said = state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN;
+    reshard_status status = RESHARD_OK;
+    state->gates.rules = &state->rules;
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        const struct catalog_tensor *tensor = &wanted->tensors[i];
+        status = partition_gates_note(&state->gates, tensor->key, tensor->rank, catalog_vector_at(wanted, tensor->shape), err);
     }
-    return false;
+    state->context.is_gated = state->args.is_swiglu == 1 || state->args.is_geglu == 1;
+    return status || is_said ? status : partition_gates_ask_any(&state->gates, &state->context.is_gated, err);
 }
 
 static reshard_status check_model(const struct layout_request *request, const struct megatron_target *state,
@@ -260,7 +244,5 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
     if (like && like->args.members) /* as the arguments say that are written */
         state->args.parts_by_etp = like->args.parts_by_etp || (!state->is_like_layout && state->args.parts_by_etp);
     state->experts_are_apart = experts_are_apart(state->args.parts_by_etp, state->layout.tp, state->layout.ep, state->layout.etp);
-    bool is_said = state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN;
-    state->context.is_gated = is_said ? state->args.is_swiglu == 1 || state->args.is_geglu == 1 : is_gated_by_shape(request, &state->rules);
-    return RESHARD_OK;
+    return choose_gates(request, state, err);
 }

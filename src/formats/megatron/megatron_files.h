@@ -4,6 +4,7 @@
 #define FORMATS_MEGATRON_MEGATRON_FILES_H
 
 #include "parallel/partition_cut.h"
+#include "parallel/partition_gates.h"
 #include "store/store.h"
 
 #define MEGATRON_MODEL_FILE "model_optim_rng.pt"

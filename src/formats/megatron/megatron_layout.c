@@ -300,6 +300,7 @@ void megatron_close_target(struct target *target)
     free(state->records);
     free(state->ranks);
     free(state->parameters);
+    partition_gates_release(&state->gates);
     arena_release(&state->arena);
     free(state);
     target->driver_state = NULL;

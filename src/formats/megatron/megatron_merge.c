@@ -118,8 +118,11 @@ static int leaf_order(const void *a, const void *b)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-static reshard_status new_parameter(struct megatron_source *state, struct megatron_leaf *leaf, reshard_error *err)
+static reshard_status new_parameter(struct megatron_source *state, struct partition_gates *gates, struct megatron_leaf *leaf,
+                                    reshard_error *err)
 {
+    struct cut_context context = state->context;
+    bool is_told;
     const struct torch_tensor *tensor = leaf_tensor(state, leaf);
     struct megatron_parameter *parameter = &state->parameters[state->parameter_count];
     *parameter = (struct megatron_parameter){ .key = leaf->name,
@@ -130,14 +133,16 @@ static reshard_status new_parameter(struct megatron_source *state, struct megatr
                                               .dtype = tensor->dtype,
                                               .rule = leaf->key.rule,
                                               .first_leaf = (uint32_t)(leaf - state->leaves) };
-    reshard_status status = cut_from_local(&state->context, leaf->key.rule, tensor->rank, tensor->shape, &parameter->cut, err);
+    reshard_status status = partition_gates_ask(gates, leaf->name, &context.is_gated, &is_told, err);
+    if (!status)
+        status = cut_from_local(&context, leaf->key.rule, tensor->rank, tensor->shape, &parameter->cut, err);
     if (status)
         return fail_tensor(state, leaf, status, err);
     leaf->parameter = state->parameter_count++;
     return RESHARD_OK;
 }
 
-static reshard_status find_parameters(struct megatron_source *state, reshard_error *err)
+static reshard_status find_parameters(struct megatron_source *state, struct partition_gates *gates, reshard_error *err)
 {
     const struct megatron_leaf **order = array_new(state->leaf_count, sizeof(*order));
     struct name_map names = { 0 };
@@ -154,7 +159,7 @@ static reshard_status find_parameters(struct megatron_source *state, reshard_err
         if (number == NAME_NONE)
             status = error_set_memory(err);
         else if (was_new)
-            status = new_parameter(state, leaf, err);
+            status = new_parameter(state, gates, leaf, err);
         else
             status = check_same_shape(state, leaf, &state->leaves[state->parameters[number].first_leaf], err);
         leaf->parameter = number;
@@ -166,41 +171,22 @@ static reshard_status find_parameters(struct megatron_source *state, reshard_err
 
 /* ---- gated activations ---- */
 
-static bool merge_ends_with(struct str key, struct str end)
+static reshard_status note_gates(const struct megatron_source *state, struct partition_gates *gates, reshard_error *err)
 {
-    return key.size > end.size && memcmp(key.data + key.size - end.size, end.data, end.size) == 0 &&
-           key.data[key.size - end.size - 1] == '.';
-}
-
-/* Whether the leaf is the wide one of a pair whose narrow one the same rank has; *is_gated: it has twice the other's columns. */
-static bool tells_gate(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct partition_gate *gate,
-                       bool *is_gated)
-{
-    const struct megatron_rank *rank = &state->ranks[leaf->rank];
-    const struct torch_tensor *wide = leaf_tensor(state, leaf);
-    size_t prefix = leaf->name.size - gate->wide.size;
-    for (uint32_t i = rank->first_leaf; i < rank->first_leaf + rank->leaf_count; i++) {
-        struct str name = state->leaves[i].name;
-        const struct torch_tensor *narrow = leaf_tensor(state, &state->leaves[i]);
-        if (name.size != prefix + gate->narrow.size || memcmp(name.data, leaf->name.data, prefix) != 0 ||
-            !merge_ends_with(name, gate->narrow) || wide->rank != 2 || narrow->rank != 2)
-            continue;
-        *is_gated = wide->shape[0] == 2 * narrow->shape[1];
-        return true;
+    reshard_status status = RESHARD_OK;
+    gates->rules = &state->rules;
+    for (uint32_t i = 0; i < state->leaf_count && !status; i++) {
+        const struct torch_tensor *tensor = leaf_tensor(state, &state->leaves[i]);
+        status = partition_gates_note(gates, state->leaves[i].name, tensor->rank, tensor->shape, err);
     }
-    return false;
+    return status;
 }
 
 /* Where the arguments do not say whether the activation is gated, the shapes do. */
-static void find_gate(struct megatron_source *state)
+static reshard_status find_gate(struct megatron_source *state, struct partition_gates *gates, reshard_error *err)
 {
-    if (state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN)
-        return;
-    for (uint32_t i = 0; i < state->leaf_count; i++)
-        for (uint32_t j = 0; j < state->rules.gate_count; j++)
-            if (merge_ends_with(state->leaves[i].name, state->rules.gates[j].wide) &&
-                tells_gate(state, &state->leaves[i], &state->rules.gates[j], &state->context.is_gated))
-                return;
+    bool is_said = state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN;
+    return is_said ? RESHARD_OK : partition_gates_ask_any(gates, &state->context.is_gated, err);
 }
 
 /* ---- tied copies ---- */
@@ -358,8 +344,13 @@ static reshard_status merge_check_experts(struct source *source, reshard_error *
 reshard_status megatron_merge(struct source *source, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
-    find_gate(state);
-    reshard_status status = find_parameters(state, err);
+    struct partition_gates gates = { 0 };
+    reshard_status status = note_gates(state, &gates, err);
+    if (!status)
+        status = find_gate(state, &gates, err);
+    if (!status)
+        status = find_parameters(state, &gates, err);
+    partition_gates_release(&gates);
     if (!status)
         status = find_copies(state, err);
     if (!status)

@@ -84,6 +84,7 @@ struct megatron_target {
     struct parallel_layout layout;
     struct pipeline_split pipeline;
     struct cut_context context;
+    struct partition_gates gates;  /* of wanted tensors */
     bool is_tied, is_like_layout;  /* the reference's layout is taken as it is */
     bool is_split_kept;            /* the pipeline is the one that the arguments say */
     int64_t layers, experts, padded_vocabulary;
