@@ -164,7 +164,7 @@ def check_kept(command, model, folder):
     return [failed] if failed else list(digest_problems(said, wanted))
 
 
-def write_family(model, s, folder, protocol=4, separator=".", files_of=as_one_file, has_places=False):
+def write_family(model, s, folder, protocol=4, separator=".", files_of=as_one_file, has_places=False, stem="model_state"):
     folder.mkdir(parents=True)
     with S.Pickles():
         for place in S.places(s):
@@ -173,7 +173,7 @@ def write_family(model, s, folder, protocol=4, separator=".", files_of=as_one_fi
             names = local_names(model, s, place)
             weights = {local_key(s, model, w.key, has_places): S.array_of(model, w) for _, w in S.held_weights(model, s, place)}
             weights[TABLE] = {local_key(s, model, key, has_places): name for key, name in names.items()}
-            name = f"model_state{infix(s, place, False, separator)}.pdparams"
+            name = f"{stem}{infix(s, place, False, separator)}.pdparams"
             if not (folder / name).exists():
                 (folder / name).write_bytes(pickle.dumps(weights, protocol))
             for name, content in files_of(optimizer_state(model, s, place, protocol)).items():
@@ -251,6 +251,25 @@ def check_parts(command, model, folder, has_index):
     said, _ = command("verify", folder)
     problems += [] if "file 2 of 3 is missing" in said else ["verify does not name the file"]
     return problems + [f"{key} is not named" for key in lost if has_index != (f"tensor '{key}' is lost" in said)]
+
+
+def adapter_model(layers=2, experts=2, hidden=12, rank=4, heads=16):
+    """LoRA beside column-parallel layers has its second matrix cut, beside row-parallel ones its first."""
+    parameters = []
+    def add(layer, module, shape, is_row, expert=None):
+        for part, size, axis in (("A", (shape[0], rank), 0 if is_row else None), ("B", (rank, shape[1]), None if is_row else 1)):
+            parameters.append(S.Parameter(f"model.layers.{layer}.{module}.lora_{part}", size, axis=axis, layer=layer, expert=expert,
+                                          name=f"lora_linear_{len(parameters) // 2}.w_{'AB'.index(part)}"))
+    for layer in range(layers):
+        for module in ("q_proj", "k_proj", "qkv_proj"):
+            add(layer, f"self_attn.{module}", (hidden, heads), False)
+        add(layer, "self_attn.o_proj", (heads, hidden), True)
+        for expert in range(experts):
+            add(layer, f"mlp.experts.{expert}.up_proj", (hidden, heads), False, expert)
+            add(layer, f"mlp.experts.{expert}.down_proj", (heads, hidden), True, expert)
+        add(layer, "mlp.gate_proj", (hidden, heads), False)
+        add(layer, "mlp.down_proj", (heads, hidden), True)
+    return S.Model(parameters, layers, experts)
 
 
 def check_reading(command, model, folder):
@@ -352,6 +371,11 @@ def main():
                 write_shared(model, s, folder)
                 tap(f"master weights alone, {s.name}, {'tied' if is_tied else 'untied'}", check_reading(command, model, folder))
         model = S.language_model()
+        for stem, name in (("lora", "dp1"), ("lora", "tp2"), ("lora", "pp2"), ("lora", "tp2sd2-v2"), ("vera", "pp2"), ("lokr", "dp1"),
+                           ("prefix", "sharding2-v1")):
+            adapter, folder = adapter_model(), work / f"{stem}-{name}"
+            write_family(adapter, S.BY_NAME[name], folder, stem=stem + "_model_state")
+            tap(f"rank files of adapters, {stem}, {name}", check_reading(command, adapter, folder))
         for has_index in (False, True):
             title = f"numbered files, {'with an' if has_index else 'without'} index"
             tap(title, check_parts(command, model, work / title.replace(" ", "-"), has_index))

@@ -70,6 +70,10 @@ bool family_read_name(struct str base, struct family_file *out)
         const char *stem, *extension;
         enum family_role role;
     } kinds[] = { { "model_state", ".pdparams", FAMILY_MODEL },
+                  { "lora_model_state", ".pdparams", FAMILY_MODEL }, /* weights of adapters */
+                  { "vera_model_state", ".pdparams", FAMILY_MODEL },
+                  { "lokr_model_state", ".pdparams", FAMILY_MODEL },
+                  { "prefix_model_state", ".pdparams", FAMILY_MODEL },
                   { "optimizer", ".pdopt", FAMILY_OPTIMIZER },
                   { "master_weights", ".pdparams", FAMILY_MASTER },
                   { "master_weights", ".pdopt", FAMILY_MASTER } };
