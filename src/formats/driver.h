@@ -260,6 +260,12 @@ static inline uint32_t layout_number(const struct layout_request *request, const
     return word && word->name ? word->number : 0;
 }
 
+/* Whether words say how tensors are cut: they go before how a reference is. */
+static inline bool layout_has_words(const struct layout_request *request)
+{
+    return request->words && request->words->name;
+}
+
 /* Sets source, source_catalog and items of a request: those of an open checkpoint. */
 void layout_of_source(struct layout_request *request, struct source *source);
 

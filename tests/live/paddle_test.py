@@ -108,6 +108,30 @@ def flex_layouts_load(test):
     return failed
 
 
+def trainers_folders_load(test):
+    """As PaddleFormers' _load_flex_checkpoint does: one metadata file in each of three folders, looked at if it tells nothing, too."""
+    trainer, kept = test.manifest("paddle-strategy-trainer-tp2")
+    source, wanted = test.manifest(MODEL)
+    weights = {key: value for key, value in wanted.items() if not key.endswith("_0")}
+    only = [word for key in weights for word in ("--include", key)]
+    given = (("of one folder", source, wanted, ["--layout", "tp=2", "-o", "folders=trainer"]),
+             ("of states that are shared", source, wanted, ["--layout", "sharding=2,stage=1v1", "-o", "folders=trainer"]),
+             ("of weights alone", source, weights, ["-o", "folders=trainer", *only]),
+             ("of a trainer's", trainer, kept, ["--layout", "tp=4"]))
+    failed = 0
+    for name, path, tensors, words in given:
+        folder, bad = test.convert(path, test.work / f"trainer {name}", "--to", "paddle-flex", *words), []
+        rest = dict(tensors)
+        for part, suffix in (("master_weight", ".w_0"), ("optimizer_state", "_0"), ("model_state", "")):
+            metadata = [file for file in os.listdir(folder / part) if file.endswith(".metadata")]
+            told = paddle.load(str(folder / part / metadata[0])).state_dict_metadata
+            own = {key: rest.pop(key) for key in [*rest] if key.endswith(suffix)}
+            bad += [f"{part}: {len(metadata)} metadata files"] * (len(metadata) != 1) + differences(dict.fromkeys(told), dict.fromkeys(own))
+            bad += differences(loaded(folder / part, own), own) if own else []
+        failed += test.report(f"a trainer's folders, {name}", bad)
+    return failed
+
+
 def plain(entry):
     """Its attributes; the bounds of ranges are integers of NumPy in what Paddle writes."""
     values = {key: value for key, value in vars(entry).items()}
@@ -359,7 +383,7 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
         test = Test(args, pathlib.Path(work))
-        parts = (flex_layouts_load, two_processes_load, files_are_paddles, params_load, paddles_files_are_read,
+        parts = (flex_layouts_load, trainers_folders_load, two_processes_load, files_are_paddles, params_load, paddles_files_are_read,
                  auto_parallel_is_read, trainers_files_are_read, optimizers_are_read)
         failed = sum(part(test) for part in parts)
     print(f"1..{test.number}")

@@ -265,6 +265,94 @@ def table_of(path):
                       for index, file in found.storage_metadata.items()}
 
 
+FOLDERS = {"model_state": "weight", "optimizer_state": "state", "master_weight": "master"}
+
+
+def kind_of(key):
+    return "master" if key.endswith(".w_0") else "state" if key.endswith("_0") else "weight"
+
+
+def check_trainer(shell, source, ranks, *options):
+    """Three checkpoints of that many ranks, each of what the trainer keeps there, which are one; whatever of it there is."""
+    out, message = shell.convert(source, *options)
+    if message:
+        return message
+    wanted = {f"{folder}/{name}" for folder in FOLDERS for name in ("0.metadata", *(f"{rank}_0.distcp" for rank in range(ranks)))}
+    found = {str(p.relative_to(out)) for p in out.glob("**/*") if p.suffix in (".distcp", ".metadata")}
+    if found != wanted:
+        return f"files {sorted(found)}"
+    keys = set()
+    for folder, kind in FOLDERS.items():
+        here = set(metadata_of(out / folder).state_dict_metadata)
+        stray = [key for key in here if kind_of(key) != kind]
+        if stray or {k.tensor_key for k in metadata_of(out / folder).storage_metadata} != here:
+            return f"{folder}: {stray}"
+        keys |= here
+    if keys != {tensor["key"] for tensor in json.loads(shell.run("hash", "--json", out)[1])["tensors"]}:
+        return f"keys {sorted(keys)}"
+    for words in (("verify", out), ("diff", source, out, "--items", "ignore")):
+        code, text, message = shell.run(*words)
+        if code:
+            return text + message
+    return ""
+
+
+def check_one_folder(shell, source, *options):
+    out, message = shell.convert(source, *options)
+    if message or list(out.glob("*_state")) or not (out / "0.metadata").exists():
+        return message or f"folders {sorted(p.name for p in out.iterdir() if p.is_dir())}"
+    code, text, message = shell.run("diff", source, out, "--items", "ignore")
+    return text + message if code else ""
+
+
+def check_trainer_items(shell, work):
+    """Values lie with the weights, in a file of their own."""
+    tensors = {key: torch_stub.tensor("FloatStorage", (2,), bytes(8)) for key in ("w", "w.moment1_0")}
+    torch_stub.write_zip(work / "items.pt", {"n": 7} | tensors)
+    out, message = shell.convert(work / "items.pt", "-o", "folders=trainer")
+    if message or not (out / "model_state/1_0.distcp").exists():
+        return message or "no file of values"
+    code, text, message = shell.run("diff", work / "items.pt", out)
+    return text + message if code else ""
+
+
+def check_like_with_words(shell, reference, words, other=None):
+    """The words say how tensors are cut; the folders, the payload, the uid and the generation are the reference's."""
+    source = other or reference
+    out, message = shell.convert(source, "--like", reference, "--layout", words)
+    if message:
+        return message
+    ours = shell.chunks(out.rename(shell.work / "like"))
+    try:
+        out, message = shell.convert(source, "--layout", words, "-o",
+                                     f"folders={'trainer' if (reference / 'model_state').exists() else 'one'}")
+        if message:
+            return message
+        theirs = shell.chunks(out)
+        uid = max(int(p.name.split(".")[0]) for p in reference.glob("**/*.metadata"))
+        suffix = next(p.suffix for p in reference.glob(f"**/*_{uid}.*") if p.suffix != ".metadata")
+        theirs = {(*chunk[:4], chunk[4].replace("_0.distcp", f"_{uid}{suffix}"), chunk[5]) for chunk in theirs}
+        if ours != theirs:
+            return f"chunks differ: {sorted(set(ours) ^ set(theirs))[:4]}"
+        for folder in {p.parent.relative_to(reference) for p in reference.glob("**/*.metadata")}:
+            paths = [root / folder / f"{uid}.metadata" for root in (reference, shell.work / "like")]
+            spelled = [sorted(members_of(path)) for path in paths]
+            if spelled[0] != spelled[1]:
+                return f"{folder}: {spelled}"
+        return ""
+    finally:
+        shutil.rmtree(shell.work / "like")
+
+
+def members_of(path):
+    """Which module the classes of metadata are of, and what members they have."""
+    Modules.seen = set()
+    with open(path, "rb") as stream:
+        found = Modules(stream).load()
+    shard, index = next(iter(found.state_dict_metadata.values()))[0], next(iter(found.storage_metadata))
+    return {*Modules.seen, *found.__dict__, *(f"shard {k}" for k in shard.__dict__), *(f"index {k}" for k in index.__dict__)}
+
+
 def check_salvage(shell, path, work):
     """Metadata that is gone is taken from a checkpoint of the same layout; what a missing file had is lost, the rest is not."""
     damaged, good = work / "damaged", work / "salvaged"
@@ -354,6 +442,34 @@ def main():
             "paddle311-mesh2",
                      "paddle322-fc-flat", "paddle-strategy-trainer-tp2", "paddle-fc-emptyrank", "paddle-strategy-tp2-sdv2-2"):
             tap(f"as {case} lies", check_like(shell, arguments.fixtures / "paddle" / case / "ckpt"))
+        paddle = arguments.fixtures / "paddle"
+        trainer, flat, weights = paddle / "paddle-strategy-trainer-tp2/ckpt", paddle / "paddle-strategy-tp2/ckpt", work / "five.safetensors"
+        tap("a trainer's folders stay in another layout", check_trainer(shell, trainer, 4, "--layout", "tp=4"))
+        tap("and without one", check_trainer(shell, trainer, 1))
+        tap("and of states that are shared", check_trainer(shell, trainer, 4, "--layout", "tp=2,sharding=2,stage=1v2"))
+        tap("a trainer's folders of one folder", check_trainer(shell, flat, 2, "--layout", "tp=2", "-o", "folders=trainer"))
+        tap("a trainer's folders of weights alone", check_trainer(shell, weights, 2, "--layout", "dp=2", "-o", "folders=trainer"))
+        tap("a trainer's folders by size", check_trainer(shell, weights, 1, "-o", "folders=trainer", "--max-shard-size", "1GB"))
+        tap("a trainer's folders of a Unified Checkpoint", check_trainer(shell, paddle / "paddle-uc-tp2/ckpt", 2, "--layout", "tp=2", "-o",
+                                                                        "folders=trainer", "--rules", "auto"))
+        tap("a trainer's folders with values", check_trainer_items(shell, work))
+        tap("one folder of a trainer's", check_one_folder(shell, trainer, "--layout", "tp=4", "-o", "folders=one"))
+        tap("one folder of one", check_one_folder(shell, flat, "--layout", "tp=4", "-o", "folders=kept"))
+        for case, words in ((trainer, "tp=4"), (trainer, "tp=2,dp=2"), (paddle / "paddle-fc-safetensors/ckpt", "dp=3"),
+                            (paddle / "paddle-fc-uids/ckpt", "dp=3"), (paddle / "paddle262-mesh4/ckpt", "dp=2"),
+                            (paddle / "paddle-strategy-tp2-sdv2-2/ckpt", "sharding=4,stage=1v2"), (flat, "tp=4")):
+            tap(f"as {case.parent.name} lies, but {words}", check_like_with_words(shell, case, words))
+        tap("as a trainer's, of one folder", check_like_with_words(shell, trainer, "tp=4", flat))
+        tap("folders that the reference does not have", check_refusal(shell, flat, 2, "the reference has a trainer's folders", "--like",
+                                                                    trainer, "-o", "folders=one"))
+        tap("three folders where the reference has one", check_refusal(shell, flat, 2, "the reference has one folder", "--like", flat,
+                                                                     "--layout", "tp=2", "-o", "folders=trainer"))
+        tap("folders that are none", check_refusal(shell, flat, 2, "folders=two: one of kept, one, trainer", "-o", "folders=two"))
+        auto = paddle / "paddle-hf-auto/ckpt/flex-ckpt.auto_generated.metadata"
+        tap("ranks like a folder of Hugging Face", check_refusal(shell, flat, 2, "which are of no ranks", "--like", auto, "--layout",
+                                                               "tp=2"))
+        tap("runs that the reference's metadata cannot name", check_refusal(
+            shell, flat, 2, "before Paddle 3.2", "--like", paddle / "paddle311-mesh2/ckpt", "--layout", "sharding=2,stage=1v2"))
         tap("metadata that is gone", check_salvage(shell, arguments.fixtures / "paddle/paddle-strategy-tp2-sdv2-2/ckpt", work))
         for case, status in (("paddle-fc-1rank-many", 0), ("paddle-strategy-sdv1-2", 0), ("paddle-strategy-tp2-sdv2-2", 1),
                              ("paddle-fc-flat-nd", 1), ("paddle-fc-replicas", 5)):

@@ -53,6 +53,9 @@ struct flex_part {
     struct str labels[FLEX_LABELS]; /* data NULL: absent */
 };
 
+/* Whether an object lies in the folder of the part, and not in one below it. */
+bool flex_part_holds(const struct flex_part *part, struct str name);
+
 struct flex_data;
 
 /* driver_state of an open checkpoint. */

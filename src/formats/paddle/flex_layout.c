@@ -10,13 +10,14 @@
 #include "formats/paddle/unified.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 const struct format_option flex_options[] = {
     { "generation", "RELEASE", "3.3", "Paddle whose metadata is written: 2.6, 3.0 (v0, to 3.1), 3.2 (v1), 3.3 (v2)" },
     { "dedupe", "WAY", "balanced", "what several ranks hold is written by: balanced, first-rank; none: by all, as replicas" },
     { "protocol", "4|5", "4", "pickle protocol of the data files; 5 needs Paddle 3.4" },
+    { "folders", "WAY", "kept",
+      "trainer: model_state, optimizer_state and master_weight, for PaddleFormers; one; kept: those of the reference or the source" },
     { "segment-size", "ELEMENTS", "1048576", "stage=3 leaves parameters of up to so many elements whole" },
     { NULL, NULL, NULL, NULL },
 };
@@ -35,6 +36,9 @@ static const struct word_value releases[] = {
 };
 static const struct word_value dedupes[] = {
     { "balanced", FLEX_DEDUPE_BALANCED }, { "first-rank", FLEX_DEDUPE_FIRST }, { "none", FLEX_DEDUPE_NONE }, { NULL, 0 }
+};
+static const struct word_value filings[] = {
+    { "kept", FLEX_FILING_KEPT }, { "one", FLEX_FILING_ONE }, { "trainer", FLEX_FILING_TRAINER }, { NULL, 0 }
 };
 static const struct word_value protocols[] = { { "4", 4 }, { "5", 5 }, { NULL, 0 } };
 
@@ -61,7 +65,7 @@ static reshard_status flex_layout_read_option(const struct layout_request *reque
 
 static reshard_status flex_layout_read_options(const struct layout_request *request, struct flex_target *state, reshard_error *err)
 {
-    int release, dedupe = FLEX_DEDUPE_BALANCED;
+    int release, dedupe = FLEX_DEDUPE_BALANCED, filing = FLEX_FILING_KEPT;
     const struct source *like = flex_reference(request);
     state->release = FLEX_RELEASE_3_3;
     state->protocol = 4;
@@ -72,9 +76,12 @@ static reshard_status flex_layout_read_options(const struct layout_request *requ
     if (!status)
         status = flex_layout_read_option(request, "dedupe", dedupes, &dedupe, err);
     if (!status)
+        status = flex_layout_read_option(request, "folders", filings, &filing, err);
+    if (!status)
         status = flex_layout_read_option(request, "protocol", protocols, &state->protocol, err);
     state->release = (enum flex_release)release;
     state->dedupe = (enum flex_dedupe)dedupe;
+    state->filing = (enum flex_filing)filing;
     if (!status && state->dedupe == FLEX_DEDUPE_NONE && state->release < FLEX_RELEASE_3_3) {
         error_set(err, RESHARD_ERR_USAGE, "metadata before Paddle 3.3 cannot say which of several copies is which");
         error_hint(err, "give reshard_convert_options.format_options generation=3.3 with dedupe=none");
@@ -97,18 +104,18 @@ reshard_status flex_target_add_file(struct target *target, struct str name, uint
     return RESHARD_OK;
 }
 
-reshard_status flex_target_add_folder(struct target *target, struct str prefix, struct str metadata, uint32_t *out, reshard_error *err)
+reshard_status flex_target_add_folder(struct target *target, enum flex_role role, struct str metadata, uint32_t *out, reshard_error *err)
 {
     struct flex_target *state = flex_target_state(target);
-    struct flex_out_folder folder = { .object = CATALOG_NONE };
+    struct flex_out_folder folder = { .role = role, .prefix = str_of(flex_role_folders[role]), .object = CATALOG_NONE };
     for (uint32_t i = 0; i < state->folder_count; i++) {
-        if (str_equal(state->folders[i].prefix, prefix)) {
+        if (state->folders[i].role == role) {
             *out = i;
             return RESHARD_OK;
         }
     }
     if (!ARRAY_ROOM(state->folders, state->folder_count, state->folder_capacity) ||
-        !arena_str(&target->catalog->arena, prefix, &folder.prefix) || !arena_str(&target->catalog->arena, metadata, &folder.metadata))
+        !arena_str(&target->catalog->arena, metadata, &folder.metadata))
         return error_set_memory(err);
     *out = state->folder_count;
     state->folders[state->folder_count++] = folder;
@@ -383,7 +390,6 @@ static reshard_status place_items(const struct layout_request *request, struct t
     struct flex_target *state = flex_target_state(target);
     reshard_status status = RESHARD_OK;
     uint32_t last = 0;
-    char name[40];
     for (uint32_t i = 0; i < state->file_count; i++) {
         if (state->files[i].folder == 0 && state->files[i].rank >= state->files[last].rank)
             last = i;
@@ -397,8 +403,7 @@ static reshard_status place_items(const struct layout_request *request, struct t
     if (status || !state->item_count || (state->file_count && state->files[last].folder == 0 && !state->files[last].piece_count))
         return status;
     uint32_t rank = state->file_count ? state->files[last].rank + 1 : 0;
-    int size = snprintf(name, sizeof(name), "%" PRIu32 "_0.distcp", rank);
-    return flex_target_add_file(target, (struct str){ name, (size_t)size }, 0, rank, &state->item_file, err);
+    return flex_target_add_rank_file(target, 0, rank, &state->item_file, err);
 }
 
 static reshard_status add_files(const struct layout_request *request, struct target *target, reshard_error *err)
@@ -461,8 +466,10 @@ reshard_status flex_lay_out(const struct layout_request *request, struct target 
     if (!status)
         status = keep_names(request, target, flex_reference(request), false, err);
     if (!status)
-        status =
-            flex_reference(request) ? flex_place_like(request, target, flex_reference(request), err) : flex_place(request, target, err);
+        status = flex_folders_make(request, target, err);
+    if (!status)
+        status = flex_reference(request) && !layout_has_words(request) ? flex_place_like(request, target, flex_reference(request), err)
+                                                                     : flex_place(request, target, err);
     if (!status)
         status = add_files(request, target, err);
     if (!status)

@@ -11,7 +11,7 @@ struct flex_liking {
     struct target *target;
     const struct source *like;
     uint32_t *file_of;               /* by object of the reference; CATALOG_NONE: no data file */
-    uint32_t first_file[FLEX_ROLES]; /* CATALOG_NONE: there is none */
+    uint32_t first_file[FLEX_ROLES]; /* by folder; CATALOG_NONE: there is none */
 };
 
 const struct source *flex_reference(const struct layout_request *request)
@@ -69,8 +69,8 @@ static reshard_status like_add_file(struct flex_liking *liking, const struct fle
     added->is_safetensors = kind == FLEX_SAFETENSORS || protocol == 0;
     if (object != NAME_NONE)
         liking->file_of[object] = file;
-    if (liking->first_file[part->role] == CATALOG_NONE)
-        liking->first_file[part->role] = file;
+    if (liking->first_file[folder] == CATALOG_NONE)
+        liking->first_file[folder] = file;
     return RESHARD_OK;
 }
 
@@ -88,28 +88,20 @@ static reshard_status like_add_files(struct flex_liking *liking, const struct fl
     }
     for (uint32_t i = 0; !status && i < catalog->object_count; i++) {
         struct str name = catalog->objects[i].name;
-        size_t slash;
-        bool is_inside = name.size > part->directory.size && memcmp(name.data, part->directory.data, part->directory.size) == 0 &&
-                         !str_find_char(behind(name, part->directory), '/', &slash);
-        if (is_inside && liking->file_of[i] == CATALOG_NONE && !str_ends_with(name, ".metadata"))
+        if (flex_part_holds(part, name) && liking->file_of[i] == CATALOG_NONE && !str_ends_with(name, ".metadata"))
             status = like_add_file(liking, part, folder, name, err);
     }
     arena_release(&arena);
     return status;
 }
 
+/* Folder for folder, which are there already. */
 static reshard_status like_add_parts(struct flex_liking *liking, reshard_error *err)
 {
     const struct flex_source *from = flex_state(liking->like);
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < from->part_count && !status; i++) {
-        const struct flex_part *part = &from->parts[i];
-        uint32_t folder;
-        status = flex_target_add_folder(liking->target, str_of(flex_role_folders[part->role]), behind(part->metadata_name, part->directory),
-                                        &folder, err);
-        if (!status)
-            status = like_add_files(liking, part, folder, err);
-    }
+    for (uint32_t i = 0; i < from->part_count && !status; i++)
+        status = like_add_files(liking, &from->parts[i], i, err);
     return status;
 }
 
@@ -151,32 +143,20 @@ static reshard_status place_chunk(struct flex_liking *liking, uint32_t wanted, c
     return flex_target_add_piece(liking->target, &piece, err);
 }
 
-/* Which of a trainer's folders a tensor belongs to that the reference does not have. */
-static enum flex_role like_role_of(const struct flex_liking *liking, struct str key)
-{
-    enum flex_role role = str_starts_with(key, FLEX_EMA_NAME ".") ? FLEX_EMA
-                          : str_ends_with(key, ".w_0")            ? FLEX_MASTERS
-                          : str_ends_with(key, "_0")              ? FLEX_OPTIMIZER
-                                                                  : FLEX_MODEL;
-    for (int i = 0; i < FLEX_ROLES && liking->first_file[role] == CATALOG_NONE; i++)
-        if (liking->first_file[i] != CATALOG_NONE)
-            role = (enum flex_role)i;
-    return role;
-}
-
 /* A tensor that the reference does not have, whole. */
 static reshard_status like_place_new(struct flex_liking *liking, uint32_t wanted, reshard_error *err)
 {
     struct catalog *ours = liking->target->catalog;
     const struct catalog_tensor *tensor = &ours->tensors[wanted];
     int64_t zero[RANK_MAX] = { 0 };
-    uint32_t file = liking->first_file[like_role_of(liking, tensor->key)];
+    const uint32_t folder = flex_folder_of(liking->target, tensor->key);
+    uint32_t file = liking->first_file[folder];
     reshard_status status = RESHARD_OK;
     if (file == CATALOG_NONE)
-        status = flex_target_add_file(liking->target, STR("0_0.distcp"), 0, 0, &file, err);
+        status = flex_target_add_rank_file(liking->target, folder, 0, &file, err);
     if (status)
         return status;
-    liking->first_file[FLEX_ALL] = liking->first_file[FLEX_ALL] == CATALOG_NONE ? file : liking->first_file[FLEX_ALL];
+    liking->first_file[folder] = file;
     struct flex_piece piece = { .tensor = wanted,
                                 .count = -1,
                                 .file = file,

@@ -92,6 +92,8 @@ static struct flex_place place_of(const struct flex_degrees *degrees, uint32_t r
 
 struct deduping {
     const struct flex_cutting *cutting;
+    const struct target *target;
+    uint32_t folder;    /* a trainer's rank hands in what is in one folder at a time */
     uint32_t *first_id; /* by tensor: the number of its first piece */
     uint32_t id_count;
     uint32_t *order;  /* ranks as their file names sort */
@@ -106,7 +108,8 @@ typedef void (*held_visit)(struct deduping *deduping, uint32_t id, uint32_t rank
 
 static bool flex_place_is_here(const struct deduping *deduping, uint32_t tensor)
 {
-    return flex_is_stored(&deduping->cutting->wanted->tensors[tensor]);
+    const struct catalog_tensor *wanted = &deduping->cutting->wanted->tensors[tensor];
+    return flex_is_stored(wanted) && flex_folder_of(deduping->target, wanted->key) == deduping->folder;
 }
 
 static void visit_rank(struct deduping *deduping, uint32_t rank, held_visit visit)
@@ -252,14 +255,12 @@ static reshard_status add_held(const struct deduping *deduping, struct target *t
     return flex_target_add_piece(target, &piece, err);
 }
 
-static reshard_status place_rank(const struct deduping *deduping, struct target *target, uint32_t rank, uint32_t folder, reshard_error *err)
+static reshard_status place_rank(const struct deduping *deduping, struct target *target, uint32_t rank, reshard_error *err)
 {
     struct flex_place place = place_of(&deduping->cutting->degrees, rank);
     struct flex_held held;
-    char name[40];
     uint32_t file;
-    int size = snprintf(name, sizeof(name), "%" PRIu32 "_0.distcp", rank);
-    reshard_status status = flex_target_add_file(target, (struct str){ name, (size_t)size }, folder, rank, &file, err);
+    reshard_status status = flex_target_add_rank_file(target, deduping->folder, rank, &file, err);
     for (uint32_t t = 0; t < deduping->cutting->wanted->tensor_count && !status; t++)
         if (flex_place_is_here(deduping, t) && flex_held_of(deduping->cutting, t, &place, &held))
             status = add_held(deduping, target, t, rank, file, &held, err);
@@ -268,12 +269,12 @@ static reshard_status place_rank(const struct deduping *deduping, struct target 
 
 static reshard_status flex_place_place_ranks(const struct flex_cutting *cutting, struct target *target, uint32_t folder, reshard_error *err)
 {
-    struct deduping deduping = { .cutting = cutting };
+    struct deduping deduping = { .cutting = cutting, .target = target, .folder = folder };
     reshard_status status = deduping_make(&deduping, err);
     if (!status && flex_target_state(target)->dedupe != FLEX_DEDUPE_FIRST)
         status = choose_balanced(&deduping, err);
     for (uint32_t rank = 0; rank < cutting->degrees.world && !status; rank++)
-        status = place_rank(&deduping, target, rank, folder, err);
+        status = place_rank(&deduping, target, rank, err);
     deduping_release(&deduping);
     return status;
 }
@@ -291,12 +292,10 @@ static reshard_status place_whole(const struct layout_request *request, struct t
         const struct catalog_tensor *tensor = &wanted->tensors[t];
         uint64_t size = catalog_tensor_bytes(wanted, tensor);
         int64_t zero[RANK_MAX] = { 0 };
-        if (!flex_is_stored(tensor))
+        if (!flex_is_stored(tensor) || flex_folder_of(target, tensor->key) != folder)
             continue;
         if (file == CATALOG_NONE || (bytes && size > limit - (bytes < limit ? bytes : limit))) {
-            char name[40];
-            int length = snprintf(name, sizeof(name), "%" PRIu32 "_0.distcp", rank);
-            status = flex_target_add_file(target, (struct str){ name, (size_t)length }, folder, rank++, &file, err);
+            status = flex_target_add_rank_file(target, folder, rank++, &file, err);
             bytes = 0;
         }
         bytes += size;
@@ -308,8 +307,8 @@ static reshard_status place_whole(const struct layout_request *request, struct t
         if (!status)
             status = flex_target_add_piece(target, &piece, err);
     }
-    if (!status && file == CATALOG_NONE && !flex_target_state(target)->file_count)
-        status = flex_target_add_file(target, STR("0_0.distcp"), folder, 0, &file, err);
+    if (!status && file == CATALOG_NONE)
+        status = flex_target_add_rank_file(target, folder, 0, &file, err);
     return status;
 }
 
@@ -335,10 +334,8 @@ static reshard_status written_file(struct written_files *files, struct target *t
     uint32_t *file = &files->file[(size_t)turn * files->writers + writer];
     reshard_status status = RESHARD_OK;
     if (*file == CATALOG_NONE) {
-        char name[40];
         uint32_t rank = turn * files->writers + writer;
-        int size = snprintf(name, sizeof(name), "%" PRIu32 "_0.distcp", rank);
-        status = flex_target_add_file(target, (struct str){ name, (size_t)size }, folder, rank, file, err);
+        status = flex_target_add_rank_file(target, folder, rank, file, err);
     }
     *out = *file;
     return status;
@@ -403,7 +400,8 @@ static reshard_status place_written(const struct layout_request *request, struct
     uint32_t *turns = array_zeroed(files.writers, sizeof(*turns)), file;
     reshard_status status = turns ? written_file(&files, target, folder, 0, 0, &file, err) : error_set_memory(err);
     for (uint32_t t = 0; t < request->wanted->tensor_count && !status; t++) {
-        if (flex_is_stored(&request->wanted->tensors[t]))
+        const struct catalog_tensor *tensor = &request->wanted->tensors[t];
+        if (flex_is_stored(tensor) && flex_folder_of(target, tensor->key) == folder)
             status = flex_place_written(request, target, folder, t, &files, turns, err);
     }
     free(files.file);
@@ -413,22 +411,19 @@ static reshard_status place_written(const struct layout_request *request, struct
 
 reshard_status flex_place(const struct layout_request *request, struct target *target, reshard_error *err)
 {
+    const uint32_t folders = flex_target_state(target)->folder_count;
     struct flex_degrees degrees;
     struct flex_cutting cutting = { 0 };
-    uint32_t folder;
-    bool has_words = false;
-    for (const struct layout_word *word = flex_words; word->name; word++)
-        has_words |= layout_number(request, word->name) != 0;
-    reshard_status status = flex_target_add_folder(target, STR(""), STR("0.metadata"), &folder, err);
-    if (!status && request->by_writer && !has_words)
-        return place_written(request, target, folder, err);
-    if (status || !has_words)
-        return status ? status : place_whole(request, target, folder, err);
-    status = flex_degrees_read(request, &degrees, err);
-    if (!status)
+    reshard_status status = RESHARD_OK;
+    bool has_words = layout_has_words(request);
+    if (has_words)
+        status = flex_degrees_read(request, &degrees, err);
+    if (has_words && !status)
         status = flex_cutting_make(request, &degrees, &cutting, err);
-    if (!status)
-        status = flex_place_place_ranks(&cutting, target, folder, err);
+    for (uint32_t folder = 0; folder < folders && !status; folder++)
+        status = has_words             ? flex_place_place_ranks(&cutting, target, folder, err)
+                 : request->by_writer ? place_written(request, target, folder, err)
+                                      : place_whole(request, target, folder, err);
     flex_cutting_release(&cutting);
     return status;
 }

@@ -8,6 +8,7 @@
 
 #include "encoding/paddle_save_write.h"
 #include "formats/driver.h"
+#include "formats/paddle/flex.h"
 #include "parallel/state_sharding.h"
 
 /* The release whose metadata is written: what its classes hold is in flex_metadata.h. */
@@ -15,6 +16,9 @@ enum flex_release { FLEX_RELEASE_2_6, FLEX_RELEASE_3_0, FLEX_RELEASE_3_2, FLEX_R
 
 /* What becomes of a piece that several ranks hold. */
 enum flex_dedupe { FLEX_DEDUPE_BALANCED, FLEX_DEDUPE_FIRST, FLEX_DEDUPE_NONE };
+
+/* Which folders there are. */
+enum flex_filing { FLEX_FILING_KEPT /* those of the reference, or of the source */, FLEX_FILING_ONE, FLEX_FILING_TRAINER };
 
 /* A piece of a tensor in one file. */
 struct flex_piece {
@@ -37,9 +41,12 @@ struct flex_out_file {
 
 /* A folder with metadata of its own: the only one, or each of those that a trainer writes. */
 struct flex_out_folder {
+    enum flex_role role;
     struct str prefix;   /* "" or ends with '/' */
     struct str metadata; /* name of the file */
     uint32_t object;
+    uint64_t uid;        /* in the names of its data files */
+    bool is_safetensors, is_named_safetensors; /* what these are, and what they are called */
 };
 
 struct flex_out_item {
@@ -55,6 +62,7 @@ struct flex_out_copy {
 struct flex_target {
     enum flex_release release;
     enum flex_dedupe dedupe;
+    enum flex_filing filing;
     int protocol;              /* of the data files */
     struct flex_piece *pieces; /* by file, and in a file in the order of the dict */
     struct flex_out_file *files;
@@ -79,10 +87,10 @@ extern const struct format_option flex_options[];
 reshard_status flex_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
 void flex_close_target(struct target *target);
 
-/* Adds a file or a folder; *out is its number. */
+/* Adds a file, or the folder of a role, which may be there; *out is its number. */
 reshard_status flex_target_add_file(struct target *target, struct str name, uint32_t folder, uint32_t rank, uint32_t *out,
                                     reshard_error *err);
-reshard_status flex_target_add_folder(struct target *target, struct str prefix, struct str metadata, uint32_t *out, reshard_error *err);
+reshard_status flex_target_add_folder(struct target *target, enum flex_role role, struct str metadata, uint32_t *out, reshard_error *err);
 reshard_status flex_target_add_piece(struct target *target, const struct flex_piece *piece, reshard_error *err);
 
 /* Whether a tensor is stored at all. */
@@ -90,6 +98,20 @@ static inline bool flex_is_stored(const struct catalog_tensor *tensor)
 {
     return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
 }
+
+/* ---- flex_folders.c ---- */
+
+/* Adds the folders that the reference has, in its order. */
+reshard_status flex_folders_like(struct target *target, const struct source *like, reshard_error *err);
+
+/* Adds the folders that the request asks for. */
+reshard_status flex_folders_make(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* Which of the folders a tensor of that key goes to. */
+uint32_t flex_folder_of(const struct target *target, struct str key);
+
+/* Adds the data file of a rank, under the name that the folder's files have. */
+reshard_status flex_target_add_rank_file(struct target *target, uint32_t folder, uint32_t rank, uint32_t *out, reshard_error *err);
 
 /* ---- flex_place.c ---- */
 
