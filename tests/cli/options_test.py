@@ -201,6 +201,23 @@ def option_layout(sh, verb):
     equal(report["files"], 5)
     for to in ("torch", "zarr", "paddle", "safetensors"):  # which would not heed it
         assert "has no 'ranks'" in sh("convert", model(sh), "x", "--to", to, "--layout", "ranks=2", status=5).stderr
+    # Words win over how a reference is cut.
+    rows = {f"h.{i}.w": ("F32", [12, 4], floats(48)) for i in range(4)}
+    safetensors(sh.work / "rows.safetensors", rows | {"e": ("F32", [24], floats(24))})
+    for to, was, words in (("torch-dcp", "ranks=3", "ranks=2"), ("torch-dcp", "ranks=3", "ranks=1"), ("torch_dcp", "ranks=3", "ranks=2"),
+                           ("torch_dist", "tp=2", "tp=3"), ("hf", "ranks=3", "ranks=2"), ("hf", "ranks=2", "ranks=1"),
+                           ("paddle-flex", "dp=2", "dp=4"), ("fsdp-ranks", "ranks=2", "ranks=4"), ("atorch", "ranks=2", "ranks=4")):
+        if verb == "draw":
+            continue
+        sh("convert", "rows.safetensors", "was", "--to", to, "--layout", was, "--overwrite")
+        like = ["rows.safetensors", "--like", "was", "--layout", words, "--to", to]
+        if verb == "plan":
+            expected = sh.json("plan", "rows.safetensors", "--to", to, "--layout", words)
+            equal(sh.json("plan", *like)["target_chunks"], expected["target_chunks"])
+            continue
+        for name, options in (("wanted", ["--to", to, "--layout", words]), ("cut", like[1:])):
+            sh("convert", "rows.safetensors", name, *options, "--overwrite")
+        equal(*(sh.json("ls", "--chunks", name)["tensors"] for name in ("wanted", "cut")))
 
 
 def two_that_differ_in_w(sh):

@@ -617,6 +617,11 @@ def like_a_reference(shell):
         index = json.loads((shell.work / "b" / f"{name}.safetensors.index.json").read_text())["weight_map"]
         assert index == json.loads((shell.work / "ref" / f"{name}.safetensors.index.json").read_text())["weight_map"], index
         assert all("-of-%05d." % files in p.name for p in (shell.work / "b").glob(f"{name}-*"))
+    for words in ("tp=3", "sharding=2", "ranks=1"):  # they win over the reference
+        for target, options in (("wanted", ["--to", "paddle-uc"]), ("cut", ["--like", "ref"])):
+            shell("convert", "a", target, *options, "--layout", words, "--overwrite", "--quiet")
+        found = filecmp.dircmp(shell.work / "wanted", shell.work / "cut")
+        assert found.same_files and not found.left_only and not found.right_only and not found.diff_files, (words, found.report())
 
 
 def what_paddle_lacks(shell):

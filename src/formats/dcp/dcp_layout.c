@@ -408,7 +408,7 @@ static reshard_status place_all(struct dcp_placing *placing, reshard_error *err)
 
 reshard_status dcp_container_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_placing placing = { .request = request, .target = target };
+    struct dcp_placing placing = { .request = request, .like = layout_has_words(request) ? NULL : request->like, .target = target };
     reshard_status status = dcp_stored_make(request, target, err);
     if (!status)
         status = check_wanted(request->wanted, dcp_target_state(target), err);
@@ -433,7 +433,7 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
 
 reshard_status dcp_item_files_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_placing placing = { .request = request, .target = target };
+    struct dcp_placing placing = { .request = request, .like = layout_has_words(request) ? NULL : request->like, .target = target };
     struct dcp_target *state = dcp_target_state(target);
     reshard_status status = dcp_stored_make(request, target, err);
     for (uint32_t i = 0; i < state->item_count && !status; i++) {

@@ -60,7 +60,7 @@ static reshard_status named_file(struct dcp_placing *placing, struct str name, u
 /* The newest file of a rank. */
 static reshard_status rank_file(struct dcp_placing *placing, uint32_t rank, uint32_t *out, reshard_error *err)
 {
-    if (placing->request->like) {
+    if (placing->like) {
         char name[64];
         int size = snprintf(name, sizeof(name), "__%" PRIu32 "_0.distcp", rank);
         return named_file(placing, (struct str){ name, (size_t)size }, out, err);
@@ -87,7 +87,7 @@ static struct str dcp_place_base_name(const struct source *like, uint32_t object
 /* Whether the reference has the tensor, in chunks that can be written here. */
 static const struct catalog_tensor *like_tensor(const struct dcp_placing *placing, uint32_t wanted_index)
 {
-    const struct source *like = placing->request->like;
+    const struct source *like = placing->like;
     const struct catalog *wanted = placing->request->wanted;
     const struct catalog_tensor *tensor = &wanted->tensors[wanted_index];
     uint32_t index = like ? catalog_find(like->catalog, tensor->key) : CATALOG_NONE;
@@ -105,7 +105,7 @@ static const struct catalog_tensor *like_tensor(const struct dcp_placing *placin
 
 reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err)
 {
-    const struct source *like = placing->request->like;
+    const struct source *like = placing->like;
     if (!like)
         return RESHARD_OK;
     const struct catalog *catalog = like->catalog;
@@ -168,7 +168,7 @@ static reshard_status place_run(struct dcp_placing *placing, const struct dcp_ve
     if (status)
         return status;
     struct dcp_piece piece = { .is_run = true,
-                               .is_free = !placing->request->like,
+                               .is_free = !placing->like,
                                .index = run,
                                .bytes = frame.bytes,
                                .payload_offset = (uint32_t)frame.members[frame.first_storage].payload_offset,
@@ -187,7 +187,7 @@ reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, cons
 
 static reshard_status place_like_tensor(struct dcp_placing *placing, uint32_t index, const struct catalog_tensor *like, reshard_error *err)
 {
-    const struct source *reference = placing->request->like;
+    const struct source *reference = placing->like;
     const struct catalog *catalog = reference->catalog;
     uint32_t first = placing->piece_count;
     bool is_empty = box_is_empty(like->rank, catalog_vector_at(catalog, like->shape));
@@ -437,7 +437,7 @@ reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err
 
 reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64_t bytes, reshard_error *err)
 {
-    const struct source *like = placing->request->like;
+    const struct source *like = placing->like;
     struct dcp_piece piece = { .is_item = true, .index = item, .bytes = bytes, .order = ORDER_AFTER_REFERENCE + placing->piece_count };
     uint32_t found = like ? name_map_find(&placing->like_items, dcp_target_state(placing->target)->items[item].key) : NAME_NONE;
     const struct catalog_item *there = found == NAME_NONE ? NULL : &like->catalog->items[placing->like_item[found]];

@@ -152,6 +152,7 @@ struct dcp_out_file {
 };
 struct dcp_placing {
     const struct layout_request *request;
+    const struct source *like; /* the reference, where no words of the layout say how tensors are cut; or NULL */
     struct target *target;
     struct dcp_piece *pieces;
     uint32_t piece_count, piece_capacity;

@@ -332,7 +332,7 @@ static reshard_status assign_like(struct hf_reference *reference, struct arena *
 reshard_status hf_assign(const struct layout_request *request, struct arena *arena, struct st_pieces *pieces, struct hf_assignment *out,
                          reshard_error *err)
 {
-    if (!request->like || !request->like->driver_state)
+    if (!request->like || !request->like->driver_state || layout_has_words(request))
         return request->ranks > 1 ? assign_over_ranks(request, arena, pieces, out, err) : assign_by_size(request, arena, pieces, out, err);
     struct hf_reference reference = { .catalog = request->like->catalog, .state = request->like->driver_state };
     reshard_status status = assign_like(&reference, arena, pieces, out, err);

@@ -16,6 +16,7 @@ struct uc_write {
     const struct layout_request *request;
     struct target *target;
     const struct uc_state *like; /* of the reference, or NULL */
+    bool is_dealt_like;          /* tensors go to the files that the reference has them in */
     struct st_pieces pieces[UC_FAMILIES];
     uint32_t files[UC_FAMILIES];
     const struct uc_state *from; /* of the source, or NULL */
@@ -184,7 +185,7 @@ static reshard_status unified_layout_assign(struct uc_write *write, enum uc_fami
     const struct layout_request *request = write->request;
     struct st_pieces *pieces = &write->pieces[family];
     uint32_t tp = layout_number(request, "tp"), files = tp ? tp : request->ranks ? request->ranks : 1;
-    if (write->like)
+    if (write->is_dealt_like)
         return unified_layout_assign_like(write, family, err);
     if (write->placing.is_asked) {
         bool is_state = family == UC_OPTIMIZER || family == UC_MASTERS || (family == UC_MODEL && write->mode == UC_MODE_SKIP);
@@ -396,6 +397,7 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
     struct uc_write write = { .request = request, .target = target, .like = request->like ? request->like->driver_state : NULL };
     if (request->source && request->source->driver == target->driver)
         write.from = request->source->driver_state;
+    write.is_dealt_like = write.like && !layout_has_words(request);
     struct st_pieces all = { 0 };
     struct st_metadata ties = { 0 };
     target->driver_state = st_target_new();
@@ -409,7 +411,7 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
     write.is_empty = !all.count; /* storages of items are tensors, and hidden */
     if (!status)
         status = unified_layout_sort(&write, &all, err);
-    if (!status && !write.like)
+    if (!status && !write.is_dealt_like)
         status = uc_placing_make(request, write.pieces, &write.placing, err);
     if (!status)
         status = uc_mode_apply(write.mode, request, target, write.pieces, err);
