@@ -175,6 +175,41 @@ static bool search_made(struct id_search *search, const struct map_statement *as
     return true;
 }
 
+static bool has_row(const struct id_rows *sorted, const struct id_row *row)
+{
+    return bsearch(row, sorted->rows, sorted->count, sizeof(*row), compare_rows) != NULL;
+}
+
+/*
+ * Where keys of the source match, their numbers alone count, as in Paddle: of names that statements before this one make, and whose numbers
+ * the source lacks, somebody may think otherwise. It takes at most half of the work that is allowed, and says nothing then.
+ */
+static void warn_of_made(const struct id_search *search, const struct map_statement *asking, const struct map_program *made)
+{
+    const struct map_macro_context *context = search->context;
+    uint32_t left_out = 0;
+    struct str first = { 0 };
+    if (!search->found.count || search->is_offset || *context->work + made->name_count > context->limits->map_names / 2)
+        return;
+    *context->work += made->name_count;
+    for (uint32_t i = 0; i < made->count; i++) {
+        const struct map_statement *statement = &made->statements[i];
+        const struct map_name *names = context->reverse ? statement->left : statement->right;
+        for (uint32_t j = 0; j < (context->reverse ? statement->left_count : statement->right_count); j++) {
+            struct str name = names[j].text, values[MAP_HOLE_KINDS] = { 0 };
+            map_strip_transpose(name, &name);
+            if (!map_pattern_match(&search->pattern, name, values) ||
+                has_row(&search->found, &(struct id_row){ values[MAP_HOLE_EXPERT], values[MAP_HOLE_LAYER] }))
+                continue;
+            first = left_out++ ? first : name;
+        }
+    }
+    if (left_out)
+        map_diagnose(context->diagnoses, MAP_WARNING, asking->span, "a statement for these names alone does what this one does not",
+                     "the numbers are those of the source's keys: '%.*s', which a statement before makes, is left out%s", STR_ARG(first),
+                     left_out > 1 ? ", and so are others" : "");
+}
+
 /* Upstream takes the product of the two sets of numbers, whether or not the pairs exist. */
 static bool make_product(const struct map_macro_context *context, struct id_rows *rows)
 {
@@ -553,6 +588,8 @@ static bool search_all(struct id_search *search, const struct map_statement *sta
     }
     if (!search->found.count && map_is_hole(&statement->left[0]) && !search_space(search, context->target))
         return false;
+    rows_sort(&search->found);
+    warn_of_made(search, statement, made);
     if (!search->found.count && !search->is_offset && !search_made(search, statement, made))
         return false;
     rows_sort(&search->found);

@@ -35,6 +35,15 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
         { "a letter too many", "layer.0.wx -> c",
           "t:1:1: error: 'layer.0.wx' is neither a weight of the source nor assigned before\n"
           "    1 | layer.0.wx -> c\n      | ^^^^^^^^^^\nhint: did you mean 'layer.0.w'?\n" },
+        { "a name made before whose number the source lacks", "a, b -> layer.1.w, axis=0\nlayer.$LAYER_ID.w -> c.$LAYER_ID",
+          "t:2:1: warning: the numbers are those of the source's keys: 'layer.1.w', which a statement before makes, is left out\n"
+          "    2 | layer.$LAYER_ID.w -> c.$LAYER_ID\n      | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+          "hint: a statement for these names alone does what this one does not\n" },
+        { "several of them", "a -> layer.3.w, layer.2.w, axis=0\nlayer.$LAYER_ID.w -> c.$LAYER_ID",
+          "t:2:1: warning: the numbers are those of the source's keys: 'layer.3.w', which a statement before makes, is left out, and so "
+          "are others\n    2 | layer.$LAYER_ID.w -> c.$LAYER_ID\n      | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+          "hint: a statement for these names alone does what this one does not\n" },
+        { "one whose number the source has", "layer.0.w -> layer.0.w\nlayer.$LAYER_ID.w -> c.$LAYER_ID", "" },
         { "letters that lack", "modelembed.weigh -> c",
           "t:1:1: error: 'modelembed.weigh' is neither a weight of the source nor assigned before\n"
           "    1 | modelembed.weigh -> c\n      | ^^^^^^^^^^^^^^^^\nhint: did you mean 'model.embed.weight'?\n" },
