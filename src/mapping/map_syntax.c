@@ -374,6 +374,20 @@ static bool optional_follows(const struct parser *parser)
            str_is(map_syntax_token_text(parser, parser->token), "optional") && !attribute_follows(parser);
 }
 
+/* A macro that PaddleFormers registers for its Qwen3.5. Of several tensors several others cannot be made, so it is no name there. */
+static bool is_formers_flag(const struct parser *parser, const struct map_statement *statement)
+{
+    return statement->left_count > 1 && map_syntax_next_is(parser, TOKEN_NAME) &&
+           str_is(map_syntax_token_text(parser, parser->token), "fused_in_proj");
+}
+
+static bool fail_formers_flag(const struct parser *parser)
+{
+    return map_diagnose(parser->diagnoses, MAP_ERROR, parser->token->span,
+                        "cut each tensor into as many parts as ranks cut the target, and join these rank by rank",
+                        "fused_in_proj is a macro of PaddleFormers' own, which is not supported");
+}
+
 static bool parse_flag(struct parser *parser, struct map_statement *statement)
 {
     struct map_span span = parser->token->span;
@@ -412,7 +426,8 @@ static bool parse_tail(struct parser *parser, struct map_statement *statement)
             names_over = true;
             done = parse_attribute(parser, statement);
         } else {
-            done = map_syntax_append_name(parser, &statement->right, &statement->right_count);
+            done = is_formers_flag(parser, statement) ? fail_formers_flag(parser)
+                                                      : map_syntax_append_name(parser, &statement->right, &statement->right_count);
         }
         if (!done)
             return false;

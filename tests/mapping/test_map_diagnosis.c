@@ -44,6 +44,11 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
           "are others\n    2 | layer.$LAYER_ID.w -> c.$LAYER_ID\n      | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
           "hint: a statement for these names alone does what this one does not\n" },
         { "one whose number the source has", "layer.0.w -> layer.0.w\nlayer.$LAYER_ID.w -> c.$LAYER_ID", "" },
+        { "a macro of PaddleFormers' own", "a, b -> c, fused_in_proj, axis=0, tp_probe_key=c.d",
+          "t:1:12: error: fused_in_proj is a macro of PaddleFormers' own, which is not supported\n"
+          "    1 | a, b -> c, fused_in_proj, axis=0, tp_probe_key=c.d\n      |            ^^^^^^^^^^^^^\n"
+          "hint: cut each tensor into as many parts as ranks cut the target, and join these rank by rank\n" },
+        { "which may be a name", "a -> c, fused_in_proj, axis=0", "" },
         { "letters that lack", "modelembed.weigh -> c",
           "t:1:1: error: 'modelembed.weigh' is neither a weight of the source nor assigned before\n"
           "    1 | modelembed.weigh -> c\n      | ^^^^^^^^^^^^^^^^\nhint: did you mean 'model.embed.weight'?\n" },
