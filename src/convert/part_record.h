@@ -37,8 +37,7 @@ reshard_status part_check(const struct conversion *conversion, reshard_error *er
 /* How a transaction of a part, or of all that parts have left, begins. */
 struct store_txn_options part_txn_options(const struct conversion *conversion, enum store_txn_share share);
 
-/* Before a part writes: that no record beside the target is one of another number of parts, which no commit could take together with its own.
- */
+/* Before a part writes: that no record beside the target is of another number of parts. No commit could take it together with its own. */
 reshard_status part_records_check_number(const struct run *run, reshard_error *err);
 
 /* Has each record of the run's transaction taken, in any order; they are of that identity, and together all parts. */

@@ -378,7 +378,8 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, all_damaged_chunks,
              missing_shard, hidden_integrity, records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item,
-             state_without_its_item, paths_that_are_no_keys, indices_of_sparse_tensors, sizes_that_are_called_otherwise, weights_that_share_states)
+             state_without_its_item, paths_that_are_no_keys, indices_of_sparse_tensors, sizes_that_are_called_otherwise,
+             weights_that_share_states)
     cases = [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]
     cases.append((damage_within_an_item.__doc__, lambda shell: damage_within_an_item(shell, pathlib.Path(args.spy).resolve())))
     raise SystemExit(small_models.run(args.bin, cases))
