@@ -221,7 +221,9 @@ static int run_draw_diff(const struct options *options, const struct mapping_inp
 {
     char *json = NULL;
     size_t size = 0;
-    int exit_status = 0;
+    int exit_status = options->json ? 0 : whole_file_check(options, options->paths[2]); /* all values are read before it is written */
+    if (exit_status)
+        return exit_status;
     reshard_checkpoint *a = open_path(options, 0, &exit_status), *b = a ? open_path(options, 1, &exit_status) : NULL;
     FILE *out = b ? open_memstream(&json, &size) : NULL;
     if (b && !out)

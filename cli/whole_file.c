@@ -22,6 +22,18 @@ static int whole_file_fail(struct whole_file *file, int number)
     return exit_status;
 }
 
+int whole_file_check(const struct options *options, const char *path)
+{
+    struct whole_file file;
+    int exit_status = whole_file_begin(&file, options, path);
+    if (exit_status)
+        return exit_status;
+    fclose(file.out);
+    unlink(file.beside);
+    free(file.beside);
+    return 0;
+}
+
 int whole_file_begin(struct whole_file *file, const struct options *options, const char *path)
 {
     struct stat there;

@@ -12,6 +12,9 @@ struct whole_file {
     FILE *out;
 };
 
+/* Before anything is made for it: whether it could begin. Returns as whole_file_begin. */
+int whole_file_check(const struct options *options, const char *path);
+
 /* Returns 0, or an exit status: then what is wrong was printed, and there is nothing to end. */
 int whole_file_begin(struct whole_file *file, const struct options *options, const char *path);
 

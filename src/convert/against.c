@@ -306,21 +306,14 @@ static reshard_status against_viewed(const struct checkpoint *checkpoint, struct
     return status;
 }
 
-static reshard_status against_checkpoint(struct checkpoint *checkpoint, const char *reference, const struct checkpoint_options *options,
-                                         struct finding_sink *findings, reshard_error *err)
+static reshard_status against_checkpoint(struct checkpoint *checkpoint, struct checkpoint *other, struct finding_sink *findings,
+                                         reshard_error *err)
 {
-    struct checkpoint *other = NULL, *related = NULL;
+    struct checkpoint *related = other;
     struct mapped mapped = { 0 };
-    reshard_status status = checkpoint_open(reference, options, &other, err);
-    related = other;
-    if (checkpoint->view) {
-        if (!status)
-            status = against_viewed(checkpoint, other, findings, err);
-        checkpoint_close(other);
-        return status;
-    }
-    if (!status)
-        status = checkpoint_relate_both(&checkpoint, &related, err);
+    if (checkpoint->view)
+        return against_viewed(checkpoint, other, findings, err);
+    reshard_status status = checkpoint_relate_both(&checkpoint, &related, err);
     if (!status)
         status = mapped_make(checkpoint, related, NULL, NULL, findings, &mapped, err);
     if (!status) {
@@ -329,7 +322,6 @@ static reshard_status against_checkpoint(struct checkpoint *checkpoint, const ch
         status = compare_with_expected(mapped.catalog, &expected, findings, err);
     }
     mapped_release(&mapped);
-    checkpoint_close(other);
     return status;
 }
 
@@ -357,42 +349,56 @@ static bool may_be_text(reshard_status status)
     return status == RESHARD_ERR_UNSUPPORTED || status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_IO;
 }
 
-/* What cannot be read as a checkpoint, which `refused` says: the text in it. */
-static reshard_status against_other(struct checkpoint *checkpoint, struct store *store, const char *file_name, reshard_status status,
-                                    const reshard_error *refused, struct finding_sink *findings, reshard_error *err)
+/* What cannot be read as a checkpoint, or not compared as one, which `refused` says: the text in it. */
+static reshard_status reference_find_text(struct reference *reference, reshard_status status, reshard_error *err)
 {
-    char *name = NULL;
-    reshard_status looked = may_be_text(status) ? find_reference_text(store, file_name, &name, err) : RESHARD_OK;
-    if (looked || !name) {
-        if (!looked && err)
-            *err = *refused;
-        return looked ? looked : status;
-    }
-    if (!*file_name && !str_is(str_of(name), CONFIG_NAME))
-        finding_report(findings, FINDING_WARNING, "reference", STR(""), "only names are compared, with those of '%s': %s", name,
-                       refused->message);
-    status = against_file(checkpoint, store, name, findings, err);
-    free(name);
+    reshard_status looked = may_be_text(status) ? find_reference_text(reference->store, reference->file_name, &reference->text, err)
+                                                : RESHARD_OK;
+    if (looked || reference->text)
+        return looked;
+    if (err)
+        *err = reference->refused;
     return status;
 }
 
-reshard_status against_run(struct checkpoint *checkpoint, const char *reference, const struct open_options *open,
-                           struct finding_sink *findings, reshard_error *err)
+reshard_status reference_open(const char *path, const struct open_options *open, struct reference *out, reshard_error *err)
 {
     const struct checkpoint_options options = { .open = *open };
-    struct store *store = NULL;
-    char *file_name = NULL;
-    reshard_error refused = { 0 };
-    reshard_status status = remote_open_path(reference, 0, &store, &file_name, err);
+    *out = (struct reference){ .store = NULL };
+    reshard_status status = remote_open_path(path, 0, &out->store, &out->file_name, err);
     if (status)
         return status;
-    if (!str_ends_with(str_of(file_name), ".json"))
-        status = against_checkpoint(checkpoint, reference, &options, findings, &refused);
-    else
+    if (str_ends_with(str_of(out->file_name), ".json"))
         status = RESHARD_ERR_UNSUPPORTED; /* a text */
+    else
+        status = checkpoint_open(path, &options, &out->checkpoint, &out->refused);
     if (status)
-        status = against_other(checkpoint, store, file_name, status, &refused, findings, err);
-    free(file_name);
-    store_free(store);
+        status = reference_find_text(out, status, err);
+    if (status)
+        reference_release(out);
     return status;
+}
+
+void reference_release(struct reference *reference)
+{
+    checkpoint_close(reference->checkpoint);
+    free(reference->text);
+    free(reference->file_name);
+    store_free(reference->store);
+    *reference = (struct reference){ .store = NULL };
+}
+
+reshard_status against_run(struct checkpoint *checkpoint, struct reference *reference, struct finding_sink *findings, reshard_error *err)
+{
+    if (reference->checkpoint) {
+        reshard_status status = against_checkpoint(checkpoint, reference->checkpoint, findings, &reference->refused);
+        if (status)
+            status = reference_find_text(reference, status, err);
+        if (status || !reference->text)
+            return status;
+    }
+    if (!*reference->file_name && !str_is(str_of(reference->text), CONFIG_NAME))
+        finding_report(findings, FINDING_WARNING, "reference", STR(""), "only names are compared, with those of '%s': %s", reference->text,
+                       reference->refused.message);
+    return against_file(checkpoint, reference->store, reference->text, findings, err);
 }

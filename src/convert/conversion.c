@@ -13,15 +13,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static reshard_status find_driver(const struct conversion *conversion, const struct format_driver **out, reshard_error *err)
+reshard_status conversion_format(const char *to, const struct checkpoint *otherwise, const struct format_driver **out, reshard_error *err)
 {
-    const char *to = conversion->options->to;
-    if (!to && !conversion->like) {
+    if (!to && !otherwise) {
         error_set(err, RESHARD_ERR_USAGE, "neither a target format nor a reference is given");
         error_hint(err, "say reshard_convert_options.to FORMAT or reshard_convert_options.like REFERENCE");
         return RESHARD_ERR_USAGE;
     }
-    const struct format_driver *driver = to ? format_driver_find(to) : conversion->like->source->driver;
+    const struct format_driver *driver = to ? format_driver_find(to) : otherwise->source->driver;
     if (!driver) {
         error_set(err, RESHARD_ERR_USAGE, "unknown format '%s'", to);
         error_hint(err, "reshard_format_at() lists them");
@@ -34,6 +33,11 @@ static reshard_status find_driver(const struct conversion *conversion, const str
     }
     *out = driver;
     return RESHARD_OK;
+}
+
+static reshard_status find_driver(const struct conversion *conversion, const struct format_driver **out, reshard_error *err)
+{
+    return conversion_format(conversion->options->to, conversion->like, out, err);
 }
 
 /* The destination's last path component, without trailing slashes. */

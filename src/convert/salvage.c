@@ -286,8 +286,6 @@ static reshard_status write_rest(struct salvaging *salvaging, const char *target
     };
     reshard_status status = check_format(salvaging, err);
     if (!status)
-        status = target_check_source(salvaging->checkpoint, target_path, options->overwrite, err);
-    if (!status)
         status = conversion_prepare(written->checkpoint, target_path, &convert, salvaging->engine, CONVERSION_TO_RUN, &conversion, err);
     if (status)
         return status;
@@ -386,6 +384,14 @@ static reshard_status look_through(struct salvaging *salvaging, reshard_error *e
     return finding_sink_status(salvaging->findings, err);
 }
 
+/* What is certain before anything is read: to look through a checkpoint takes as long as to read all of it. */
+static reshard_status salvage_check_target(const struct salvaging *salvaging, const char *target_path, reshard_error *err)
+{
+    const struct format_driver *driver;
+    reshard_status status = conversion_format(salvaging->options->to, salvaging->checkpoint, &driver, err);
+    return status ? status : target_check_source(salvaging->checkpoint, target_path, salvaging->options->overwrite, err);
+}
+
 reshard_status salvage_run(const char *path, const char *target_path, const struct salvage_options *options,
                            const struct engine_options *engine, struct finding_sink *findings, struct salvage_counts *counts,
                            reshard_error *err)
@@ -393,6 +399,8 @@ reshard_status salvage_run(const char *path, const char *target_path, const stru
     struct salvaging salvaging = { .options = options, .engine = engine, .findings = findings, .counts = counts };
     *counts = (struct salvage_counts){ 0 };
     reshard_status status = open_damaged(&salvaging, path, err);
+    if (!status)
+        status = salvage_check_target(&salvaging, target_path, err);
     if (!status)
         status = look_through(&salvaging, err);
     if (!status)

@@ -290,8 +290,9 @@ static reshard_status verify_payload(struct checkpoint *checkpoint, struct value
     return status ? status : sidecar_verify(checkpoint, NULL, team, engine, findings, cover, err);
 }
 
-static reshard_status verify_all(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,
-                                 struct finding_sink *findings, reshard_error *err)
+/* reference: NULL where there is nothing to compare with. */
+static reshard_status verify_all(struct checkpoint *checkpoint, struct reference *reference, const struct verify_options *options,
+                                 const struct engine_options *engine, struct finding_sink *findings, reshard_error *err)
 {
     struct sidecar_cover cover = { 0 };
     struct source *source = checkpoint->source;
@@ -316,8 +317,8 @@ static reshard_status verify_all(struct checkpoint *checkpoint, const struct ver
         status = state_check_copies(checkpoint, options->team, engine, findings, err);
     if (!status && options->expects_optimizer)
         status = state_check_optimizer(checkpoint, options->team, engine, findings, err);
-    if (!status && options->against)
-        status = against_run(checkpoint, options->against, options->open, findings, err);
+    if (!status && reference)
+        status = against_run(checkpoint, reference, findings, err);
     if (!status)
         status = finding_sink_status(findings, err);
     if (!status)
@@ -330,5 +331,10 @@ static reshard_status verify_all(struct checkpoint *checkpoint, const struct ver
 reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,
                           struct finding_sink *findings, reshard_error *err)
 {
-    return team_finish(options->team, verify_all(checkpoint, options, engine, findings, err), err);
+    struct reference reference = { .store = NULL };
+    reshard_status status = options->against ? reference_open(options->against, options->open, &reference, err) : RESHARD_OK;
+    if (!status)
+        status = verify_all(checkpoint, options->against ? &reference : NULL, options, engine, findings, err);
+    reference_release(&reference);
+    return team_finish(options->team, status, err);
 }
