@@ -326,10 +326,18 @@ static reshard_status look_keep(struct remote *remote, const char *path, const s
     return file ? RESHARD_OK : error_set_memory(err);
 }
 
+/* Files beside the one that was asked for are asked for by formats alone. To these some servers say that the request is wrong, rather than
+ * that nothing is there: what was signed is the one file. */
+static bool is_refused_guess(const struct remote *remote, const char *path, long code)
+{
+    const bool is_guess = remote->place.kind == REMOTE_HTTP && !remote->place.is_folder && strcmp(path, remote->place.path) != 0;
+    return is_guess && (code == 400 || code == 405 || code == 409);
+}
+
 /* A file by itself. */
 static reshard_status file_look(struct remote *remote, const char *path, struct found *out, reshard_error *err)
 {
-    struct http_answer answer;
+    struct http_answer answer = { .code = 0 };
     if (look_find(remote, path, out))
         return RESHARD_OK;
     char *url = object_url(remote, path, false);
@@ -338,7 +346,8 @@ static reshard_status file_look(struct remote *remote, const char *path, struct 
     *out = (struct found){ .is_there = false };
     if (!status)
         found_take(&answer, out);
-    if (status && (status == RESHARD_ERR_MEMORY || err->sys_errno != ENOENT))
+    const bool is_absent = status == RESHARD_ERR_IO && (err->sys_errno == ENOENT || is_refused_guess(remote, path, answer.code));
+    if (status && !is_absent)
         return status;
     return look_keep(remote, path, out, err);
 }
@@ -370,8 +379,19 @@ static reshard_status listed_look(struct remote *remote, const char *path, struc
     return is_measured || status ? status : file_look(remote, path, out, err);
 }
 
+/* In a file there is nothing. */
+static bool lies_below(const char *path, const char *file)
+{
+    const size_t size = strlen(file);
+    return strncmp(path, file, size) == 0 && path[size] == '/';
+}
+
 static reshard_status remote_find(struct remote *remote, const char *path, struct found *out, reshard_error *err)
 {
+    if (remote->place.kind == REMOTE_HTTP && !remote->place.is_folder && lies_below(path, remote->place.path)) {
+        *out = (struct found){ .is_there = false };
+        return RESHARD_OK;
+    }
     if (remote->place.kind == REMOTE_HTTP && !remote->place.is_folder)
         return file_look(remote, path, out, err);
     if (!path[0] || (remote->place.kind == REMOTE_HTTP && strcmp(path, remote->place.path) == 0)) {

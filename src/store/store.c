@@ -174,12 +174,15 @@ bool store_errno_is_answer(int number)
     }
 }
 
-void store_note_failure(struct store *store, const char *name, int number)
+void store_note_failure(struct store *store, const char *name, int number, reshard_status status, const reshard_error *said)
 {
     int none = 0;
     if (!atomic_compare_exchange_strong(&store->failure.state, &none, 1))
         return;
     store->failure.sys_errno = number;
+    store->failure.status = said ? status : RESHARD_OK;
+    if (said)
+        store->failure.said = *said;
     snprintf(store->failure.name, sizeof(store->failure.name), "%s", name);
     atomic_store(&store->failure.state, 2);
 }
@@ -229,10 +232,15 @@ reshard_status store_failure(const struct store *store, reshard_error *err)
     const struct store_failure *failure = &main_store(store)->failure;
     if (atomic_load(&failure->state) != 2)
         return RESHARD_OK;
+    if (failure->status && err)
+        *err = failure->said;
     errno = failure->sys_errno;
-    error_set_errno(err, "cannot look at '%s'", failure->name);
+    if (failure->status)
+        error_prefix(err, "cannot look at '%s'", failure->name);
+    else
+        error_set_errno(err, "cannot look at '%s'", failure->name);
     error_object(err, "%s", failure->name);
-    return RESHARD_ERR_IO;
+    return failure->status ? failure->status : RESHARD_ERR_IO;
 }
 
 uint64_t store_version(struct store *store, const char *name)

@@ -30,6 +30,8 @@ struct store_failure {
     atomic_int state; /* 0: none, 1: being written, 2: there */
     int sys_errno;
     char name[256];
+    reshard_status status; /* RESHARD_OK: the number says it all */
+    reshard_error said;
 };
 
 /* Links that were met and not looked through. Names are only ever added, under the lock. */
@@ -57,8 +59,8 @@ struct store {
     struct store_links links;
 };
 
-/* For store_failure; of several the first is kept. Any thread. */
-void store_note_failure(struct store *store, const char *name, int number);
+/* For store_failure; of several the first is kept. said, which goes with a status: in more words than the number's, or NULL. Any thread. */
+void store_note_failure(struct store *store, const char *name, int number, reshard_status status, const reshard_error *said);
 
 /* For store_link_out; the lock of `links` must have been initialised. Any thread. */
 void store_note_link_out(struct store *store, const char *name);

@@ -165,7 +165,7 @@ static bool posix_exists(struct store *store, const char *name, bool *is_directo
             return true;
         }
         if (!store_errno_is_answer(errno))
-            store_note_failure(store, name, errno);
+            store_note_failure(store, name, errno, RESHARD_OK, NULL);
         return false;
     }
     if (!(S_ISDIR(info.st_mode) || S_ISREG(info.st_mode)))

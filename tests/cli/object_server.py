@@ -91,6 +91,7 @@ class Server(http.server.ThreadingHTTPServer):
                  "hang": nothing is said until the server ends
     always       the same for every request when failures are used up
     special      {path: (status, headers, body)} instead of what is there
+    answers      called with the path and the query of each request: the status that it is answered with, or None
     before       called with the number of each request, from 1, before it is answered
     heeds_match  whether another version than that of If-Match is refused
     files_at     the URL that a hub sends on to for files; its own
@@ -103,6 +104,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.root, self.kind, self.page, self.signed = pathlib.Path(root), kind, page, signed
         self.failures, self.counts, self.bytes_sent = collections.deque(), collections.Counter(), 0
+        self.answers = None
         self.always, self.special, self.before, self.heeds_match, self.files_at = None, {}, None, True, ""
         self.delay, self.now, self.most = 0, 0, 0  # seconds before each answer; requests at a time: now, and the most there were
         self.lock, self.ending = threading.Lock(), threading.Event()
@@ -165,6 +167,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if failure in ("silence", "hang"):
             self.close_connection = True
             return None
+        refused = self.server.answers and self.server.answers(decoded, query)
+        if refused:
+            return self.answer(refused, b"<Error><Code>Refused</Code></Error>")
         if decoded in self.server.special:
             status, headers, body = self.server.special[decoded]
             return self.answer(status, body, headers)

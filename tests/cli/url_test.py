@@ -457,6 +457,34 @@ def who_asks(shell, fixtures):
         assert sites.servers["pages"].asked[-1][1].endswith("model.safetensors?X-Amz-Signature=abc")
 
 
+def signed_files(shell, fixtures):
+    """Of a URL that is signed nothing else is there, in whatever words the server says so; below a file nobody looks."""
+    del fixtures
+    site = small_site(shell)
+    shell("convert", site / "model/model.safetensors", site / "model/m.pt", "--to", "torch", "--quiet")
+    shell("convert", site / "model/model.safetensors", site / "model/m.npz", "--to", "npz", "--quiet")
+    with Sites(shell, site, kinds=("pages",)) as sites:
+        server = sites.servers["pages"]
+        for name in ("model.safetensors", "m.pt", "m.npz"):
+            url, wanted = sites.url("pages", f"model/{name}") + "?sig=ok", sites.good("hash", site / "model" / name)
+            for code in (400, 401, 403, 404, 405, 409, 410):
+                server.answers = lambda path, query, code=code, name=name: None if (path, query) == (f"/model/{name}", "sig=ok") else code
+                server.asked.clear()
+                assert sites.good("hash", url) == wanted, (name, code)
+                assert not [path for _, path, _ in server.asked if path.startswith(f"/model/{name}/")], server.asked
+                sites.good("verify", url)
+                sites.good("convert", url, "out.safetensors", "--to", "safetensors", "--quiet", "--overwrite")
+                assert sites.good("hash", "out.safetensors") == sites.good("hash", url)
+                os.unlink(shell.work / "out.safetensors")
+                sites.refused(["convert", url.replace("sig=ok", "sig=no"), "out", "--to", "hf"],
+                              "nothing is there" if code in (404, 410) else f"HTTP {code}", name)
+            # What is no answer about a name still ends the run, and says what it was.
+            server.answers = lambda path, query, name=name: None if (path, query) == (f"/model/{name}", "sig=ok") else 451
+            done = sites.ask("hash", url)
+            assert done.returncode == 0 or (done.returncode == 3 and "HTTP 451" in done.stderr), done
+        server.answers = None
+
+
 def others_are_not_told(shell, fixtures):
     site = small_site(shell)
     elsewhere = object_server.Server(site, "hub")
@@ -799,7 +827,8 @@ def main():
              "servers that do not keep to the protocol": odd_servers,
              "what is not there": not_there,
              "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "Google's store": google,
-             "Azure's store": azure, "secrets are for one server": others_are_not_told, "secrets are not told": secrets_stay,
+             "Azure's store": azure, "files that are signed": signed_files,
+             "secrets are for one server": others_are_not_told, "secrets are not told": secrets_stay,
              "files that are replaced": replaced,
              "lists that go on for ever": lists_for_ever, "hostile names": hostile_lists, "what is no list": odd_lists,
              "nothing is written to URLs": targets, "bad URLs": bad_urls, "endpoints": endpoints, "without libcurl": without_libcurl}
