@@ -115,7 +115,7 @@ static int cat_item(const struct options *options, reshard_checkpoint *checkpoin
 struct member_search {
     const struct options *options;
     const char *key;
-    bool is_found;
+    bool is_found, is_for_tensors; /* the latter: only these are wanted */
 };
 
 static int print_member(const reshard_item *member, const char *json, size_t size, void *context)
@@ -124,7 +124,8 @@ static int print_member(const reshard_item *member, const char *json, size_t siz
     if (!json || member->key.size != strlen(search->key) || memcmp(member->key.data, search->key, member->key.size) != 0)
         return 0;
     search->is_found = true;
-    print_value(search->options, member->key, json, size);
+    if (!search->is_for_tensors)
+        print_value(search->options, member->key, json, size);
     return 1;
 }
 
@@ -264,6 +265,14 @@ static void hint_keys(const struct options *options, const reshard_checkpoint *c
     free(names);
 }
 
+/* Items have neither elements nor an order of bytes. */
+static int refuse_item(const struct options *options, const char *key)
+{
+    const bool is_slice = options->slice != NULL;
+    return print_failure(options, RESHARD_ERR_USAGE, "items are printed as JSON", "'%s' is an item, and %s%s is for tensors", key,
+                         is_slice ? "--slice" : "--as ", is_slice ? "" : options->as);
+}
+
 int command_cat(const struct options *options)
 {
     int exit_status = 0;
@@ -273,13 +282,18 @@ int command_cat(const struct options *options)
         return exit_status;
     int64_t tensor = reshard_tensor_find(checkpoint, key, strlen(key));
     int64_t item = tensor < 0 ? reshard_item_find(checkpoint, key, strlen(key)) : -1;
-    struct member_search search = { options, key, false };
+    const bool is_for_tensors = options->slice || (options->as && strcmp(options->as, "text") != 0);
+    struct member_search search = { options, key, false, is_for_tensors };
     if (tensor >= 0) {
         exit_status = cat_tensor(options, checkpoint, (size_t)tensor);
+    } else if (item >= 0 && is_for_tensors) {
+        exit_status = refuse_item(options, key);
     } else if (item >= 0) {
         exit_status = cat_item(options, checkpoint, item);
     } else {
         exit_status = cat_member(options, checkpoint, &search);
+        if (search.is_found && is_for_tensors)
+            exit_status = refuse_item(options, key);
     }
     if (tensor < 0 && item < 0 && !search.is_found && !exit_status) {
         char hint[800];

@@ -78,9 +78,12 @@ static int verify_latest(const struct options *options)
     struct options quiet = *options;
     quiet.quiet = true;
     latest.findings.options = options->json || options->verbose ? options : &quiet;
+    struct progress progress;
+    reshard_run_options run = progress_start(&progress, options, "verify");
     if (options->json)
         fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
-    reshard_status status = reshard_latest_good(options->paths[0], &open, &verify, NULL, latest_finding, &latest, &path, &err);
+    reshard_status status = reshard_latest_good(options->paths[0], &open, &verify, &run, latest_finding, &latest, &path, &err);
+    progress_end(&progress);
     if (options->json) {
         fputs("],\"latest_good\":", stdout);
         if (path)

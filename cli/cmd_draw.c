@@ -141,14 +141,20 @@ static int picture_add(struct picture *picture, const char *name, reshard_checkp
     return layout_map_make(checkpoint, wants_files, &picture->maps[picture->map_count++]) ? 0 : no_memory(picture->options);
 }
 
+/* What a conversion reads is the whole checkpoint, which chooses for itself. */
 static int picture_add_target(struct picture *picture, const struct mapping_input *mapping)
 {
+    int exit_status = 0;
     reshard_error err = { 0 };
+    reshard_checkpoint *source = open_path(picture->options, 0, &exit_status);
+    if (!source)
+        return exit_status;
     reshard_open_options open = options_open(picture->options);
     open.format = NULL;
     reshard_convert_options convert = convert_options_make(picture->options, &open, mapping);
     reshard_checkpoint *target;
-    reshard_status status = reshard_preview(picture->checkpoints[0], NULL, &convert, NULL, &picture->report, &target, &err);
+    reshard_status status = reshard_preview(source, NULL, &convert, NULL, &picture->report, &target, &err);
+    reshard_close(source);
     return status ? mapping_input_error(mapping, status, &err) : picture_add(picture, "After", target);
 }
 
@@ -165,16 +171,14 @@ static int picture_write(const struct picture *picture)
 {
     const struct options *options = picture->options;
     const char *path = options->path_count > 1 ? options->paths[1] : NULL;
-    if (options->json) {
+    int exit_status = !path ? 0 : ends_with(path, ".svg") ? draw_svg(picture, path) : draw_html(picture, path);
+    if (!exit_status && options->json) {
         picture_json(stdout, picture);
         putchar('\n');
-        return 0;
-    }
-    if (!path) {
+    } else if (!path) {
         draw_text(picture);
-        return 0;
     }
-    return ends_with(path, ".svg") ? draw_svg(picture, path) : draw_html(picture, path);
+    return exit_status;
 }
 
 static int run_draw(const struct options *options, const struct mapping_input *mapping)
@@ -182,7 +186,7 @@ static int run_draw(const struct options *options, const struct mapping_input *m
     int exit_status = 0;
     bool has_target = options->to || options->like;
     struct picture picture = { .options = options, .report = RESHARD_REPORT_INIT };
-    reshard_checkpoint *checkpoint = open_path(options, 0, &exit_status);
+    reshard_checkpoint *checkpoint = open_view(options, 0, &exit_status);
     if (!checkpoint)
         return exit_status;
     picture.title = has_target ? "Before and after" : "Where the tensors lie";
@@ -233,12 +237,12 @@ static int run_draw_diff(const struct options *options, const struct mapping_inp
         if (fclose(out))
             exit_status = no_memory(options);
     }
-    if (out && exit_status <= 1 && options->json)
-        printf("%.*s\n", (int)size, json);
-    else if (out && exit_status <= 1) {
+    if (out && exit_status <= 1 && options->path_count > 2) {
         int written = write_json_page(options, options->paths[2], "What differs", json, size);
         exit_status = written ? written : exit_status;
     }
+    if (out && exit_status <= 1 && options->json)
+        printf("%.*s\n", (int)size, json);
     free(json);
     reshard_close(a);
     reshard_close(b);

@@ -62,7 +62,7 @@ static reshard_status show_chosen(const struct options *options, reshard_checkpo
     return is_view_asked(options) ? reshard_checkpoint_view(checkpoint, &view, err) : RESHARD_OK;
 }
 
-reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status)
+static reshard_checkpoint *open_one(const struct options *options, int index, bool is_view, int *exit_status)
 {
     reshard_checkpoint *checkpoint = NULL;
     reshard_error err = { 0 };
@@ -75,7 +75,7 @@ reshard_checkpoint *open_path(const struct options *options, int index, int *exi
         path = stream;
     }
     reshard_status status = reshard_open(path, &open, &checkpoint, &err);
-    if (!status && option_is_viewing(options->verb))
+    if (!status && is_view)
         status = show_chosen(options, checkpoint, &err);
     if (options->comm)
         status = reshard_comm_agree(options->comm, status, &err);
@@ -86,6 +86,16 @@ reshard_checkpoint *open_path(const struct options *options, int index, int *exi
         return NULL;
     }
     return checkpoint;
+}
+
+reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status)
+{
+    return open_one(options, index, option_is_viewing(options->verb), exit_status);
+}
+
+reshard_checkpoint *open_view(const struct options *options, int index, int *exit_status)
+{
+    return open_one(options, index, true, exit_status);
 }
 
 /* Writes out what is buffered. Where nobody reads it any more, the process ends as any other in a pipe; but what convert was asked for is

@@ -34,4 +34,7 @@ bool is_view_asked(const struct options *options);
 /* Opens paths[index] with the options given, or prints why not: then *exit_status is set and NULL returned. */
 reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status);
 
+/* The same, and what the options of names and of selection leave of it: open_path does so for verbs of option_is_viewing alone. */
+reshard_checkpoint *open_view(const struct options *options, int index, int *exit_status);
+
 #endif

@@ -152,6 +152,7 @@ reshard_status run_begin(struct run *run, const char *target_path, reshard_error
         .overwrite = options->overwrite,
         .resume = options->resume,
         .no_sync = options->no_sync,
+        .no_space_check = options->no_space_check,
         .identity = run_identity(conversion),
     };
     reshard_status status = options->store ? run_open_store(run, err)

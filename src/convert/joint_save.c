@@ -119,6 +119,7 @@ static struct store_txn_options joint_txn_options(const struct joint_save *save,
     return (struct store_txn_options){ .is_directory = run_is_directory(&save->feeding.conversion),
                                        .overwrite = options->overwrite,
                                        .no_sync = options->no_sync,
+                                       .no_space_check = options->no_space_check,
                                        .identity = save->identity,
                                        .share = share };
 }

@@ -77,6 +77,17 @@ static reshard_status try_candidate(const char *path, const struct checkpoint_op
     return finding_sink_status(findings, err);
 }
 
+/* What candidates are held against is no candidate's fault. */
+static reshard_status look_at_reference(const struct verify_options *verify, reshard_error *err)
+{
+    struct store *store = NULL;
+    char *name = NULL;
+    reshard_status status = verify->against ? remote_open_path(verify->against, 0, &store, &name, err) : RESHARD_OK;
+    store_free(store);
+    free(name);
+    return status;
+}
+
 /* Without '/' at its end. What the query of a URL asks for is the root, not what lies below it. */
 static size_t root_size(const char *root)
 {
@@ -94,7 +105,9 @@ reshard_status latest_good(const char *root, const struct checkpoint_options *op
     size_t count = 0;
     bool is_good = false;
     char shown[STORE_SHOWN_MAX];
-    reshard_status status = list_candidates(root, &arena, &candidates, &count, err);
+    reshard_status status = look_at_reference(verify, err);
+    if (!status)
+        status = list_candidates(root, &arena, &candidates, &count, err);
     for (size_t i = 0; i < count && !status && !is_good; i++) {
         char *candidate = arena_printf(&arena, "%.*s/%.*s", (int)root_size(root), root, STR_ARG(candidates[i].name));
         status = candidate ? try_candidate(candidate, options, verify, engine, findings, &is_good, err) : error_set_memory(err);

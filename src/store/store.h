@@ -165,6 +165,7 @@ int store_object_fd(const struct store_object *object);
 struct store_txn;
 struct store_txn_options {
     bool is_directory, overwrite, resume, no_sync;
+    bool no_space_check; /* begins, and writes as far as it goes, whatever room there is */
     uint64_t identity; /* hash of the plan */
     enum store_txn_share {
         STORE_TXN_ALONE,

@@ -312,6 +312,8 @@ static void look_at_space(struct posix_txn *txn)
     struct statfs type;
     struct statvfs space;
     txn->room_bytes = UINT64_MAX;
+    if (txn->options.no_space_check)
+        return;
     if (fstatfs(txn->partial_fd, &type) == 0)
         txn->allocates = type.f_type == EXT4_SUPER_MAGIC || type.f_type == (long)XFS_SUPER_MAGIC ||
                          type.f_type == (long)BTRFS_SUPER_MAGIC || type.f_type == (long)F2FS_SUPER_MAGIC;

@@ -251,6 +251,11 @@ def a_prefix_apart(sh):
 
 
 def option_include(sh, verb):
+    if verb == "draw":
+        for words in ([], ["--to", "hf"]):
+            drawn = sh.json("draw", model(sh), *words, "--include", "[vw]")
+            equal([part["tensors"] for part in drawn["maps"]], [2] * (2 if words else 1))
+        return
     if verb == "verify":
         sh("convert", model(sh), "part", "--to", "safetensors", "--exclude", "w")
         sh("verify", "part", "--against", "m.safetensors", status=1)
@@ -615,6 +620,14 @@ def option_no_space_check(sh, verb):
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
     equal(done.returncode, 3)
     assert "File too large" in done.stderr, done.stderr
+    large(sh)  # a disk of one MiB is written to as far as it goes
+    script = f"""mount -t tmpfs -o size=1M none small && exec "{sh.binary}" {" ".join(sh.typed(["convert", "large.safetensors", "small/out",
+                                                                                   "--to", "torch-dcp", "--no-space-check"]))}"""
+    (sh.work / "small").mkdir(exist_ok=True)
+    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", sh.work / "small"], capture_output=True).returncode == 0:
+        done = subprocess.run(["unshare", "-rm", "sh", "-c", script], cwd=sh.work, capture_output=True, text=True)
+        equal(done.returncode, 3)
+        assert "No space left" in done.stderr and "are free" not in done.stderr, done.stderr
 
 
 def option_resume(sh, verb):
@@ -712,6 +725,11 @@ def option_slice(sh, verb):
 def option_as(sh, verb):
     done = subprocess.run([sh.binary, *sh.typed(["cat", model(sh), "w", "--as", "npy"])], cwd=sh.work, capture_output=True)
     assert done.stdout.startswith(b"\x93NUMPY")
+    for key in ("lr", "text"):
+        for words in (["--as", "npy"], ["--as", "raw"], ["--slice", "0:1"]):
+            said = sh("cat", torch_model(sh), key, *words, status=2)
+            assert not said.stdout and "is an item" in said.stderr, said
+        sh("cat", "m.pt", key, "--as", "text")
 
 
 def option_deep(sh, verb):
@@ -731,6 +749,16 @@ def option_expect_optimizer(sh, verb):
 def option_latest_good(sh, verb):
     root = two_iterations(sh)
     assert "iter_0000001" in sh("verify", root, "--latest-good").stdout
+    # The run's options count, and a reference that is not there is no checkpoint's fault.
+    (sh.work / "steps").mkdir(exist_ok=True)
+    for number in (1, 2):
+        sh("convert", large(sh), f"steps/step_{number}", "--to", "torch-dcp", "--overwrite")
+    few, many = (sh.spied("verify", "steps", "--latest-good", "--deep", "--io", "buffered", "-j", n)["threads"] for n in (1, 6))
+    assert sh.left_out or few < many, (few, many)
+    assert sh.left_out or sh.spied("verify", "steps", "--latest-good", "--deep", "--io", "mmap")["maps"] > 0
+    assert sh.left_out or '"reshard-progress/1"' in sh("verify", "steps", "--latest-good", "--deep", "--progress", "json").stderr
+    said = sh("verify", "steps", "--latest-good", "--against", "nofile", status=3).stderr
+    assert sh.left_out or "nofile" in said, said
 
 
 def option_tolerance(sh, verb):
@@ -891,6 +919,9 @@ def option_json(sh, verb):
     if verb == "map":
         (sh.work / "m.map").write_text("w -> b\n")
         done = sh("map", "expand", "m.map", "--source", model(sh), "--json")
+    elif verb == "draw":
+        done = sh("draw", model(sh), "out.html", "--json", "--overwrite")
+        assert "</html>" in (sh.work / "out.html").read_text()
     elif verb in ("formats", "help", "completion"):
         done = sh(verb, *(["zsh"] if verb == "completion" else []), "--json")
     elif verb == "cat":
