@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DOCUMENT_ELEMENTS_MAX (1 << 20)
+
 static int write_raw(const void *bytes, size_t size, void *context)
 {
     (void)context;
@@ -191,6 +193,12 @@ static reshard_status cat_text(const struct options *options, const reshard_chec
     reshard_tensor_at(checkpoint, index, &tensor);
     struct text_output text = { .dtype = tensor.dtype, .element_bytes = number_bytes(tensor.dtype), .is_json = options->json };
     text.row = row_length(&tensor, slice->count, text.element_bytes);
+    uint64_t elements = 1;
+    for (int i = 0; i < tensor.rank; i++)
+        if (__builtin_mul_overflow(elements, (uint64_t)slice->count[i], &elements))
+            elements = UINT64_MAX;
+    if (options->json && elements <= DOCUMENT_ELEMENTS_MAX)
+        document_begin(); /* larger ones come as they are read */
     if (options->json)
         begin_tensor_json(&tensor, slice->count);
     reshard_status status = read_slice(checkpoint, index, slice, run, write_text, &text, err);
@@ -198,6 +206,7 @@ static reshard_status cat_text(const struct options *options, const reshard_chec
         puts("]}");
     else if (!status && text.column)
         putchar('\n');
+    document_end(!status);
     return status;
 }
 

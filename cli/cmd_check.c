@@ -80,8 +80,10 @@ static int verify_latest(const struct options *options)
     latest.findings.options = options->json || options->verbose ? options : &quiet;
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "verify");
-    if (options->json)
+    if (options->json) {
+        document_begin();
         fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
+    }
     reshard_status status = reshard_latest_good(options->paths[0], &open, &verify, &run, latest_finding, &latest, &path, &err);
     progress_end(&progress);
     if (options->json) {
@@ -94,6 +96,7 @@ static int verify_latest(const struct options *options)
     } else if (path) {
         puts(shown_path(path));
     }
+    document_end(!status || status == RESHARD_DIFFERS);
     reshard_free(path);
     return status ? print_error(options, status, &err) : 0;
 }
@@ -198,8 +201,10 @@ int command_verify(const struct options *options)
     verify.context = &uncovered;
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "verify");
-    if (options->json)
+    if (options->json) {
+        document_begin();
         fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
+    }
     double seconds = -seconds_now();
     reshard_status status = reshard_verify(checkpoint, &verify, &run, print_finding, &findings, &err);
     seconds += seconds_now();
@@ -207,8 +212,7 @@ int command_verify(const struct options *options)
     if (uncovered.out)
         fclose(uncovered.out);
     if (status && status != RESHARD_DIFFERS) {
-        if (options->json)
-            puts("]}");
+        document_end(false);
         exit_status = print_error(options, status, &err);
     } else {
         if (options->json)
@@ -216,6 +220,7 @@ int command_verify(const struct options *options)
         else
             print_proved(options, &covered, seconds);
         exit_status = verdict(&findings, status, "ok", "does not verify");
+        document_end(true);
     }
     free(uncovered.keys);
     reshard_close(checkpoint);

@@ -249,16 +249,19 @@ static int compare_opened(const struct options *options, const struct mapping_in
     diff->tensor = options->stat ? roll_up_tensor : NULL;
     diff->context = &output;
     reshard_run_options run = progress_start(&progress, options, "diff");
-    if (options->json)
+    if (options->json) {
+        document_begin();
         fputs("{\"schema\":\"reshard-diff/1\",\"findings\":[", stdout);
+    }
     reshard_status status = reshard_diff(a, b, diff, &run, print_finding, &output.findings, &err);
+    const bool is_compared = !status || status == RESHARD_DIFFERS;
     progress_end(&progress);
-    if (options->json)
-        fputs(status && status != RESHARD_DIFFERS ? "]}\n" : "]", stdout);
-    if (status && status != RESHARD_DIFFERS)
+    if (options->json && is_compared)
+        putchar(']');
+    exit_status = is_compared ? print_verdict(&output, status, &summary) : 0;
+    document_end(is_compared);
+    if (!is_compared)
         exit_status = mapping_input_error(mapping, status, &err);
-    else
-        exit_status = print_verdict(&output, status, &summary);
     roll_up_release(&output.layers.names);
     roll_up_release(&output.modules.names);
     free(output.layers.groups);

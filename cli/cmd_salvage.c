@@ -2,6 +2,7 @@
 /* salvage: what is lost and what is unproved, then how much was written. */
 #include "command_words.h"
 #include "commands.h"
+#include "streams.h"
 
 #include <string.h>
 
@@ -49,7 +50,7 @@ static void print_counts(const struct options *options, const reshard_salvage_co
                (unsigned long long)(counts->items - counts->lost_items), (unsigned long long)counts->items);
 }
 
-int command_salvage(const struct options *options)
+static int salvage_path(const struct options *options, const char *path)
 {
     reshard_error err = { 0 };
     struct salvage_print print = { .options = options };
@@ -65,18 +66,28 @@ int command_salvage(const struct options *options)
     salvage.include = options->include.values;
     salvage.exclude = options->exclude.values;
     reshard_run_options run = progress_start(&progress, options, "salvage");
-    if (options->json)
+    if (options->json) {
+        document_begin();
         fputs("{\"schema\":\"reshard-salvage/1\",\"findings\":[", stdout);
-    const char *path = options->paths[0], *target = options->paths[1];
-    reshard_status status = reshard_salvage(path, target, &salvage, &run, print_salvage_finding, &print, &counts, &err);
+    }
+    reshard_status status = reshard_salvage(path, options->paths[1], &salvage, &run, print_salvage_finding, &print, &counts, &err);
     progress_end(&progress);
     if (status && status != RESHARD_DIFFERS) {
-        if (options->json)
-            puts("]}");
+        document_end(false);
         return status == RESHARD_ERR_CANCELLED ? print_interrupted(options, NULL) : print_error(options, status, &err);
     }
     if (options->json)
         printf("],\"ok\":%s,", status ? "false" : "true");
     print_counts(options, &counts);
+    document_end(true);
     return status ? 1 : 0;
+}
+
+int command_salvage(const struct options *options)
+{
+    char stream[STREAM_PATH_MAX];
+    int exit_status = 0;
+    if (strcmp(options->paths[0], "-") != 0)
+        return salvage_path(options, options->paths[0]);
+    return stream_input(options, stream, &exit_status) ? salvage_path(options, stream) : exit_status;
 }

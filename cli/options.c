@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -21,7 +22,9 @@
 /* Show what is chosen, under the names that are asked for. */
 #define VIEWING (BIT(INSPECT) | BIT(LS) | BIT(HASH) | BIT(STATS) | BIT(VERIFY))
 
-enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT }; /* WORD: one of those in its argument */
+#define THREADS_MAX 4096
+
+enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT, THREADS }; /* WORD: one of those in its argument */
 
 #define FIELD(name) offsetof(struct options, name)
 
@@ -97,7 +100,7 @@ static const struct row {
     { "follow-links", NULL, 0, FLAG, FIELD(follow_links), READING, "symbolic links may lead out of the directory" },
     { "lenient", NULL, 0, FLAG, FIELD(lenient), READING, "accept what is ambiguous but readable" },
     { "memory", "SIZE", 0, BYTES, FIELD(memory_bytes), RUNNING, "budget for buffers (128MiB)" },
-    { "threads", "N", 'j', COUNT, FIELD(threads), RUNNING, "worker threads (number of CPUs, at most 8)" },
+    { "threads", "N", 'j', THREADS, FIELD(threads), RUNNING, "worker threads (number of CPUs, at most 8)" },
     { "io", "auto|buffered|direct|mmap", 0, WORD, FIELD(io), RUNNING, "how files are read and written" },
     { "limit", "LIMIT=VALUE", 0, LIST, FIELD(limits), ANY, "raise or lower a named limit; repeatable" },
     { "progress", "auto|bar|plain|json|none", 0, WORD, FIELD(progress), ANY, "progress on standard error" },
@@ -267,9 +270,10 @@ static void store_number(struct options *options, const struct row *row, const c
     char *end;
     errno = 0;
     uint64_t number = strtoull(value, &end, 10);
-    if (*value < '0' || *value > '9' || *end || errno || number > (row->kind == COUNT ? 4096 : INT64_MAX))
+    const uint64_t most = row->kind == THREADS ? THREADS_MAX : row->kind == COUNT ? UINT_MAX : INT64_MAX;
+    if (*value < '0' || *value > '9' || *end || errno || number > most)
         refuse(options, USAGE, "", "--%s: '%s' is not a number that fits", row->name, value);
-    else if (row->kind == COUNT)
+    else if (row->kind != NUMBER)
         *(unsigned *)field = (unsigned)number;
     else
         *(int64_t *)field = (int64_t)number;
@@ -306,6 +310,7 @@ static void store_value(struct options *options, const struct row *row, const ch
         break;
     case NUMBER:
     case COUNT:
+    case THREADS:
         store_number(options, row, value);
         break;
     }
@@ -477,6 +482,28 @@ static void take_paths(int argc, char **argv, struct options *out)
         refuse(out, USAGE, hint, "%s needs %s", info->name, info->arguments);
 }
 
+/* '-' is standard input where a verb opens a checkpoint, and standard output as the target of convert, and nothing elsewhere. */
+static void check_streams(struct options *out)
+{
+    const enum verb verb = out->verb;
+    const char *first = out->path_count > 0 && verb != VERB_MAP ? out->paths[0] : NULL;
+    const struct {
+        const char *what, *value;
+    } others[] = { { "--like", out->like },
+                   { "--against", out->against },
+                   { "--missing", out->missing },
+                   { "--source", out->source },
+                   { "--target", out->target },
+                   { "--latest-good", out->latest_good ? first : NULL },
+                   { "commit", verb == VERB_COMMIT ? first : NULL },
+                   { "the target of salvage", verb == VERB_SALVAGE && out->path_count > 1 ? out->paths[1] : NULL } };
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if (others[i].value && strcmp(others[i].value, "-") == 0)
+            refuse(out, USAGE, "'-' is a checkpoint that a verb reads, or the target of convert; './-' is a file of that name",
+                   "%s: '-' does not stand for a stream here", others[i].what);
+    }
+}
+
 /* Without a verb there are only --help and --version. */
 static int parse_without_verb(int argc, char **argv, struct options *out)
 {
@@ -509,6 +536,7 @@ int options_parse(int argc, char **argv, struct options *out)
     }
     if (!out->failure.code)
         take_paths(argc - 1, argv + 1, out);
+    check_streams(out);
     check_format_name(out, out->to);
     check_format_name(out, out->format);
     read_limits(out);

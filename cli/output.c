@@ -200,6 +200,33 @@ void output_begin(void)
     setvbuf(stderr, line, _IOLBF, sizeof(line));
 }
 
+static FILE *document_out; /* standard output while a document is made */
+static char *document;
+static size_t document_size;
+
+void document_begin(void)
+{
+    FILE *memory = document_out ? NULL : open_memstream(&document, &document_size);
+    if (!memory)
+        return; /* without memory it comes as it is made */
+    document_out = stdout;
+    stdout = memory;
+}
+
+void document_end(bool is_whole)
+{
+    if (!document_out)
+        return;
+    is_whole = is_whole && !ferror(stdout);
+    is_whole &= fclose(stdout) == 0;
+    stdout = document_out;
+    document_out = NULL;
+    if (is_whole)
+        fwrite(document, 1, document_size, stdout);
+    free(document);
+    document = NULL;
+}
+
 static bool is_relayed;
 
 void output_is_relayed(void)

@@ -11,6 +11,10 @@ void json_string(FILE *out, const char *data, size_t size);
 void json_text(FILE *out, const char *text);
 void json_ints(FILE *out, const int64_t *values, int count);
 
+/* A document that is printed whole or not at all: in between standard output is memory. */
+void document_begin(void);
+void document_end(bool is_whole);
+
 /* ,"path":["a",0,"b"] of a tensor whose key is ambiguous. */
 void json_path(const reshard_checkpoint *checkpoint, size_t tensor);
 

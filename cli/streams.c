@@ -35,8 +35,8 @@ static bool write_all(int file, const char *bytes, size_t size)
     return true;
 }
 
-/* From one file to the other, to the end. False with errno, which is EFBIG where there is more than bytes_max. */
-static bool copy_all(int from, int to, uint64_t bytes_max)
+/* From one file to the other, to the end. False with errno, or where there is more than bytes_max: *is_more. */
+static bool copy_all(int from, int to, uint64_t bytes_max, bool *is_more)
 {
     char *buffer = malloc(COPY_BYTES);
     uint64_t copied = 0;
@@ -44,9 +44,8 @@ static bool copy_all(int from, int to, uint64_t bytes_max)
     do {
         got = buffer ? read(from, buffer, COPY_BYTES) : -1;
         copied += got > 0 ? (uint64_t)got : 0;
-        if (copied > bytes_max)
-            errno = EFBIG;
-        if (copied > bytes_max || (got > 0 && !write_all(to, buffer, (size_t)got)))
+        *is_more = copied > bytes_max;
+        if (*is_more || (got > 0 && !write_all(to, buffer, (size_t)got)))
             got = -2;
     } while (got > 0 || (got == -1 && buffer && errno == EINTR));
     int number = buffer ? errno : ENOMEM;
@@ -80,15 +79,17 @@ static int keep_input(const struct options *options, int *exit_status)
 {
     int file = nameless_file();
     const uint64_t room = file < 0 ? 0 : room_for_input(file);
-    if (file >= 0 && copy_all(STDIN_FILENO, file, room))
+    bool is_more = false;
+    if (file >= 0 && copy_all(STDIN_FILENO, file, room, &is_more))
         return file;
-    if (file >= 0 && errno == EFBIG)
+    if (is_more)
         *exit_status = print_failure(options, RESHARD_ERR_LIMIT, "TMPDIR says where there is room; or name the file",
                                      "standard input has more than %llu bytes, nine tenths of what is free in '%s'",
                                      (unsigned long long)room, temporary_folder());
     else
-        *exit_status = print_failure(options, RESHARD_ERR_IO, "TMPDIR says where there is room", "cannot keep standard input in '%s': %s",
-                                     temporary_folder(), strerror(errno));
+        *exit_status = print_failure(options, RESHARD_ERR_IO,
+                                     errno == EFBIG ? "raise the limit (ulimit -f), or name the file" : "TMPDIR says where there is room",
+                                     "cannot keep standard input in '%s': %s", temporary_folder(), strerror(errno));
     if (file >= 0)
         close(file);
     return -1;
@@ -96,15 +97,16 @@ static int keep_input(const struct options *options, int *exit_status)
 
 bool stream_input(const struct options *options, char path[STREAM_PATH_MAX], int *exit_status)
 {
+    static int kept = -1; /* it is read once, and may be opened again */
     struct stat info;
-    int file = STDIN_FILENO;
+    int file = kept >= 0 ? kept : STDIN_FILENO;
     if (isatty(STDIN_FILENO)) {
         *exit_status = print_failure(options, RESHARD_ERR_USAGE, "name a file, or pipe one in",
                                      "'-' is standard input, which is a terminal");
         return false;
     }
-    if (fstat(STDIN_FILENO, &info) < 0 || !S_ISREG(info.st_mode)) {
-        file = keep_input(options, exit_status);
+    if (kept < 0 && (fstat(STDIN_FILENO, &info) < 0 || !S_ISREG(info.st_mode))) {
+        file = kept = keep_input(options, exit_status);
         if (file < 0)
             return false;
     }
@@ -168,7 +170,7 @@ int stream_output_end(const struct options *options, char *path, int exit_status
         close(file);
         return print_interrupted(options, NULL);
     }
-    bool is_copied = copy_all(file, STDOUT_FILENO, UINT64_MAX);
+    bool is_more, is_copied = copy_all(file, STDOUT_FILENO, UINT64_MAX, &is_more);
     number = errno;
     close(file);
     if (is_copied)

@@ -799,6 +799,9 @@ def option_max(sh, verb):
     said = sh("diff", model(sh), model(sh, "other.safetensors", 1.0), "--max", "1", status=1).stdout.splitlines()
     equal([line.split("\t")[0] for line in said[:1]], ["failure"])
     assert said[1].startswith("… and ") and said[2].startswith("different: "), said
+    sh("diff", "m.safetensors", "other.safetensors", "--max", "100000", status=1)
+    sh("diff", "m.safetensors", "other.safetensors", "--max", str(1 << 32), status=2)
+    sh("diff", "m.safetensors", "other.safetensors", "--threads", "4097", status=2)
 
 
 def option_limits(sh, verb):
