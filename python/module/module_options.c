@@ -330,9 +330,9 @@ int running_progress(const reshard_progress *progress, void *context)
 PyObject *running_end(struct running *running, reshard_status status, const reshard_error *err)
 {
     if (running->type) {
-        diagnoses_forget();
         if (exception_raise())
-            PyErr_Clear();
+            PyErr_Clear(); /* one is enough */
+        diagnoses_forget();
         PyErr_Restore(running->type, running->value, running->trace);
         running->type = running->value = running->trace = NULL;
         return NULL;

@@ -387,12 +387,6 @@ static reshard_status options_say(struct load_call *call, const char *path, stru
     return is_good && !out->failed ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status flag_differs(uint32_t rank, const char *name, int64_t said, int64_t first, reshard_error *err)
-{
-    return error_set(err, RESHARD_ERR_USAGE, "the ranks load with other options: reshard_load_options.%s is %" PRId64 " on rank %" PRIu32
-                     ", and %" PRId64 " on rank 0", name, said, rank, first);
-}
-
 /* Ranks with different mappings would take one tensor for another, and what one reads is another's value too. */
 static reshard_status options_match(uint32_t rank, const struct str *part, const struct str *first_part, uint64_t *staging_bytes,
                                     reshard_error *err)
@@ -405,9 +399,11 @@ static reshard_status options_match(uint32_t rank, const struct str *part, const
     if (said.map != first.map)
         return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " has another mapping than rank 0", rank);
     if (said.strict != first.strict)
-        return flag_differs(rank, "strict", said.strict, first.strict, err);
+        return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " is %s, rank 0 %s: all are to be as strict", rank,
+                         reshard_strict_name(said.strict), reshard_strict_name(first.strict));
     if (said.no_exchange != first.no_exchange)
-        return flag_differs(rank, "no_exchange", said.no_exchange, first.no_exchange, err);
+        return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " %s what it reads with the others, and rank 0 %s", rank,
+                         said.no_exchange ? "does not exchange" : "exchanges", said.no_exchange ? "does" : "does not");
     if (!checkpoint_is_same(&said.identity, &first.identity))
         return error_set(err, RESHARD_ERR_USAGE, "rank %" PRIu32 " loads another checkpoint than rank 0: '%.*s', and '%.*s'", rank,
                          (int)(part->size - sizeof(said)), part->data + sizeof(said), (int)(first_part->size - sizeof(first)),

@@ -147,8 +147,8 @@ TEST(ranks_that_load_something_else_are_named)
         ranks_refuse(&(struct asked){ .other_path = other }, "rank 2 loads another checkpoint than rank 0: '");
         ranks_refuse(&(struct asked){ .no_exchange = 1, .other_path = other }, "-copy', and '");
     }
-    ranks_refuse(&(struct asked){ .other_exchange = 1 }, "reshard_load_options.no_exchange is 1 on rank 2, and 0 on rank 0");
-    ranks_refuse(&(struct asked){ .other_strict = 1 }, "reshard_load_options.strict is 2 on rank 2, and 0 on rank 0");
+    ranks_refuse(&(struct asked){ .other_exchange = 1 }, "rank 2 does not exchange what it reads with the others, and rank 0 does");
+    ranks_refuse(&(struct asked){ .other_strict = 1 }, "rank 2 is log_all, rank 0 assume_ok_unexpected");
 }
 
 int main(void)

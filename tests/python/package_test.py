@@ -1357,7 +1357,8 @@ def interrupted_ranks(work):
         raises(reshard.StorageError, other.result().barrier)
         raises(reshard.StorageError, comm.barrier, "now")
 
-    with reshard.Comm.threads(2, timeout=60)[0] as comm:
+    comm, other = reshard.Comm.threads(2, timeout=60)
+    with comm, other:
         saver = reshard.Saver(comm=comm)
         saver.save(work / "never", state, to="torch-dcp")
         soon_interrupted(saver.wait)
