@@ -280,7 +280,7 @@ static double mpi_timeout(const reshard_comm_options *options)
 {
     const size_t end = offsetof(reshard_comm_options, timeout_seconds) + sizeof(options->timeout_seconds);
     const double given = options && options->struct_size >= end ? options->timeout_seconds : 0;
-    return given > 0 ? given : 300;
+    return given > 0 ? given : 1800; /* as the library */
 }
 
 EXPORT reshard_status reshard_comm_mpi(MPI_Comm communicator, const reshard_comm_options *options, reshard_comm **out, reshard_error *err)

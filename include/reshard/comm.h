@@ -29,7 +29,9 @@ typedef struct reshard_comm reshard_comm;
 
 typedef struct reshard_comm_options {
     size_t struct_size;
-    double timeout_seconds; /* how long to wait for another rank that does nothing; 0: 300 */
+    /* How long to wait in a call for a rank that does not come, whatever it does meanwhile: a joint save waits for the one that writes
+     * longest. A rank that dies or leaves is noticed at once. 0: 1800 */
+    double timeout_seconds;
     /* Called now and then, at most ten times a second, by a thread that waits for another rank: to look for signals, say. Anything but 0
      * breaks the group, and the call fails with RESHARD_ERR_CANCELLED. May be NULL. Not of callbacks, which wait themselves. Since 0.3 */
     int (*waiting)(void *context);

@@ -34,7 +34,8 @@ class Comm:
     @classmethod
     def processes(cls, name, rank, size, *, timeout=0):
         """This process's end of a group of at most 256 processes of one machine and one user. Returns when all have come. timeout: seconds
-        to wait for a rank that does nothing; 0: 300."""
+        that a call waits for a rank that does not come, as one that writes its part of a save for longer than the others; 0: 1800. One that
+        dies is noticed at once."""
         return cls(_reshard.comm_processes(name, rank, size, timeout))
 
     @classmethod
@@ -50,7 +51,8 @@ class Comm:
         gather   gather(bytes) -> list of bytes of all ranks: called once, here, with addresses; by what the job has already (mpi4py's
                  allgather, a store). What comes of it is trusted
         host     the name or address by which the others reach this machine, or a function that gives it
-        timeout  seconds to wait for a rank that does nothing; 0: 300
+        timeout  seconds that a call waits for a rank from which nothing comes, as one that writes its part of a save for longer than the
+                 others; 0: 1800. One that dies is noticed at once, but not if its whole machine does
         """
         if not 0 <= rank < size or timeout < 0:
             raise UsageError(f"rank {rank} of {size}, timeout {timeout}: no such rank of a group, or no time")
@@ -69,8 +71,8 @@ class Comm:
         submit_send(to, memory), submit_recv(from, memory)   memoryviews that stay until run() returns
         run()   returns when all that was submitted is done
         abort(reason)   may be there: wakes the other ranks out of their calls, which fail. From any thread
-        failures        may be there: what they raise if the transport fails, an exception class or a tuple of such; else Exception. Anything
-                        else, as a handler of signals may raise it within them, breaks the group too, and comes out of the call as it is
+        failures   may be there: what they raise if the transport fails, an exception class or a tuple of such; else Exception. All else,
+                   as handlers of signals raise it within them, breaks the group too, and comes out of the call as it is
         """
         return cls(_reshard.comm_host(transport, transport.rank, transport.size, timeout))
 

@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 
+TIMEOUT = 1800  # seconds, as the library's own
 _TOKEN_BYTES = 16
 _STRANGERS = 64  # connections that may wait to say who they are, beyond those of ranks
 _GREETING = struct.Struct(f"<{_TOKEN_BYTES}sI")  # the group's token, the rank that connects
@@ -63,7 +64,7 @@ class SocketTransport:
 
     def __init__(self, rank, size, gather, host, timeout):
         """host: a name or address, or a function that gives it. What goes wrong on one rank is told on all."""
-        self.rank, self.size, self._timeout = rank, size, timeout or 300
+        self.rank, self.size, self._timeout = rank, size, timeout or TIMEOUT
         self._listener = None
         self._sockets, self._strangers = {}, {}  # by rank; those who have not said who they are: what they have said so far
         self._sends, self._receives = {}, {}

@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-#define COMM_TIMEOUT_SECONDS 300.0
+#define COMM_TIMEOUT_SECONDS 1800.0 /* ranks of a joint save wait for the one whose storage is slowest; as long as torch waits */
 #define COMM_ASK_SECONDS 0.1
 #define COMM_REASON_MAX 1024
 #define COMM_THREADS_MAX 4096
@@ -85,8 +85,8 @@ struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uin
 
 double comm_seconds_now(void);
 
-/* Whether a transport that waits has to ask: COMM_ASK_SECONDS have gone by. comm_ask fails if the rank is not to wait any longer; no lock is
- * held meanwhile, as what is asked may need one that another thread has which calls this transport. */
+/* Whether a transport that waits has to ask: COMM_ASK_SECONDS have gone by. comm_ask fails if the rank is not to wait any longer; no lock
+ * is held meanwhile, as what is asked may need one that another thread has which calls this transport. */
 bool comm_asks_now(struct comm *comm);
 reshard_status comm_ask(struct comm *comm, reshard_error *err);
 reshard_status comm_ask_in_time(struct comm *comm, reshard_error *err); /* both, where there is no lock */
