@@ -6,6 +6,7 @@ usage: mcore_items_test.py --bin PATH --fixtures DIR
 """
 import json
 import random
+import re
 import shutil
 import struct
 import zipfile
@@ -407,13 +408,23 @@ def objects_are_those_that_the_run_asks_for(shell, _):
 
 def states_of_other_modules_come_along(shell, fixtures):
     """What a source has of a module of which a run of its arguments asks nothing becomes an object all the same."""
-    with_common(fixtures / "megatron" / "megatron-mla-legacy-tp1" / "ckpt", shell.work / "source",
-                lambda data: data.replace(b"linear_proj._extra_state", b"q_layernorm._extra_state"), "model_optim_rng.pt")
-    done = shell.any("convert", "source", "out", "--to", "torch_dist")
-    assert done.returncode == 0 and "q_layernorm" not in done.stdout + done.stderr, done.stderr
-    modules = module_states(shell, "out")[1]
-    assert {"decoder.layers.self_attention.q_layernorm", "decoder.layers.self_attention.linear_proj"} <= modules, modules
-    assert "output_layer" not in modules and "decoder.layers.self_attention.kv_layernorm" not in modules, modules
+    def renamed(old, new):
+        text = rb"X....(decoder\.layers\.\d\.)" + re.escape(old) + rb"\._extra_state"
+        return lambda data: re.sub(text, lambda m: b"X" + struct.pack("<I", len(m[1] + new) + 13) + m[1] + new + b"._extra_state", data,
+                                   flags=re.DOTALL)
+
+    for model, old, new, wanted in (
+            ("mla", b"self_attention.linear_proj", b"self_attention.q_layernorm", {"decoder.layers.self_attention.q_layernorm",
+                                                                                   "decoder.layers.self_attention.linear_proj"}),
+            ("mamba", b"mixer.in_proj", b"mixer.norm", {f"decoder.layers.{i}.mixer.{part}" for i in (0, 2) for part in ("norm", "in_proj")})
+    ):
+        with_common(fixtures / "megatron" / f"megatron-{model}-legacy-tp1" / "ckpt", shell.work / f"{model} source", renamed(old, new),
+                    "model_optim_rng.pt")
+        done = shell.any("convert", f"{model} source", model, "--to", "torch_dist")
+        assert done.returncode == 0 and "norm._extra_state" not in done.stdout + done.stderr, done.stderr
+        modules = module_states(shell, model)[1]
+        assert wanted <= modules and "decoder.layers.self_attention.kv_layernorm" not in modules, (wanted, modules)
+        assert ("output_layer" in modules) == (model == "mamba"), modules
 
 
 def main():
