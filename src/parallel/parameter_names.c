@@ -11,14 +11,15 @@
 static const struct {
     const char *word;
     unsigned condition;
-} conditions_known[] = { { "local", NAME_LOCAL }, { "mla", NAME_MLA }, { "grouped", NAME_GROUPED } };
+} conditions_known[] = { { "local", NAME_LOCAL },   { "mla", NAME_MLA },           { "grouped", NAME_GROUPED },
+                         { "hybrid", NAME_HYBRID }, { "0.17", NAME_SINCE_0_17 }, { "0.19", NAME_SINCE_0_19 } };
 
 static bool take_condition(struct str word, struct name_line *line)
 {
     bool is_not = word.size && word.data[0] == '!';
     struct str name = { word.data + is_not, word.size - is_not };
-    if (str_is(name, "buffer")) {
-        line->is_buffer = true;
+    if (str_is(name, "buffer") || str_is(name, "numbered")) {
+        *(name.data[0] == 'b' ? &line->is_buffer : &line->keeps_number) = true;
         return !is_not;
     }
     for (size_t i = 0; i < sizeof(conditions_known) / sizeof(conditions_known[0]); i++) {
@@ -125,6 +126,43 @@ static bool add_line(struct parameter_names *names, const struct name_line *line
     return true;
 }
 
+/* Puts a prefix in the place of the other that the pattern begins with. */
+static bool behind_prefix(struct str prefix, struct str other, struct arena *arena, struct str *pattern)
+{
+    const char *text = arena_printf(arena, "%.*s%.*s", STR_ARG(prefix), (int)(pattern->size - other.size), pattern->data + other.size);
+    if (text)
+        *pattern = str_of(text);
+    return text != NULL;
+}
+
+/*
+ * A module that registers what another one does: PREFIX= and the other's prefix. Its lines are those whose names and keys begin so, under
+ * their own conditions and the line's, with the new prefixes.
+ */
+static reshard_status take_again(struct parameter_names *names, const struct name_line *line, struct str name, struct str key,
+                                 struct arena *arena, reshard_error *err)
+{
+    struct str other = name, prefix = str_take(&other, '=');
+    uint32_t before = names->count;
+    if (!key.size)
+        key = prefix;
+    for (uint32_t i = 0; i < before; i++) {
+        struct name_line made = names->lines[i];
+        if (made.has_rest || !str_begins(made.name, other) || !str_begins(made.key, other))
+            continue;
+        if (!behind_prefix(prefix, other, arena, &made.name) || !behind_prefix(key, other, arena, &made.key))
+            return error_set_memory(err);
+        made.wanted |= line->wanted;
+        made.unwanted |= line->unwanted;
+        made.keeps_number |= line->keeps_number;
+        if (names_count_numbers(made.name) != made.number_count || names_count_numbers(made.key) != made.number_count)
+            return error_set(err, RESHARD_ERR_FORMAT, "the prefixes do not have the same numbers");
+        if (!add_line(names, &made, arena))
+            return error_set_memory(err);
+    }
+    return names->count > before ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "no line begins with '%.*s'", STR_ARG(other));
+}
+
 static reshard_status take_line(struct parameter_names *names, struct str text, struct arena *arena, reshard_error *err)
 {
     struct name_line line = { 0 };
@@ -132,6 +170,8 @@ static reshard_status take_line(struct parameter_names *names, struct str text, 
     int alternatives = 1, key_alternatives;
     if (!name.size || !take_conditions(conditions, &line) || str_take_word(&text).size)
         return error_set(err, RESHARD_ERR_FORMAT, "expected 'CONDITIONS NAME [KEY]'");
+    if (memchr(name.data, '=', name.size))
+        return take_again(names, &line, name, key, arena, err);
     if (!key.size)
         key = name;
     for (int i = 0; i < alternatives; i++) {
@@ -178,7 +218,8 @@ reshard_status parameter_names_parse(struct str text, struct arena *arena, struc
 unsigned name_conditions_of(const struct training_args *args)
 {
     return (args->is_local_spec ? NAME_LOCAL : 0) | (training_args_int(args, "multi_latent_attention") == 1 ? NAME_MLA : 0) |
-           (training_args_int(args, "moe_grouped_gemm") == 1 && !experts_are_matrices(args) ? NAME_GROUPED : 0);
+           (training_args_int(args, "moe_grouped_gemm") == 1 && !experts_are_matrices(args) ? NAME_GROUPED : 0) |
+           (args->is_hybrid ? NAME_HYBRID : 0) | (args->is_since_0_17 ? NAME_SINCE_0_17 : 0) | (args->parts_by_etp ? NAME_SINCE_0_19 : 0);
 }
 
 static bool names_is_digit(char c)
@@ -278,6 +319,11 @@ static void write_pattern(struct str pattern, const struct parameter_name *param
 void parameter_name_write(const struct parameter_names *names, const struct parameter_name *parameter, struct buffer *out)
 {
     write_pattern(names->lines[parameter->line].name, parameter, NUMBERS_ALL, out);
+}
+
+int parameter_key_kept(const struct parameter_names *names, const struct parameter_name *parameter, int kept)
+{
+    return names->lines[parameter->line].keeps_number && kept < 1 ? 1 : kept;
 }
 
 void parameter_key_write(const struct parameter_names *names, const struct parameter_name *parameter, int kept, struct buffer *out)

@@ -16,7 +16,7 @@
 #define NAME_NUMBERS_MAX 4
 
 /* What lines may depend on. */
-enum name_condition { NAME_LOCAL = 1, NAME_MLA = 2, NAME_GROUPED = 4 };
+enum name_condition { NAME_LOCAL = 1, NAME_MLA = 2, NAME_GROUPED = 4, NAME_HYBRID = 8, NAME_SINCE_0_17 = 16, NAME_SINCE_0_19 = 32 };
 
 /* The experts of one matrix are named as if they were modules. */
 unsigned name_conditions_of(const struct training_args *args);
@@ -26,6 +26,7 @@ struct name_line {
     struct str name, key;      /* patterns */
     bool is_buffer;
     bool has_rest;             /* both end with * */
+    bool keeps_number;         /* the first one stays in keys, whatever becomes of others */
     int number_count;
     uint32_t group[NAME_NUMBERS_MAX]; /* first line with the same name up to number i: they repeat together */
 };
@@ -52,7 +53,10 @@ bool parameter_key_read(const struct parameter_names *names, unsigned conditions
 /* Appends the registered name, for which all numbers must be there. */
 void parameter_name_write(const struct parameter_names *names, const struct parameter_name *parameter, struct buffer *out);
 
-/* Appends the key with its first `kept` numbers; the others are dropped. */
+/* How many numbers stay in the parameter's key where `kept` of others' do. */
+int parameter_key_kept(const struct parameter_names *names, const struct parameter_name *parameter, int kept);
+
+/* Appends the key with its first `kept` numbers, as parameter_key_kept gives them; the others are dropped. */
 void parameter_key_write(const struct parameter_names *names, const struct parameter_name *parameter, int kept, struct buffer *out);
 
 /* Order of registration: negative if a comes before b. */

@@ -135,6 +135,10 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
     if (!kept)
         return error_set_memory(err);
     partition_key_read(&model->rules, made->text, &key);
+    if (key.stack && key.stack->is_own && model->pipeline.pp > 1)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "'%.*s': how the buffers of a run over several stages lie that predicts further tokens is not known",
+                         STR_ARG(made->text));
     if (!place_parameter(model, &key, made->text, made))
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is of a layer beyond those that the arguments place on stages",
                          STR_ARG(made->text));

@@ -82,11 +82,13 @@ void training_args_read(const struct value *namespace, struct training_args *out
         out->layout = layout->text;
     const struct value *spec = value_dict_get(out->members, "transformer_impl");
     out->is_local_spec = spec && spec->kind == VALUE_STR && str_is(spec->text, "local");
+    out->is_hybrid = is_set(out, "hybrid_layer_pattern") || is_set(out, "hybrid_override_pattern");
     out->has_mixed_layers = is_mixed(out, "moe_layer_freq") || is_mixed(out, "linear_attention_freq") ||
-                            is_set(out, "hybrid_layer_pattern") || is_set(out, "hybrid_override_pattern") ||
+                            out->is_hybrid ||
                             is_set(out, "heterogeneous_layers_config_path") || is_set(out, "hetereogenous_dist_checkpoint");
     out->parts_by_etp = value_dict_get(out->members, PARTS_EXPERTS_BY_ETP) != NULL;
-    out->spreads_rng = value_dict_get(out->members, SINCE_0_16) && !value_dict_get(out->members, SINCE_0_17);
+    out->is_since_0_17 = value_dict_get(out->members, SINCE_0_17) != NULL;
+    out->spreads_rng = value_dict_get(out->members, SINCE_0_16) && !out->is_since_0_17;
 }
 
 bool experts_are_apart(bool parts_by_etp, int64_t tp, int64_t ep, int64_t etp)

@@ -57,6 +57,8 @@ struct training_args {
     bool is_local_spec;          /* transformer_impl is "local" */
     bool has_mixed_layers;       /* layers are not all alike: keys of distributed checkpoints carry the layer's number */
     bool parts_by_etp;           /* of Megatron Core from 0.19 on: see experts_are_apart */
+    bool is_hybrid;              /* layers of several kinds in a stack of their own, with state-space layers among them */
+    bool is_since_0_17;          /* of Megatron Core from 0.17 on, as far as the arguments tell */
     bool spreads_rng;            /* of Megatron Core 0.16: with expert parallelism each data-parallel rank's RNG state is stored */
 };
 

@@ -8,7 +8,9 @@ A small model has the keys that a rank of Megatron registers; those of its distr
 Megatron 0.12 to 0.19 wrote for models of these architectures. Where a tensor comes from is checked by its bytes.
 """
 import argparse
+import random
 
+import moe_layouts_test
 import small_models
 from small_models import keys_must_be, write
 
@@ -120,12 +122,99 @@ def parts_follow_each_other(shell):
         assert [shell.tensors("dist")[f"{key}.{part}"]["shape"][0] for part in sizes] == list(sizes.values()), key
 
 
+# As ranks register them, in that order.
+EMBEDDING, END, NORM_END = (("embedding.word_embeddings.weight", [8, H]), ("decoder.final_layernorm.weight", [H]),
+                            ("decoder.final_norm.weight", [H]))
+OUTPUT = ("output_layer.weight", [8, H])
+LOCAL_LAYER = ("input_layernorm.weight", "self_attention.linear_proj.weight", "self_attention.linear_qkv.weight",
+               "pre_mlp_layernorm.weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight")
+LATENT_LAYER = ("input_layernorm.weight", "self_attention.linear_proj.weight", "self_attention.linear_q_down_proj.weight",
+                "self_attention.linear_q_up_proj.weight", "self_attention.linear_kv_down_proj.weight",
+                "self_attention.linear_kv_up_proj.weight", "self_attention.q_layernorm.weight", "self_attention.kv_layernorm.weight",
+                "pre_mlp_layernorm.weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight")
+OLD_MIXER = ("mixer.dt_bias", "mixer.A_log", "mixer.D", "mixer.in_proj.weight", "mixer.conv1d.weight", "mixer.conv1d.bias",
+             "mixer.norm.weight", "mixer.out_proj.weight", "norm.weight")
+NEW_MIXER = ("mixer.conv1d_weight", "mixer.conv1d_bias", *(name for name in OLD_MIXER if "conv1d" not in name))
+ENGINE_MLP = ("mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight")
+DELTA_LAYER = ("self_attention.dt_bias", "self_attention.A_log", "self_attention.in_proj.layer_norm_weight",
+               "self_attention.in_proj.weight", "self_attention.conv1d.weight", "self_attention.out_norm.weight",
+               "self_attention.out_proj.weight", *ENGINE_MLP)
+ENGINE_LAYER = ("self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.weight",
+                *ENGINE_MLP)
+SHAPES = {**NORMS, **QKV, **MLP, **MLA, **MAMBA_LAYER, **DELTA, **TE_MLP, "self_attention.linear_qkv.layer_norm_weight": [H],
+          "mixer.conv1d_weight": MAMBA["mixer.conv1d.weight"], "mixer.conv1d_bias": MAMBA["mixer.conv1d.bias"]}
+
+
+def layers(*registered, at="decoder.layers.{}."):
+    return [(at.format(number) + name, SHAPES[name]) for number, layer in enumerate(registered) for name in layer]
+
+
+def predictor(name, layer):
+    own = {name.removeprefix("mtp.layers.0."): shape for name, shape in MTP.items()}
+    return [*(("mtp.layers.0." + name, own[name]) for name in ("enorm.weight", "hnorm.weight", "eh_proj.weight")),
+            *layers(layer, at="mtp.layers.{}." + name + "."), ("mtp.layers.0.final_layernorm.weight", own["final_layernorm.weight"])]
+
+
+PREDICTING = [EMBEDDING, *layers(LOCAL_LAYER, LOCAL_LAYER), END]
+PREDICTED = {EMBEDDING[0], END[0], OUTPUT[0], *MTP} | {"decoder.layers." + n for n in RENAMED} | {
+    "mtp.layers.0.transformer_layer." + n for n in RENAMED}
+HYBRID = {EMBEDDING[0], NORM_END[0], OUTPUT[0]} | keys(
+    "decoder.layers.", parts(MAMBA_LAYER, MAMBA_PARTS), {"input_layernorm.weight", *QKV}, {"pre_mlp_layernorm.weight", *MLP})
+LOCAL = {"transformer_impl": "local"}
+
+# name: (parameters in order, what the arguments say, keys of the distributed checkpoint)
+WITH_STATE = {
+    "multi-token prediction": ([*PREDICTING, *predictor("transformer_layer", LOCAL_LAYER), OUTPUT], {**LOCAL, "mtp_num_layers": 1},
+                               PREDICTED),
+    "multi-token prediction since 0.17": ([*PREDICTING, *predictor("mtp_model_layer", LOCAL_LAYER), OUTPUT],
+                                          {**LOCAL, "mtp_num_layers": 1, "mtp_use_repeated_layer": False}, PREDICTED),
+    "local latent attention": ([EMBEDDING, *layers(LATENT_LAYER, LATENT_LAYER), END, OUTPUT], {**LOCAL, "multi_latent_attention": True},
+                               {EMBEDDING[0], END[0], OUTPUT[0]} | {"decoder.layers." + n for n in LATENT}),
+    "Mamba and attention": ([EMBEDDING, *layers(OLD_MIXER, LOCAL_LAYER[:3], LOCAL_LAYER[3:]), NORM_END, OUTPUT],
+                            {**LOCAL, "hybrid_override_pattern": "M*-"}, HYBRID),
+    "Mamba and attention since 0.19": ([EMBEDDING, *layers(NEW_MIXER, LOCAL_LAYER[:3], LOCAL_LAYER[3:]), NORM_END, OUTPUT],
+                                       {**LOCAL, "hybrid_layer_pattern": "M*-", "expert_tensor_parallel_num_weight_shards": None}, HYBRID),
+    "gated delta nets": ([EMBEDDING, *layers(DELTA_LAYER, ENGINE_LAYER), END, OUTPUT], {"linear_attention_freq": 2},
+                         {EMBEDDING[0], END[0], OUTPUT[0]} | keys("decoder.layers.", parts({**DELTA, **TE_MLP}, DELTA_PARTS), RENAMED)),
+}
+
+
+def with_state(shell, parameters, said, expected):
+    """Files of ranks with an optimizer become a distributed checkpoint of the same names as weights alone, and come back with all state."""
+    digests = moe_layouts_test.Shell(shell.binary).digests
+    chance = random.Random(1)
+    count = 1 + max(int(name.split(".")[2]) for name, _ in parameters if name.startswith("decoder.layers."))
+    model = {"layers": count, "hidden": H, "heads": 2, "groups": 2, "kv": 2, "gated": True, "experts": None, "frequency": 1,
+             "spelling": "numbered", "vocabulary": 8}
+    for optimizer in ("plain", "distributed"):
+        model["optimizer"] = optimizer
+        args = moe_layouts_test.arguments(model)
+        vars(args).update(said)
+        first, dist, back, there, again = (shell.work / f"{optimizer} {name}" for name in ("first", "dist", "back", "there", "again"))
+        moe_layouts_test.write_checkpoint(first, model, chance, args,
+                                          made=[(name, moe_layouts_test.weight(chance, *shape)) for name, shape in parameters])
+        shell("convert", first, dist, "--to", "torch_dist", "--quiet", "--verify")
+        found = set(shell.tensors(dist))
+        keys_must_be({key for key in found if not key.startswith("optimizer.")}, expected)
+        keys_must_be({key for key in found if key.startswith("optimizer.state.exp_avg.")},
+                     {"optimizer.state.exp_avg." + key for key in expected})
+        shell("convert", dist, back, "--like", first, "--quiet")
+        shell("convert", first, there, "--to", "megatron", "--layout", "pp=2" if count == 2 else "pp=3", "--quiet")
+        shell("convert", there, again, "--like", first, "--quiet")
+        wanted = digests(first)
+        for path in (back, again):
+            found = digests(path)
+            wrong = sorted(key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key))
+            assert not wrong, f"{path.name}: {wrong[:4]}, {len(wrong)} in all"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     options = parser.parse_args()
     tests = [(name, lambda shell, c=case: there_and_back(shell, *c)) for name, case in CASES.items()]
     tests.append(("parts of a matrix follow each other", parts_follow_each_other))
+    tests += [(name + ", with an optimizer", lambda shell, c=case: with_state(shell, *c)) for name, case in WITH_STATE.items()]
     return small_models.run(options.bin, tests)
 
 

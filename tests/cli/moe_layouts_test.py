@@ -221,9 +221,9 @@ def buffers(chance, parameters):
     return {"buckets_coalesced": True, 0: {(TORCH.bfloat16, TORCH.float32): dict(states, numel_unpadded=count)}}
 
 
-def write_checkpoint(root, model, chance, said=None, change=lambda content: None):
-    """change: what is done to the content of the file that has the optimizer's state."""
-    made = make_parameters(model, chance)
+def write_checkpoint(root, model, chance, said=None, change=lambda content: None, made=None):
+    """change: what is done to the content of the file that has the optimizer's state. made: the parameters, if they are others."""
+    made = made or make_parameters(model, chance)
     parameters = [tensor for _, tensor in made if tensor.kind == "BFloat16Storage"]
     content = {"args": said or arguments(model), "checkpoint_version": 3.0, "iteration": 10, "model": collections.OrderedDict(made)}
     folder = root / "iter_0000010" / "mp_rank_00"

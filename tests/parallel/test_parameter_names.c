@@ -68,6 +68,39 @@ TEST(registered_names_have_keys)
     }
 }
 
+TEST(numbers_of_own_stacks_stay_in_keys)
+{
+    const struct {
+        unsigned conditions;
+        const char *name, *key;
+    } cases[] = {
+        { 0, "mtp.layers.2.eh_proj.weight", "mtp.layers.2.eh_proj.weight" },
+        { NAME_LOCAL, "mtp.layers.0.transformer_layer.input_layernorm.weight",
+          "mtp.layers.0.transformer_layer.self_attention.linear_qkv.layer_norm_weight" },
+        { NAME_LOCAL | NAME_MLA | NAME_SINCE_0_17, "mtp.layers.0.mtp_model_layer.pre_mlp_layernorm.weight",
+          "mtp.layers.0.transformer_layer.pre_mlp_layernorm.weight" },
+        { NAME_SINCE_0_17, "mtp.layers.1.mtp_model_layer.mlp.experts.local_experts.3.linear_fc2.weight",
+          "mtp.layers.1.transformer_layer.mlp.experts.experts.linear_fc2.weight" },
+        { 0, "decoder.layers.4.mixer.conv1d.weight", "decoder.layers.4.mixer.conv1d.weight" },
+        { NAME_SINCE_0_19, "decoder.layers.4.mixer.conv1d_weight", "decoder.layers.4.mixer.conv1d.weight" },
+        { NAME_LOCAL | NAME_HYBRID, "decoder.layers.4.pre_mlp_layernorm.weight", "decoder.layers.pre_mlp_layernorm.weight" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct parameter_name parameter, back;
+        struct buffer text = { 0 };
+        assert_true(parameter_name_read(&names, cases[i].conditions, str_of(cases[i].name), &parameter));
+        int kept = parameter_key_kept(&names, &parameter, 0);
+        assert_int_equal(parameter_key_kept(&names, &parameter, 1), 1);
+        parameter_key_write(&names, &parameter, kept, &text);
+        assert_true(str_is(buffer_str(&text), cases[i].key));
+        assert_true(parameter_key_read(&names, cases[i].conditions, str_of(cases[i].key), &back));
+        assert_int_equal(back.line, parameter.line);
+        for (int k = 0; k < back.number_count; k++)
+            assert_int_equal(back.numbers[k], k < kept ? parameter.numbers[k] : -1);
+        buffer_release(&text);
+    }
+}
+
 /* The order of the real optimizer's buffers, reversed (fixtures megatron-optim-*). */
 TEST(parameters_are_ordered_as_modules_register_them)
 {
@@ -134,7 +167,7 @@ TEST(wrong_tables_are_refused)
 {
     reshard_error err = { 0 };
     const char *texts[] = { "-",       "local\n",   "other a",     "- a b c",      "- a.# b", "- a.{b,c} d.{e}",
-                            "- a.* b", "!buffer a", "- #.#.#.#.#", "- {a,b}.{c,d}" };
+                            "- a.* b", "!buffer a", "- #.#.#.#.#", "- {a,b}.{c,d}", "- a.=b.", "!numbered a" };
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct arena own = { 0 };
         struct parameter_names made;
@@ -148,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(registered_names_have_keys),
+        cmocka_unit_test(numbers_of_own_stacks_stay_in_keys),
         cmocka_unit_test(parameters_are_ordered_as_modules_register_them),
         cmocka_unit_test(grouped_experts_repeat_weight_by_weight),
         cmocka_unit_test(what_is_no_parameter_is_known),

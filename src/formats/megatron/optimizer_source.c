@@ -105,8 +105,9 @@ static bool distributed_key(struct stacking *stacking, struct megatron_parameter
     parameter->lead_count = 0;
     if (!parameter_name_read(&stacking->names, megatron_source_conditions(stacking->state), parameter->key, &name))
         return buffer_append_str(out, parameter->key);
-    parameter_key_write(&stacking->names, &name, stacking->kept, out);
-    for (int i = stacking->kept; i < name.number_count && i < stacking->kept + 2; i++)
+    int kept = parameter_key_kept(&stacking->names, &name, stacking->kept);
+    parameter_key_write(&stacking->names, &name, kept, out);
+    for (int i = kept; i < name.number_count && i < kept + 2; i++)
         parameter->lead[parameter->lead_count++] = name.numbers[i];
     return !out->failed;
 }
