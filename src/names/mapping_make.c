@@ -126,6 +126,17 @@ static bool has_fact(const struct catalog *catalog, struct str name, struct str 
     return false;
 }
 
+/* Whether the value is a list, true, or a text that is not empty. */
+static bool is_kind(const struct value *value, struct str kind)
+{
+    struct str text;
+    if (str_is(kind, "list"))
+        return value->kind == VALUE_LIST;
+    if (str_is(kind, "text"))
+        return value_as_str(value, &text) && text.size;
+    return value->kind == VALUE_BOOL && value->boolean;
+}
+
 /* What a checkpoint's items say about its names: which spellings are meant, and which dtype the weights of its run have. */
 static reshard_status read_marks(const struct mapping_rules *rules, struct source *source, struct mapping_goal *out,
                                  reshard_error *err)
@@ -137,9 +148,7 @@ static reshard_status read_marks(const struct mapping_rules *rules, struct sourc
         struct str text;
         status = mapping_make_find_member(source, mark->item, mark->member, &value, err);
         if (value && mark->is_exclusion)
-            out->excluded |=
-                (uint64_t)(str_is(mark->text, "list") ? value->kind == VALUE_LIST : value->kind == VALUE_BOOL && value->boolean)
-                << mark->node;
+            out->excluded |= (uint64_t)is_kind(value, mark->text) << mark->node;
         else if (value && value_as_str(value, &text))
             *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
     }

@@ -40,7 +40,7 @@ struct mapping_number {
 struct mapping_mark {
     uint32_t node;
     struct str item, member, text;
-    bool is_exclusion; /* text is "list" or "true": where the member is that, the names that are made are not those of the node */
+    bool is_exclusion; /* text is "list", "true" or "text": where the member is that, the names that are made are not those of the node */
 };
 
 /* What dtype the weights of a run have, if a member of an item is true, or if a fact of the checkpoint is that text. */

@@ -208,12 +208,29 @@ def with_state(shell, parameters, said, expected):
             assert not wrong, f"{path.name}: {wrong[:4]}, {len(wrong)} in all"
 
 
+def files_that_describe_layers(shell):
+    """Layers that a file of their own describes keep their numbers, though they are alike."""
+    chance = random.Random(1)
+    parameters = [EMBEDDING, *layers(ENGINE_LAYER, ENGINE_LAYER), END, OUTPUT]
+    model = {"layers": 2, "hidden": H, "heads": 2, "groups": 2, "kv": 2, "gated": True, "experts": None, "frequency": 1,
+             "spelling": "numbered", "vocabulary": 8, "optimizer": None}
+    for path, expected in (("/layers.json", {EMBEDDING[0], END[0], OUTPUT[0]} | keys("decoder.layers.", ENGINE_LAYER, ENGINE_LAYER)),
+                           (None, {EMBEDDING[0], END[0], OUTPUT[0]} | {"decoder.layers." + name for name in ENGINE_LAYER})):
+        args = moe_layouts_test.arguments(model)
+        args.heterogeneous_layers_config_path = path
+        moe_layouts_test.write_checkpoint(shell.work / "source", model, chance, args,
+                                          made=[(name, moe_layouts_test.weight(chance, *shape)) for name, shape in parameters])
+        shell("convert", "source", "out", "--to", "torch_dist", "--quiet", "--overwrite")
+        keys_must_be(set(shell.tensors("out")), expected)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     options = parser.parse_args()
     tests = [(name, lambda shell, c=case: there_and_back(shell, *c)) for name, case in CASES.items()]
     tests.append(("parts of a matrix follow each other", parts_follow_each_other))
+    tests.append((files_that_describe_layers.__doc__, files_that_describe_layers))
     tests += [(name + ", with an optimizer", lambda shell, c=case: with_state(shell, *c)) for name, case in WITH_STATE.items()]
     return small_models.run(options.bin, tests)
 
