@@ -6,6 +6,7 @@
 #include "convert/conversion_second.h"
 #include "convert/fused_check.h"
 #include "convert/model_check.h"
+#include "convert/scale_check.h"
 #include "convert/sidecar.h"
 #include "convert/target_check.h"
 #include "convert/tied_states.h"
@@ -403,6 +404,8 @@ reshard_status conversion_turn_to(struct conversion *conversion, const char *tar
         free(conversion->file_name);
         conversion->request.file_name = conversion->file_name = name;
         conversion->options = options;
+    if (!status)
+        status = scale_check(out, err);
         conversion->request.wrap = options->wrap;
         conversion->engine = *engine;
         conversion->engine.no_sync = options->no_sync;

@@ -29,6 +29,7 @@
     X(PARTITION, "partition", false)     /* no rule says how it is cut */                              \
     X(REFERENCE, "reference", false)     /* taken from the reference */                                \
     X(FUSED, "fused", false)             /* a fused weight changes the number of its parts */          \
+    X(SCALES, "scales", false)           /* small floats become wider ones without their scales */     \
     X(SPACE, "space", false)             /* the target does not fit where it is to be */               \
     X(TARGET, "target", false)           /* where it is to be it cannot be written, or may not replace what is there */ \
     X(VOCABULARY, "vocabulary", false)   /* rows of the vocabulary's padding */                        \
