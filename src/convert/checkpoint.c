@@ -91,6 +91,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
+    checkpoint_close(checkpoint->paired);
     checkpoint_close(checkpoint->related);
     checkpoint_view_free(checkpoint->view);
     source_free(checkpoint->source);

@@ -14,6 +14,7 @@ struct checkpoint {
     uint32_t *listed; /* catalog indices of the tensors that people see; hidden ones are payload of opaque items */
     uint32_t listed_count;
     struct checkpoint_view *view; /* what of it is seen, and under which names (checkpoint_view.h); NULL: all */
+    struct checkpoint *paired;  /* the same with F4 in pairs (formats/source_pairs.h); made on first use, borrows the store */
     struct checkpoint *related; /* the same with optimizer state of parameters; made on first use, borrows the store */
 };
 
@@ -48,7 +49,10 @@ void checkpoint_close(struct checkpoint *checkpoint);
  */
 reshard_status checkpoint_relate(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err);
 
-/* The same; what cannot be related is taken as it is stored, with a warning. */
+/* The view in which F4 is in pairs, as torch has it: the checkpoint itself if it has none. The result belongs to the checkpoint. */
+reshard_status checkpoint_pair(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err);
+
+/* The same as checkpoint_relate; what cannot be related is taken as it is stored, with a warning. */
 reshard_status checkpoint_relate_if_possible(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err);
 
 /* The views of two checkpoints that can be compared: as they are stored if only one stores state so and the other holds the same tensors,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The other view of a checkpoint whose optimizer state is stored by bucket or flattened: state of parameters. */
+/* Other views of a checkpoint: whose optimizer state is stored by bucket or flattened, state of parameters; F4 in pairs. */
 #include "convert/checkpoint.h"
+#include "formats/source_pairs.h"
 
 #include <string.h>
 
@@ -23,6 +24,22 @@ reshard_status checkpoint_relate(struct checkpoint *checkpoint, struct checkpoin
         error_prefix(err, "optimizer state cannot be related to parameters");
     else
         *out = checkpoint->related;
+    return status;
+}
+
+reshard_status checkpoint_pair(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err)
+{
+    struct source *view;
+    reshard_status status = RESHARD_OK;
+    *out = checkpoint;
+    if (!source_has_pairs(checkpoint->source))
+        return RESHARD_OK;
+    if (!checkpoint->paired)
+        status = source_in_pairs(checkpoint->source, &view, err);
+    if (!status && !checkpoint->paired)
+        status = checkpoint_of(view, checkpoint->path, &checkpoint->paired, err);
+    if (!status)
+        *out = checkpoint->paired;
     return status;
 }
 

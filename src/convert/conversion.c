@@ -316,6 +316,32 @@ static reshard_status relate_optimizer(struct conversion *conversion, reshard_er
     return status;
 }
 
+reshard_status conversion_pair(struct conversion *conversion, struct checkpoint **checkpoint, reshard_error *err)
+{
+    const struct format_driver *driver;
+    reshard_status status = find_driver(conversion, &driver, err);
+    if (status || !(driver->abilities & FORMAT_PAIRS_F4))
+        return status;
+    return checkpoint_pair(*checkpoint, checkpoint, err);
+}
+
+static reshard_status pairs_note(struct conversion *conversion, reshard_error *err)
+{
+    const struct source *stored = conversion->source->source->stored;
+    const struct catalog *wanted = conversion->selection.wanted, *source = conversion->source->source->catalog;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; stored && i < wanted->tensor_count && !status; i++) {
+        uint32_t from = conversion->selection.wanted_source[i];
+        if (from == CATALOG_NONE || source->tensors[from].dtype != DTYPE_F4_X2)
+            continue;
+        from = catalog_find(stored->catalog, source->tensors[from].key);
+        if (from != CATALOG_NONE && stored->catalog->tensors[from].dtype == DTYPE_F4)
+            status = target_note_changed(&conversion->target, NOTE_DTYPE, wanted->tensors[i].key, err,
+                                         "F4 becomes %s, its last dimension half as long", dtype_info(DTYPE_F4_X2)->name);
+    }
+    return status;
+}
+
 /* What a run would refuse before it writes, in the order in which it looks. */
 static reshard_status target_check_all(const struct checkpoint *source, const struct conversion *conversion, const char *target_path,
                                        enum note_kind *kind, reshard_error *err)
@@ -361,6 +387,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     if (status)
         goto out;
     status = relate_optimizer(out, err);
+    if (!status)
+        status = conversion_pair(out, &out->source, err);
     if (status)
         goto out;
     status = second_open(out, err);
@@ -369,11 +397,15 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     status = conversion_lay_out(out, target_path, err);
     if (status)
         goto out;
-    status = conversion_make_recipes(out, err);
+    status = pairs_note(out, err);
+    if (!status)
+        status = conversion_make_recipes(out, err);
     if (!status && out->selection.borrowed_count)
         status = second_join(out, purpose == CONVERSION_TO_RUN, err);
     if (!status)
         status = fused_check(out, err);
+    if (!status)
+        status = scale_check(out, err);
     if (!status)
         status = model_check(out, err);
     if (!status && purpose == CONVERSION_TO_RUN && !out->second.joined)
@@ -404,8 +436,6 @@ reshard_status conversion_turn_to(struct conversion *conversion, const char *tar
         free(conversion->file_name);
         conversion->request.file_name = conversion->file_name = name;
         conversion->options = options;
-    if (!status)
-        status = scale_check(out, err);
         conversion->request.wrap = options->wrap;
         conversion->engine = *engine;
         conversion->engine.no_sync = options->no_sync;

@@ -70,6 +70,9 @@ enum conversion_purpose {
 reshard_status conversion_prepare(struct checkpoint *source, const char *target_path, const struct conversion_options *options,
                                   const struct engine_options *engine, enum conversion_purpose purpose, struct conversion *out,
                                   reshard_error *err);
+/* In *checkpoint its view for the target's format: those of torch get F4 in pairs, and with it shapes that count pairs. */
+reshard_status conversion_pair(struct conversion *conversion, struct checkpoint **checkpoint, reshard_error *err);
+
 void conversion_release(struct conversion *conversion);
 
 /* The format of that name, or the other checkpoint's if none is said: one that can be written. */

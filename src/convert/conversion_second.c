@@ -14,8 +14,11 @@ reshard_status second_open(struct conversion *conversion, reshard_error *err)
         return RESHARD_OK;
     reshard_status status = checkpoint_open(path, &options->open, &second->opened, err);
     second->view = second->opened;
-    if (!status && conversion->source->source->stored)
+    const struct source *stored = conversion->source->source->stored;
+    if (!status && stored && stored->has_other_view)
         status = checkpoint_relate(second->opened, &second->view, err);
+    if (!status)
+        status = conversion_pair(conversion, &second->view, err);
     if (!status)
         return RESHARD_OK;
     error_prefix(err, "missing tensors");

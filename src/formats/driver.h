@@ -31,6 +31,7 @@ enum format_abilities {
     FORMAT_WRAPS = 8192,             /* what it writes flattens the parameters of modules together: layout_request.wrap */
     FORMAT_IS_WHOLE = 65536,         /* nobody opens what it writes unless all of a model is there: salvage needs another format */
     FORMAT_HAS_BARE_FOLDERS = 4096,  /* folders of it may hold nothing but other folders of it */
+    FORMAT_PAIRS_F4 = 262144,        /* what it writes has types of torch: F4 as float4_e2m1fn_x2, two in an element */
     FORMAT_LIMITS_FILES = 131072     /* what it writes can be cut into more files, or chunks, so that none is too large */
 };
 
@@ -60,7 +61,7 @@ struct source {
     bool lenient;
     bool is_salvage;           /* what is missing of files, or of a file's end, is no error: tensors there are lost */
     bool is_rebuilt;           /* set by read_catalog: nothing said names, shapes and places, they are made of data files alone */
-    struct source *stored;     /* of a view that source_by_parameter made: the source that it is a view of; else NULL */
+    struct source *stored;     /* of a view that source_view made: the source that it is a view of; else NULL */
     uint32_t *stored_items;    /* of a view: by item, the item of stored that it is */
     uint32_t read_warnings;    /* warnings of its catalog that were there before it was sealed */
     bool has_other_view;       /* set by read_catalog: optimizer state, or experts in one matrix, are listed as they are stored, not by
@@ -138,6 +139,10 @@ reshard_status source_open_made(const struct format_driver *driver, struct store
  * UNSUPPORTED or FORMAT says why state cannot be related to parameters. Only where has_other_view is set.
  */
 reshard_status source_by_parameter(struct source *stored, struct source **out, reshard_error *err);
+
+/* A view that make fills; it borrows from stored as above. */
+reshard_status source_view(struct source *stored, reshard_status (*make)(struct source *view, reshard_error *err), struct source **out,
+                           reshard_error *err);
 
 /* What the caller said: the value of a format option, the number of a word of --layout. Arrays of them end with a NULL name. */
 struct option_value {

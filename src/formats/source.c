@@ -265,7 +265,7 @@ void source_warn_left_out(struct source *source, struct str key, bool is_damage,
         catalog_warn(source->catalog, is_damage, "'%.*s' is left out: %s", STR_ARG(key), why);
 }
 
-/* ---- the view by parameter ---- */
+/* ---- views ---- */
 
 /* What was read allows the view the work that it allowed the source. */
 static struct source *view_new(struct source *stored)
@@ -291,12 +291,13 @@ static struct source *view_new(struct source *stored)
     return NULL;
 }
 
-reshard_status source_by_parameter(struct source *stored, struct source **out, reshard_error *err)
+reshard_status source_view(struct source *stored, reshard_status (*make)(struct source *view, reshard_error *err), struct source **out,
+                           reshard_error *err)
 {
     struct source *view = view_new(stored);
     if (!view)
         return error_set_memory(err);
-    reshard_status status = or_failure(view, view->driver->view_by_parameter(view, err), err);
+    reshard_status status = or_failure(view, make(view, err), err);
     if (!status)
         status = source_seal(view, err);
     if (status)
@@ -304,6 +305,11 @@ reshard_status source_by_parameter(struct source *stored, struct source **out, r
     else
         *out = view;
     return status;
+}
+
+reshard_status source_by_parameter(struct source *stored, struct source **out, reshard_error *err)
+{
+    return source_view(stored, stored->driver->view_by_parameter, out, err);
 }
 
 /* ---- resolving ---- */

@@ -119,6 +119,39 @@ def dtype(shell):
     assert "tensor 'model.norm.weight': no cast from F32 to C64" in done.stderr, done.stderr
 
 
+def packed(shell):
+    """F4 is, to torch, bytes of two: the last dimension is half as long, wherever it is cut."""
+    data = bytes(range(48))
+    write_safetensors(shell.work / "f4.safetensors", {"w": ("F4", [6, 16], data), "b": ("F32", [1], b"1234")})
+    for number, words in enumerate((["torch"], ["torch-dcp"], ["torch-dcp", "--layout", "ranks=4"], ["fsdp-ranks"])):
+        out, back = f"p{number}", f"p{number}.safetensors"
+        done = shell("convert", "f4.safetensors", out, "--to", *words, "--verify")
+        assert "w: F4 becomes float4_e2m1fn_x2, its last dimension half as long" in done.stderr, done.stderr
+        found = {t["key"]: t for t in json.loads(shell("ls", "--json", out).stdout)["tensors"]}
+        assert (found["w"]["dtype"], found["w"]["shape"]) == ("float4_e2m1fn_x2", [6, 8]), found
+        shell("convert", out, back, "--to", "safetensors", "--verify")
+        assert read_safetensors(shell.work / back)["w"] == ("F4", [6, 16], data), words
+    write_safetensors(shell.work / "odd.safetensors", {"w": ("F4", [2, 3], b"123"), "x": ("F6_E2M3", [4], b"123")})
+    for key, why in (("w", "two in a byte along an even last dimension: this one cannot be written so"), ("x", "no type F6_E2M3")):
+        done = shell("convert", "odd.safetensors", "odd", "--to", "torch", "--include", key, status=5)
+        assert why in done.stderr and "--exclude" in done.stderr and "--dtype" not in done.stderr, done.stderr
+
+
+def scales(shell):
+    """Values that lie in blocks with scales beside them are not those of the model: who casts them is warned, once."""
+    tensors = {}
+    for name, scale in (("a.weight", "a.weight_scale_inv"), ("b.weight", "b.weight_scale"), ("c.weight", "c.scale")):
+        tensors |= {name: ("F8_E4M3", [2, 2], b"abcd"), scale: ("F32", [1, 1], b"1234")}
+    write_safetensors(shell.work / "f8.safetensors", tensors)
+    said = "becomes BF16, like 1 more, with the values as they are stored: the scales beside it, 'a.weight_scale_inv', are not applied"
+    done = shell("convert", "f8.safetensors", "f8", "--to", "hf", "--dtype", "bf16", "--json")
+    assert json.loads(done.stdout)["warnings"] == ["a.weight: " + said], done.stdout
+    assert f"a.weight: {said}" in shell("plan", "f8.safetensors", "--to", "hf", "--dtype", "bf16").stdout
+    for words in ([], ["--dtype", "c.weight=f32"], ["--dtype", "*_scale_inv=bf16"], ["--dtype", "*.weight=F8_E5M2"]):
+        done = shell("convert", "f8.safetensors", "f8", "--to", "hf", "--json", "--overwrite", *words)
+        assert not json.loads(done.stdout)["warnings"], (words, done.stdout)
+
+
 def selection(shell):
     shell.convert("a", "--to", "hf", "--include", "model.layers.*", "--include", "step", "--exclude", "*.[3-7].*")
     found = sorted(shell.types("a"))
@@ -349,7 +382,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
-    checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run,
+    checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, packed, scales, selection,
+              max_shard_size, checksum, verify, dry_run,
               layout, torch_archives, empty_tensors, wrong_options_come_first,
               format_option, like, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
     return small_models.run(args.bin,

@@ -100,8 +100,16 @@ reshard_status torch_check_type(const struct catalog_tensor *tensor, reshard_err
 {
     if (torch_save_can_hold(tensor->dtype))
         return RESHARD_OK;
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
-    error_hint(err, "reshard_convert_options.dtypes 'GLOB=TYPE' converts it to one that torch has, reshard_convert_options.exclude leaves "
-                    "it out");
+    const struct dtype_info *info = dtype_info(tensor->dtype);
+    if (tensor->dtype == DTYPE_F4) /* with an even last dimension it is F4_X2 here */
+        error_set(err, RESHARD_ERR_UNSUPPORTED,
+                  "tensor '%.*s': torch has F4 as %s, two in a byte along an even last dimension: this one cannot be written so",
+                  STR_ARG(tensor->key), dtype_info(DTYPE_F4_X2)->torch_name);
+    else
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key), info->name);
+    error_hint(err, info->class_ == DTYPE_CLASS_OPAQUE
+                        ? "reshard_convert_options.exclude leaves it out"
+                        : "reshard_convert_options.dtypes 'GLOB=TYPE' converts it to one that torch has, reshard_convert_options.exclude "
+                          "leaves it out");
     return RESHARD_ERR_UNSUPPORTED;
 }
