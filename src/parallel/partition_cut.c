@@ -18,8 +18,8 @@ static bool is_kept_whole(const struct cut_context *context, const struct partit
     int64_t whole;
     if (rule->unless.size == 0)
         return false;
-    if (!is_local)
-        return !context->is_split_down;
+    if (!is_local) /* what is of blocks is a module of both kinds' that cuts */
+        return !context->is_split_down && rule->block_count == 0;
     return !partition_size_value(context->rules, context->args, rule->unless, &whole) || size == whole;
 }
 

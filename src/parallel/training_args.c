@@ -84,7 +84,7 @@ void training_args_read(const struct value *namespace, struct training_args *out
     out->is_local_spec = spec && spec->kind == VALUE_STR && str_is(spec->text, "local");
     out->is_hybrid = is_set(out, "hybrid_layer_pattern") || is_set(out, "hybrid_override_pattern");
     out->has_mixed_layers = is_mixed(out, "moe_layer_freq") || is_mixed(out, "linear_attention_freq") ||
-                            out->is_hybrid ||
+                            out->is_hybrid || is_set(out, "mla_down_proj_fusion") ||
                             is_set(out, "heterogeneous_layers_config_path") || is_set(out, "hetereogenous_dist_checkpoint");
     out->parts_by_etp = value_dict_get(out->members, PARTS_EXPERTS_BY_ETP) != NULL;
     out->is_since_0_17 = value_dict_get(out->members, SINCE_0_17) != NULL;

@@ -55,7 +55,8 @@ struct training_args {
 #undef X
     struct str layout;           /* pipeline_model_parallel_layout; "" if there is none */
     bool is_local_spec;          /* transformer_impl is "local" */
-    bool has_mixed_layers;       /* layers are not all alike: keys of distributed checkpoints carry the layer's number */
+    bool has_mixed_layers;       /* keys of distributed checkpoints carry the layer's number, or are made of such keys: layers are not all
+                                    alike, or matrices of theirs are taken apart */
     bool parts_by_etp;           /* of Megatron Core from 0.19 on: see experts_are_apart */
     bool is_hybrid;              /* layers of several kinds in a stack of their own, with state-space layers among them */
     bool is_since_0_17;          /* of Megatron Core from 0.17 on, as far as the arguments tell */

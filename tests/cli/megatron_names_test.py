@@ -208,6 +208,48 @@ def with_state(shell, parameters, said, expected):
             assert not wrong, f"{path.name}: {wrong[:4]}, {len(wrong)} in all"
 
 
+FUSED_LAYER = {"self_attention.linear_proj.weight": [H, 4], "self_attention.linear_qkv_down_proj.layer_norm_weight": [H],
+               "self_attention.linear_qkv_down_proj.weight": [14, H], "self_attention.linear_q_up_proj.layer_norm_weight": [6],
+               "self_attention.linear_q_up_proj.weight": [8, 6], "self_attention.linear_kv_up_proj.layer_norm_weight": [6],
+               "self_attention.linear_kv_up_proj.weight": [8, 6], **TE_MLP}
+
+
+def fused_latent_attention(shell):
+    """Where the first matrices of latent attention are one, distributed checkpoints have two, and ranks parts of both."""
+    chance = random.Random(1)
+    parameters = [EMBEDDING, *((f"decoder.layers.{i}.{name}", shape) for i in range(2) for name, shape in FUSED_LAYER.items()), END, OUTPUT]
+    model = {"layers": 2, "hidden": H, "heads": 2, "groups": 2, "kv": 2, "gated": True, "experts": None, "frequency": 1,
+             "spelling": "numbered", "vocabulary": 8}
+    expected = {EMBEDDING[0], END[0], OUTPUT[0]} | {"decoder.layers." + name for name in FUSED_LAYER if "qkv_down" not in name} | {
+        "decoder.layers." + name for name in ("input_layernorm.weight", "self_attention.linear_q_down_proj.weight",
+                                              "self_attention.linear_kv_down_proj.weight")}
+    for optimizer in (None, "plain", "distributed"):
+        model["optimizer"] = optimizer
+        args = moe_layouts_test.arguments(model)
+        vars(args).update(multi_latent_attention=True, mla_down_proj_fusion=True, q_lora_rank=6, kv_lora_rank=6, qk_pos_emb_head_dim=2)
+        moe_layouts_test.write_checkpoint(shell.work / "source", model, chance, args,
+                                          made=[(name, moe_layouts_test.weight(chance, *shape)) for name, shape in parameters])
+        shell("convert", "source", "dist", "--to", "torch_dist", "--quiet", "--overwrite")
+        before = shell.tensors("dist")
+        keys_must_be({key for key in before if not key.startswith("optimizer.")}, expected)
+        if optimizer:
+            keys_must_be({key for key in before if key.startswith("optimizer.state.exp_avg.")},
+                         {"optimizer.state.exp_avg." + key for key in expected})
+        whole, query, rest = ([shell.bytes_of(path, key.format(i)) for i in range(2)] for path, key in (
+            ("source", "decoder.layers.{}.self_attention.linear_qkv_down_proj.weight"),
+            ("dist", "decoder.layers.self_attention.linear_q_down_proj.weight"),
+            ("dist", "decoder.layers.self_attention.linear_kv_down_proj.weight"))) if optimizer is None else ([b""] * 2,) * 3
+        assert query[0] + rest[0] == b"".join(w[:12 * H] for w in whole) + b"".join(w[12 * H:] for w in whole)
+        # Ranks have parts of both one after another, and come together again.
+        shell("convert", "source", "ranks", "--to", "megatron", "--layout", "tp=2", "--quiet", "--overwrite")
+        shell("convert", "ranks", "again", "--to", "torch_dist", "--layout", "tp=1", "--quiet", "--overwrite")
+        assert shell.tensors("again") == before
+        if optimizer is None:
+            part = shell.bytes_of(next(shell.work.glob("ranks/iter_*/mp_rank_01/model_optim_rng.pt")),
+                                  "model.decoder.layers.0.self_attention.linear_qkv_down_proj.weight")
+            assert part == whole[0][6 * H:12 * H] + whole[0][20 * H:28 * H]
+
+
 def files_that_describe_layers(shell):
     """Layers that a file of their own describes keep their numbers, though they are alike."""
     chance = random.Random(1)
@@ -230,6 +272,7 @@ def main():
     options = parser.parse_args()
     tests = [(name, lambda shell, c=case: there_and_back(shell, *c)) for name, case in CASES.items()]
     tests.append(("parts of a matrix follow each other", parts_follow_each_other))
+    tests.append((fused_latent_attention.__doc__, fused_latent_attention))
     tests.append((files_that_describe_layers.__doc__, files_that_describe_layers))
     tests += [(name + ", with an optimizer", lambda shell, c=case: with_state(shell, *c)) for name, case in WITH_STATE.items()]
     return small_models.run(options.bin, tests)
