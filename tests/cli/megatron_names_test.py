@@ -250,6 +250,16 @@ def fused_latent_attention(shell):
             assert part == whole[0][6 * H:12 * H] + whole[0][20 * H:28 * H]
 
 
+def numbers_that_stay_are_told(shell):
+    """A tensor of layers that no text knows keeps the number of its layer, which is told where the others lie along an axis."""
+    model = dict([EMBEDDING, *layers(ENGINE_LAYER, ENGINE_LAYER), END, OUTPUT])
+    for more, is_told in (({}, False), ({f"decoder.layers.{i}.self_attention.strange.weight": [H] for i in range(2)}, True)):
+        write(shell.work / "model.safetensors", {**model, **more})
+        done = shell.any("convert", "model.safetensors", "dist", "--to", "torch_dist", "--overwrite")
+        told = "changed: decoder.layers.0.self_attention.strange.weight: keeps the number of its layer" in done.stderr
+        assert done.returncode == 0 and told == is_told, done.stderr
+
+
 def files_that_describe_layers(shell):
     """Layers that a file of their own describes keep their numbers, though they are alike."""
     chance = random.Random(1)
@@ -273,6 +283,7 @@ def main():
     tests = [(name, lambda shell, c=case: there_and_back(shell, *c)) for name, case in CASES.items()]
     tests.append(("parts of a matrix follow each other", parts_follow_each_other))
     tests.append((fused_latent_attention.__doc__, fused_latent_attention))
+    tests.append((numbers_that_stay_are_told.__doc__, numbers_that_stay_are_told))
     tests.append((files_that_describe_layers.__doc__, files_that_describe_layers))
     tests += [(name + ", with an optimizer", lambda shell, c=case: with_state(shell, *c)) for name, case in WITH_STATE.items()]
     return small_models.run(options.bin, tests)

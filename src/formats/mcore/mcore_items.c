@@ -15,6 +15,7 @@
 #include "parallel/state_keys.h"
 #include "parallel/training_args.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define COMMON_FILE "common.pt"
@@ -310,6 +311,31 @@ static reshard_status mcore_items_check_states(const struct layout_request *requ
     return RESHARD_OK;
 }
 
+/* Layers along an axis beside layers by number, of one stack: no run asks for both. */
+static reshard_status note_numbered_layers(const struct layout_request *request, struct target *target, const char *stack,
+                                           reshard_error *err)
+{
+    const struct catalog_tensor *first = NULL;
+    uint32_t count = 0;
+    bool has_axis = false;
+    for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
+        const struct catalog_tensor *tensor = &request->wanted->tensors[i];
+        if ((tensor->flags & TENSOR_HIDDEN) || !str_starts_with(tensor->key, stack) || tensor->key.size == strlen(stack))
+            continue;
+        char next = tensor->key.data[strlen(stack)];
+        bool is_number = next >= '0' && next <= '9';
+        has_axis |= !is_number;
+        count += is_number;
+        first = is_number && !first ? tensor : first;
+    }
+    if (!first || !has_axis)
+        return RESHARD_OK;
+    return target_note_changed(target, NOTE_NAMES, first->key, err,
+                               "keeps the number of its layer, where other tensors have all layers along an axis; so do %" PRIu32
+                               " in all, for which no run asks",
+                               count);
+}
+
 reshard_status mcore_items_keep(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
@@ -332,6 +358,10 @@ reshard_status mcore_items_make(const struct layout_request *request, struct tar
     reshard_status status = mcore_items_check_states(request, target, err);
     if (!status && has_common)
         status = mcore_sizes_choose(request, target, err);
+    if (!status && has_common)
+        status = note_numbered_layers(request, target, "decoder.layers.", err);
+    if (!status && has_common)
+        status = note_numbered_layers(request, target, "encoder.layers.", err);
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
         status = mcore_items_add_item(request, target, i, err);
         if (status)
