@@ -239,7 +239,7 @@ void run_release(struct run *run)
     free(run->sidecar_name);
 }
 
-static reshard_status run_all(struct run *run, const char *target_path, reshard_error *err)
+static reshard_status run_whole(struct run *run, const char *target_path, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
     reshard_status status = target_check_replaced(conversion, target_path, err);
@@ -270,7 +270,7 @@ reshard_status conversion_run(struct conversion *conversion, const char *target_
 {
     struct run run = { .conversion = conversion };
     const struct waiting waiting = { run_waits_on, &run }, *before = waiting_set(&waiting);
-    reshard_status status = run_all(&run, target_path, err);
+    reshard_status status = run_whole(&run, target_path, err);
     waiting_set(before);
     return status;
 }

@@ -172,8 +172,9 @@ def check_compressing(binary, work):
             out.write(random.Random(i).randbytes(MIB) * 2)
     (work / "target").mkdir()
     write_source(work / "target" / "model.safetensors", 1, 16)
-    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "zarr", "-o", "codec=gzip", "-o", "level=9", "-j",
-                                "1", "--overwrite", "--progress", "json"], cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "zarr", "-o", "codec=gzip", "-o", "level=9",
+                                "-j", "1", "--overwrite", "--progress", "json"], cwd=work, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE)
     for line in process.stderr:
         said = json.loads(line)
         if said["done"] == said["total"]:
@@ -246,7 +247,8 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     binary = os.path.abspath(args.bin)
-    checks = (check_interrupts, check_salvage_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old, check_compressing, check_copying_out,
+    checks = (check_interrupts, check_salvage_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old,
+              check_compressing, check_copying_out,
               check_progress_reader_gone, check_convert_output_gone, check_quiet_pipe, check_full_device)
     print(f"1..{len(checks)}")
     for number, check in enumerate(checks, 1):

@@ -67,7 +67,8 @@ def where_streams_are(binary):
             done = ask(*words)
             rows.append((f"{' '.join(words)} is refused", done.returncode == 2 and b"'-'" in done.stderr and b"hint: " in done.stderr and
                          os.listdir(folder) == ["m.safetensors"], done))
-        for words in (["ls"], ["inspect"], ["hash"], ["stats"], ["verify"], ["draw"], ["draw", "--to", "hf"], ["plan", "--to", "hf"], ["cat"]):
+        for words in (["ls"], ["inspect"], ["hash"], ["stats"], ["verify"], ["draw"], ["draw", "--to", "hf"], ["plan", "--to", "hf"],
+                      ["cat"]):
             done = ask(words[0], "-", *(["a"] if words[0] == "cat" else []), *words[1:])
             rows.append((f"{' '.join(words)} - reads", done.returncode == 0 and b"/proc" not in done.stdout, done))
         for words in (["diff", "-", "m.safetensors"], ["diff", "m.safetensors", "-"], ["diff", "-", "-"]):

@@ -365,7 +365,8 @@ def signals_are_heeded(shell, fixtures):
                 err = process.communicate(timeout=60)[1].decode()
                 took = time.monotonic() - started
                 server.before = server.always = None
-                assert process.returncode == 130 and "'out' is not written" in err and took < 5, (kind, fault, process.returncode, took, err)
+                seen = (kind, fault, process.returncode, took, err)
+                assert process.returncode == 130 and "'out' is not written" in err and took < 5, seen
                 assert sorted(os.listdir(shell.work)) == ["site"], (kind, fault, os.listdir(shell.work))
                 told.append(f"{took:.1f} s")
     return ", ".join(told)
