@@ -235,7 +235,7 @@ enum {
     RESHARD_VALUE_REAL = 4,
     RESHARD_VALUE_TEXT = 5,
     RESHARD_VALUE_BYTES = 6,
-    RESHARD_VALUE_LIST = 7,   /* also tuples */
+    RESHARD_VALUE_LIST = 7,   /* also tuples: is_tuple tells */
     RESHARD_VALUE_DICT = 8,
     RESHARD_VALUE_OBJECT = 9, /* of some class: reshard_value_json shows what it holds */
     RESHARD_VALUE_SET = 10
@@ -248,8 +248,9 @@ typedef struct reshard_value_info {
     double real;
     reshard_str text; /* of TEXT; the bytes of BYTES; of BIG_INT its two's complement, little-endian; of OBJECT the name of its class */
     size_t count;     /* members of LIST, DICT and SET */
+    int64_t is_tuple; /* of LIST. Since 0.3 */
 } reshard_value_info;
-#define RESHARD_VALUE_INFO_INIT { sizeof(reshard_value_info), 0, 0, 0, { NULL, 0 }, 0 }
+#define RESHARD_VALUE_INFO_INIT { sizeof(reshard_value_info), 0, 0, 0, { NULL, 0 }, 0, 0 }
 
 /* The item's value. Files (kind "file") have none: RESHARD_ERR_UNSUPPORTED. */
 reshard_status reshard_item_value(const reshard_checkpoint *checkpoint, size_t index, const reshard_value **out, reshard_error *err);

@@ -160,7 +160,8 @@ enum {
     RESHARD_VALUE_LOCAL = 1,      /* never saved; loading gives it back as it is */
     RESHARD_VALUE_MISSING = 2,    /* of what was loaded: a key of the checkpoint that no rank asked for */
     RESHARD_VALUE_UNEXPECTED = 3, /* a key that this rank asked for and the checkpoint lacks */
-    RESHARD_VALUE_WARNING = 4     /* a message */
+    RESHARD_VALUE_WARNING = 4,    /* a message */
+    RESHARD_VALUE_ANY_RANK = 5    /* saved whichever rank has it: of several the first one's. Since 0.3 */
 };
 
 typedef struct reshard_sharded_value {
@@ -233,7 +234,8 @@ typedef struct reshard_save_options {
     int64_t no_check;                       /* do not look whether the state dicts are one whole */
     int64_t no_spread;                      /* main copies are saved by their rank; else copies are spread evenly over the ranks that have
                                              * them, as by reshard_sharded_spread */
-    void (*warn)(const char *text, void *context); /* common values that differ from rank 0's, which are saved; on rank 0; may be NULL */
+    /* On rank 0, may be NULL: common values that differ from those that are saved, and what the format does not hold ("dropped: …"). */
+    void (*warn)(const char *text, void *context);
     void *context;
     reshard_kept *kept;                     /* on all ranks or on none; NULL: nothing is kept */
     /* Gets a copy of this rank's common values, to take out or replace what ranks need not have alike: numbers of ranks, orders of lists.
@@ -285,7 +287,9 @@ typedef struct reshard_load_options {
     int64_t no_check;    /* do not look whether the ranks together ask for wholes */
     int64_t no_exchange; /* each rank reads all that it asks for; else what several ask for is read by one, which sends it to the others */
     const reshard_map_options *map; /* under which names, shapes and types tensors come; the same on all ranks. NULL: their own */
-    int64_t as_files;    /* objects and common values of the result are files (reshard_item_file) in place of JSON. Since 0.3 */
+    /* 1: objects and common values of the result are files (reshard_item_file) in place of JSON, and files that lie beside the checkpoint
+     * are none of them. 2: these are there as JSON, and so is what holds tensors that the checkpoint cannot give. Since 0.3 */
+    int64_t as_files;
 } reshard_load_options;
 #define RESHARD_LOAD_OPTIONS_INIT { sizeof(reshard_load_options), NULL, 0, 0, 0, NULL, 0 }
 

@@ -39,9 +39,9 @@ void reshard_items_free(reshard_items *items);
 /*
  * Adds a value, of which all is copied: to the list under a key (holder NULL), to the end of a LIST or SET (the key does not count), or to
  * a DICT under a text, whose last value of a key counts. value says what: kind NULL, BOOL, INT and REAL with their member; TEXT (UTF-8),
- * BYTES and BIG_INT (two's complement, little-endian) with text; LIST, DICT and SET are empty at first, count is not looked at. *out, which
- * may be NULL, is what others can be added to; it lives as long as the list. An item of a key that is there is RESHARD_ERR_USAGE, as is an
- * OBJECT: nothing is added then.
+ * BYTES and BIG_INT (two's complement, little-endian) with text; LIST (with is_tuple a tuple), DICT and SET are empty at first, count is
+ * not looked at. *out, which may be NULL, is what others can be added to; it lives as long as the list. An item of a key that is there is
+ * RESHARD_ERR_USAGE, as is an OBJECT: nothing is added then.
  */
 reshard_status reshard_items_add(reshard_items *items, reshard_value *holder, reshard_str key, const reshard_value_info *value,
                                  reshard_value **out, reshard_error *err);

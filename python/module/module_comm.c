@@ -452,14 +452,15 @@ static PyObject *call_load(PyObject *module, PyObject *arguments)
 {
     PyObject *group, *path, *state, *given, *given_map, *run, *out = NULL;
     const char *strict;
-    int no_check, no_exchange, as_files;
+    int no_check, no_exchange;
+    long long as_files;
     struct together call;
     reshard_open_options open = RESHARD_OPEN_OPTIONS_INIT;
     reshard_map_options map = map_initial;
     reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
     reshard_sharded *result = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOOOOspppO", &group, &path, &state, &given, &given_map, &strict, &no_check, &no_exchange, &as_files,
+    if (!PyArg_ParseTuple(arguments, "OOOOOsppLO", &group, &path, &state, &given, &given_map, &strict, &no_check, &no_exchange, &as_files,
                           &run))
         return NULL;
     if (together_begin(&call, group, path, state, run) && options_take(call.kept, given, open_members, &open) &&

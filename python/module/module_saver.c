@@ -52,7 +52,7 @@ static bool saver_enter(struct saver_object *self)
     return self->is_taken = true;
 }
 
-/* What a save is of: (shards, items, items to copy), or, of the ranks of a group, the state that sharded_take takes. */
+/* What a save is of: (shards, items, items to copy), or, of the ranks of a group and with cells, the state that sharded_take takes. */
 struct saved_state {
     reshard_shards *shards;
     reshard_items *items;
@@ -60,10 +60,10 @@ struct saved_state {
     reshard_state state;
 };
 
-static bool saved_state_take(PyObject *group, PyObject *given, struct saved_state *out)
+static bool saved_state_take(bool is_sharded, PyObject *given, struct saved_state *out)
 {
     PyObject *list, *items, *copies;
-    if (group != Py_None)
+    if (is_sharded)
         return sharded_take(given, &out->sharded);
     if (!PyArg_ParseTuple(given, "OOO!", &list, &items, &PyList_Type, &copies) || !shards_take(list, &out->shards) ||
         !items_of_dict(items, copies, &out->items))
@@ -73,7 +73,7 @@ static bool saved_state_take(PyObject *group, PyObject *given, struct saved_stat
     return true;
 }
 
-/* save(state, path, convert options, run): the save's number */
+/* save(state, whether it is sharded, path, convert options, run): the save's number */
 static PyObject *saver_save(PyObject *object, PyObject *arguments)
 {
     struct saver_object *self = (struct saver_object *)object;
@@ -85,12 +85,13 @@ static PyObject *saver_save(PyObject *object, PyObject *arguments)
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_status status;
     int64_t number = 0;
+    int is_sharded;
     if (!self->group)
         return error_usage("the saver is closed");
-    if (!PyArg_ParseTuple(arguments, "OOOO", &given_state, &path, &given, &run) || !(kept = PyList_New(0)))
+    if (!PyArg_ParseTuple(arguments, "OpOOO", &given_state, &is_sharded, &path, &given, &run) || !(kept = PyList_New(0)))
         return NULL;
     if (running_take(kept, run, &running) && (request.path = kept_text(kept, path)) &&
-        options_take(kept, given, convert_members, &options) && saved_state_take(self->group, given_state, &saved) &&
+        options_take(kept, given, convert_members, &options) && saved_state_take(is_sharded != 0, given_state, &saved) &&
         saver_enter(self)) {
         running.options.progress = NULL; /* the save goes on when this call has returned */
         request.state = saved.sharded ? NULL : &saved.state;

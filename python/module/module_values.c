@@ -77,6 +77,13 @@ static PyObject *container(struct converting *job, const reshard_value *value, c
         for (size_t i = 0; out && i < info->count; i++)
             if (!fill_member(job, value, info->kind, i, out))
                 Py_CLEAR(out);
+        if (out && info->is_tuple) { /* a list until it is whole: it may be in itself */
+            PyObject *list = out;
+            out = PyList_AsTuple(list);
+            Py_DECREF(list);
+            if (out && PyDict_SetItem(job->memo, address, out) != 0)
+                Py_CLEAR(out);
+        }
     }
     Py_XDECREF(address);
     return out;
@@ -217,6 +224,7 @@ static bool describe(PyObject *kept, PyObject *value, reshard_value_info *info)
         info->kind = RESHARD_VALUE_DICT;
     } else if (PyList_Check(value) || PyTuple_Check(value)) {
         info->kind = RESHARD_VALUE_LIST;
+        info->is_tuple = PyTuple_Check(value);
     } else if (PyAnySet_Check(value)) {
         info->kind = RESHARD_VALUE_SET;
     } else {

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from . import _reshard, mapping
 from ._arrays import Array, Values, dtype_name
 from ._checkpoint import Checkpoint, Chunk, Items, Tensor, Tensors, Warned
-from ._errors import (CancelledError, DiffersError, Error, FormatError, LimitError, MappingWarning, OutOfMemoryError, StorageError,
-                      UnsupportedError, UsageError)
+from ._errors import (CancelledError, DiffersError, DroppedWarning, Error, FormatError, LimitError, MappingWarning, OutOfMemoryError,
+                      StorageError, UnsupportedError, UsageError)
 from ._online import Cell, Comm, Loaded, Saver, Transfers, load, save_together
 from ._options import Progress, convert_options, given, map_options, open_options, run_options, split_run
 from ._reports import Move, Note, Report, ReportFile, report_of
@@ -129,11 +129,12 @@ def save(path, state, *, comm=None, cells=None, check=True, spread=True, **optio
     state   {key: array, Shard or list of Shards}, nested dicts and lists too: keys are joined with '.'; what has no arrays in it is an
             item, Checkpoint.items.stored(key) is one of another checkpoint, objects of classes too, and a TorchFile is any. Arrays are
             those of numpy, torch (on devices, too), reshard.Array, Values, or of DLPack or the buffer protocol; none is copied
-    comm    the other ranks that save the same checkpoint: each passes what it has. Items are rank 0's, and cells ({key: Cell}) each rank's
+    comm    the other ranks that save the same checkpoint: each passes what it has. Items may be of any rank, of those that several have the
+            first one's is saved; cells ({key: Cell}) are each rank's
     check   look whether what the ranks have is one whole
     spread  copies that several ranks have are saved by one of them, evenly
 
-    Returns a Report; with comm, the warnings: how other ranks' items differ.
+    Returns a Report; with comm, on rank 0, the warnings: how other ranks' items differ, and what the format does not hold ("dropped: …").
     """
     if comm is not None or cells:
         return save_together(path, state, comm, cells, check, spread, options)
@@ -345,9 +346,9 @@ def limits():
     return {name: (text, default) for name, text, default in _reshard.limits()}
 
 
-__all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "Error", "Finding", "Format",
-           "FormatError", "Items", "LimitError", "Loaded", "MappingWarning", "Move", "Note", "Object", "OutOfMemoryError", "Progress",
-           "Report", "ReportFile", "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored", "Tensor", "TensorDifference",
-           "Tensors", "TorchFile", "Transfers", "UnsupportedError", "UsageError", "Values", "Verified", "Warned", "Writer", "commit",
-           "convert", "diff", "dtype_name", "dtypes", "flatten", "formats", "from_memory", "hash", "latest_good", "limits", "load",
-           "mapping", "open", "plan", "preview", "salvage", "save", "stats", "verify"]
+__all__ = ["Array", "CancelledError", "Cell", "Checkpoint", "Chunk", "Comm", "Difference", "DiffersError", "DroppedWarning", "Error",
+           "Finding", "Format", "FormatError", "Items", "LimitError", "Loaded", "MappingWarning", "Move", "Note", "Object",
+           "OutOfMemoryError", "Progress", "Report", "ReportFile", "Salvaged", "Saver", "Shard", "Statistics", "StorageError", "Stored",
+           "Tensor", "TensorDifference", "Tensors", "TorchFile", "Transfers", "UnsupportedError", "UsageError", "Values", "Verified",
+           "Warned", "Writer", "commit", "convert", "diff", "dtype_name", "dtypes", "flatten", "formats", "from_memory", "hash",
+           "latest_good", "limits", "load", "mapping", "open", "plan", "preview", "salvage", "save", "stats", "verify"]

@@ -34,6 +34,10 @@ class MappingWarning(UserWarning):
     """What a mapping says that fits, but may not be meant: with the lines concerned."""
 
 
+class DroppedWarning(UserWarning):
+    """An item that a save in the background leaves out, as the format has no place for it."""
+
+
 class UsageError(Error, ValueError):
     """The arguments of a call are wrong, or a mapping does not fit."""
 
@@ -99,8 +103,13 @@ def make_error(code, message, object, offset, line, column, errno, hint, diagnos
 
 
 def warn_of_mapping(text):
-    """Warns where the package was called; the extension module calls it."""
+    """The extension module calls it."""
+    warn(_python_words(text).rstrip("\n"), MappingWarning)
+
+
+def warn(text, kind):
+    """Warns where the package was called."""
     here, level, frame = os.path.dirname(__file__), 1, sys._getframe()
     while frame.f_back and os.path.dirname(frame.f_code.co_filename) == here:
         frame, level = frame.f_back, level + 1
-    warnings.warn(_python_words(text).rstrip("\n"), MappingWarning, stacklevel=level)
+    warnings.warn(text, kind, stacklevel=level)

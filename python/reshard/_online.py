@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running jobs: groups of ranks, saving and loading together, in the background, and from rank to rank."""
 
+import array
 import atexit
 import contextlib
 import json
@@ -9,12 +10,12 @@ import weakref
 from dataclasses import dataclass, field
 
 from . import _reshard
-from ._errors import Error, UsageError
+from ._errors import DroppedWarning, Error, UsageError, warn
 from ._options import convert_options, map_options, open_options, run_options, split_run, taken
 from ._shards import shard_tuples, sharded_tuples
 from ._sockets import SocketTransport
 from ._states import flatten, items_taken
-from ._values import content
+from ._values import content, values_of_files
 
 
 class Comm:
@@ -149,7 +150,7 @@ class Transfers:
 @dataclass
 class Cell:
     """An object that each rank has one of: cell `offset` of a grid. A checkpoint has all of them under one key ("rng_state"); who loads
-    asks for the same grid. value is what JSON can hold, or a TorchFile."""
+    asks for the same grid. value is what an item is, or a TorchFile."""
 
     value: object = None
     grid: tuple = (1,)
@@ -159,8 +160,8 @@ class Cell:
 
 @dataclass
 class Loaded:
-    """What load() found beside the tensors. items: common values; cells: {(key, offset): value}; missing: keys of the checkpoint that no
-    rank asked for, unexpected: keys that this rank asked for in vain, both as far as `strict` says."""
+    """What load() found beside the tensors. items: common values, as Checkpoint.items has them; cells: {(key, offset): value}; missing:
+    keys of the checkpoint that no rank asked for, unexpected: keys that this rank asked for in vain, both as far as `strict` says."""
 
     items: dict = field(default_factory=dict)
     cells: dict = field(default_factory=dict)
@@ -177,7 +178,10 @@ def _cells(cells, with_values):
 def _state_of_rank(tensors, items, cells):
     """What the extension takes of a rank of a group, and the owners of the memory."""
     tuples, owners = sharded_tuples(tensors)
-    return (tuples, _cells(cells, True), [(0, key, content(value)) for key, value in items.items()]), owners
+    return (tuples, _cells(cells, True), [(_ANY_RANK, key, content(value)) for key, value in items.items()]), owners
+
+
+_ANY_RANK = 5  # RESHARD_VALUE_ANY_RANK
 
 
 def agree(ranks, make):
@@ -225,7 +229,8 @@ def loading_options(options):
 def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
     """Fills the arrays of a state, together with the other ranks of comm, whatever the layout on disk; each byte is read once.
 
-    state     {key: array, Shard or list of Shards}; nested dicts and lists too. Arrays are filled where they lie, and cast to their type
+    state     {key: array, Shard or list of Shards}; nested dicts and lists too. Arrays are filled where they lie, and cast to their type.
+              What has no arrays in it is not looked at: items come in what is returned, all that the checkpoint has
     cells     {key: Cell}: objects that this rank asks for
     strict    what becomes of keys that the checkpoint lacks: "assume_ok_unexpected" (an error), "log_all", "raise_all", "return_all",
               "ignore_all", … (Megatron Core's StrictHandling)
@@ -238,22 +243,37 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
 
     Returns a Loaded.
     """
+    return load_as(values_of_files, path, state, comm=comm, cells=cells, strict=strict, check=check, exchange=exchange, **options)
+
+
+def load_as(read, path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
+    """load with another way to read items: read(files, limits) gives what files of torch.save hold."""
     opened, mapping, run = loading_options(options)
     tuples, owners = agree(comm, lambda: sharded_tuples(flatten(state() if callable(state) else state)[0], writable=True))
     with owners:
         objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
-                                        not check, not exchange, False, run)
+                                        not check, not exchange, _FILES_OR_JSON, run)
     loaded = Loaded()
-    for key, _, offset, text in objects:
-        loaded.cells[key, offset] = json.loads(text) if text else None
-    for kind, key, text in values:
-        if kind == 0:
-            loaded.items[key] = json.loads(text)
-        elif kind in (2, 3):
+    limits = {"limits": opened["limits"]} if "limits" in opened else {}
+    items = [(key, given) for kind, key, given in values if kind == 0]
+    contents = _contents([given for *_, given in objects] + [given for _, given in items], read, limits)
+    loaded.cells = {(key, offset): value for (key, _, offset, _), value in zip(objects, contents)}
+    loaded.items = {key: value for (key, _), value in zip(items, contents[len(objects):])}
+    for kind, key, _ in values:
+        if kind in (2, 3):
             (loaded.missing if kind == 2 else loaded.unexpected).append(key)
         elif kind == 4:
             loaded.warnings.append(key)
     return loaded
+
+
+_FILES_OR_JSON = 2  # reshard_load_options.as_files
+
+
+def _contents(given, read, limits):
+    """Values of what the extension gives: bytes of files, or JSON text."""
+    values = iter(read([one for one in given if isinstance(one, bytes)], limits))
+    return [next(values) if isinstance(one, bytes) else json.loads(one) if one else None for one in given]
 
 
 def _close_at_exit(saver):
@@ -289,16 +309,21 @@ class Saver:
         _close_at_exit(self)
 
     def save(self, path, state, *, cells=None, **options):
-        """Begins to save a state as reshard.save does, with its options but for resume, part and mappings. Returns the save's number."""
-        run, rest = split_run(options)
+        """Begins to save a state as reshard.save does, with its options but for check, spread, progress, resume, part and mappings. Returns
+        the save's number. Items that the format does not hold are DroppedWarnings, of rank 0's in a group; nothing tells how those of other
+        ranks differ."""
+        run, rest = background_options(options)
         tensors, items = flatten(state)
-        if self._rank is None:
+        is_sharded = self._rank is not None or bool(cells)
+        if is_sharded:
+            state, owners = _state_of_rank(tensors, items, cells)
+        else:
             tuples, owners = shard_tuples(tensors)
             state = (tuples, *items_taken(items))
-        else:
-            state, owners = _state_of_rank(tensors, items, cells)
+        if not self._rank:
+            _tell_dropped(tensors, items, rest)
         with owners:
-            return self._handle.save(state, path, convert_options(**rest), run)
+            return self._handle.save(state, is_sharded, path, convert_options(**rest), run)
 
     def unfinished(self):
         """How many saves are under way; does not wait."""
@@ -318,6 +343,33 @@ class Saver:
 
     def __exit__(self, *error):
         self.close()
+
+
+_NOT_BEHIND = {"check": (True, "what ranks have is always looked at"), "spread": (True, "copies are always spread"),
+               "progress": (None, "they go on when the call has returned"), "comm": (None, "their group is the saver's")}
+
+
+def background_options(options):
+    """(run options, the rest) of the keywords of a save in the background; UsageError for those that it cannot have."""
+    for name, (usual, why) in _NOT_BEHIND.items():
+        if options.pop(name, usual) is not usual:
+            raise UsageError(f"{name}= is not for saves in the background: {why}")
+    return split_run(options)
+
+
+def _tell_dropped(tensors, items, options):
+    """Warns of items for which the format has no place: what a report would say of them, without planning the save."""
+    if not items or options.get("drop_items") or not options.get("to"):
+        return
+    one = array.array("B", [0])
+    tuples, owners = shard_tuples({key: one for key in list(tensors)[:1]})
+    try:
+        held = _reshard.open_state(tuples, *items_taken(items), "memory", {}, owners)
+        notes = _reshard.plan(held, None, convert_options(to=options["to"]), {})["notes"]
+    except Error:
+        return  # the save says what is wrong
+    for text in [note[-1] for note in notes if note[0] == 0]:
+        warn(text, DroppedWarning)
 
 
 class OwningSaver(Saver):

@@ -49,18 +49,18 @@ def with_pieces(state, piece, item, is_leaf=is_array):
     return piece(state) if is_leaf(state) and not isinstance(state, Shard) else state
 
 
-def nested_state(checkpoint, tensors, with_items):
+def nested_state(checkpoint, tensors, with_items, value=lambda items, key: items[key]):
     """The state dict as it was saved, of tensors of a checkpoint: dicts in dicts, lists as dicts of positions, and items in their
-    places."""
+    places: value(items, key) of each."""
     whole = {}
     places = [(checkpoint.tensors[key].path, tensor) for key, tensor in tensors.items()]
     if with_items:
-        places += [(checkpoint.items.path(key), checkpoint.items[key]) for key in checkpoint.items]
-    for path, value in places:
+        places += [(checkpoint.items.path(key), value(checkpoint.items, key)) for key in checkpoint.items]
+    for path, member in places:
         place = whole
         for part in path[:-1]:
             place = place.setdefault(part, {})
-        place[path[-1]] = value
+        place[path[-1]] = member
     return whole
 
 
@@ -74,8 +74,8 @@ def flatten(state):
         if is_tensor or (place and not holds_arrays(value)):
             key = ".".join(str(name) for name in place)
             if key in places:
-                raise UsageError(f"{_spelled(places[key])} and {_spelled(place)} are both '{key}': keys are joined with '.', and one of the "
-                                 "two would be lost")
+                raise UsageError(f"{_spelled(places[key])} and {_spelled(place)} are both '{key}': keys are joined with '.', and one of "
+                                 "the two would be lost")
             places[key] = place
             if is_tensor:
                 tensors[key] = value
@@ -101,6 +101,15 @@ def items_taken(items):
     copies = [(key, value.handle, value.index) for key, value in items.items() if isinstance(value, Stored)]
     copies += [(key, value.data, 0) for key, value in items.items() if isinstance(value, TorchFile)]
     return {key: value for key, value in items.items() if not isinstance(value, (Stored, TorchFile))}, copies
+
+
+def without_numpy(value):
+    """The same with Python's scalars for numpy's, which JSON and torch.load do not make; in containers, too."""
+    if type(value) is dict:
+        return {key: without_numpy(member) for key, member in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(without_numpy(member) for member in value)
+    return value.item() if hasattr(value, "item") and hasattr(value, "__array_interface__") else value
 
 
 def plain(value, key):

@@ -5,6 +5,8 @@ import json as _json
 import math
 from dataclasses import dataclass
 
+from . import _reshard
+
 
 class Object:
     """An object of some class, which is never made: its class's name, and what it holds as JSON text."""
@@ -61,25 +63,46 @@ class TorchFile:
         self.data = bytes(data)
 
 
-def _plain(value):
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(member) for member in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _plain(member) for key, member in value.items()}
-    raise TypeError(f"such an item is None, a bool, an int, a float, a str, a list or a dict with str keys, not {value!r}")
+def _is_text(value):
+    return type(value) is str and (value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value))
+
+
+def json_holds(value):
+    """Whether JSON gives the same value back, of the same types."""
+    kind = type(value)
+    if kind is list:
+        return all(json_holds(member) for member in value)
+    if kind is dict:
+        return all(_is_text(key) and json_holds(member) for key, member in value.items())
+    if kind is float:
+        return math.isfinite(value)
+    if kind is int:
+        return -(1 << 63) <= value < 1 << 63
+    return value is None or kind is bool or _is_text(value)
 
 
 def content(value):
-    """What the extension takes of a value: bytes of a file, or JSON text."""
+    """What the extension takes of a value: JSON text where that says all of it, else bytes of a file of torch.save."""
     if isinstance(value, TorchFile):
         return value.data
-    return value.handle.item_file(value.index) if isinstance(value, Stored) else to_json(value)
+    if isinstance(value, Stored):
+        return value.handle.item_file(value.index)
+    if json_holds(value):
+        return _json.dumps(value, ensure_ascii=False)
+    return _reshard.open_state([], {"value": value}, [], "a value", {}, None).item_file(0)
 
 
-def to_json(value):
-    """As JSON text, in the spelling of docs/items.md."""
-    return _json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+def values_of_files(files, limits):
+    """What files of torch.save hold, as Items gives it: nothing of a class is made. What is too deep for Python is cut as JSON cuts it."""
+    if not files:
+        return []
+    held = _reshard.open_state([], {}, [(str(number), file, 0) for number, file in enumerate(files)], "items", limits, None)
+    places = {facts[0]: index for index, facts in enumerate(held.items())}
+    return [_value_at(held, places[str(number)]) for number in range(len(files))]
+
+
+def _value_at(held, place):
+    try:
+        return held.item_value(place)
+    except RecursionError:
+        return _json.loads(held.item_json(place))

@@ -36,7 +36,7 @@ from megatron.core.dist_checkpointing.validation import parse_strict_flag
 
 from . import Shard, _reshard
 from . import open as _open
-from ._online import agree, loading_options, may_replace
+from ._online import agree, background_options, loading_options, may_replace
 from ._options import convert_options, split_run
 from ._shards import Pieces, sharded_tuples
 from .torch import Saver as _Saver
@@ -218,11 +218,11 @@ class Saver(_Saver):
         """Begins to save; options as save() has them, but an empty folder is not replaced without overwrite=True. Returns the save's
         number."""
         with self.group_ends_if_it_fails():
-            run, rest = split_run(options)
+            run, rest = background_options(options)
             state, owners, _ = _state(sharded_state_dict, content_metadata, self._rank)
             _choose_format(rest)
             with owners:
-                return self._handle.save(state, checkpoint_dir, convert_options(**rest), run)
+                return self._handle.save(state, True, checkpoint_dir, convert_options(**rest), run)
 
 
 # ---- loading ----

@@ -44,7 +44,8 @@ def read(source, keys=None, *, place=None, dtype=None, nested=False, opening=Non
 
     place   where the tensors go ("gpu:0", a Place); None: the host
     dtype   "bf16", paddle.bfloat16, …: a cast of all
-    nested  the state dict as it was saved, dicts in dicts and lists as dicts of positions, with items in their places
+    nested  the state dict as Paddle saved it, dicts in dicts and lists as dicts of positions, with items in their places; what reshard
+            saved has flat keys
 
     opening: options of reshard.open, as a dict. memory, threads, io, progress as everywhere.
     """

@@ -14,14 +14,14 @@ import os
 import torch
 import torch.distributed
 
-from . import Comm, Shard, Stored, TorchFile, UsageError, _Opened
-from . import load as _load
+from . import Comm, Shard, Stored, TorchFile, UnsupportedError, UsageError, _Opened
 from . import save as _save
 from ._arrays import dtype_name, framework_dtype
-from ._online import OwningSaver
+from ._online import OwningSaver, load_as
 from ._shards import Pieces
 from ._sockets import own_address
-from ._states import nested_state, plain, with_pieces
+from ._states import nested_state, with_pieces, without_numpy
+from ._values import json_holds
 
 
 # ---- reading ----
@@ -31,7 +31,8 @@ def read(source, keys=None, *, device=None, dtype=None, nested=False, opening=No
 
     device  where the tensors go; None: the host
     dtype   "bf16", torch.bfloat16, …: a cast of all
-    nested  the state dict as it was saved, dicts in dicts and lists as dicts of positions, with items in their places
+    nested  the state dict as torch saved it, dicts in dicts and lists as dicts of positions, with items in their places; what reshard saved
+            has flat keys
 
     opening: options of reshard.open, as a dict. memory, threads, io, progress as everywhere.
     """
@@ -40,7 +41,16 @@ def read(source, keys=None, *, device=None, dtype=None, nested=False, opening=No
             tensors = {key: array.torch() for key, array in checkpoint.read(keys, dtype=dtype, **run).items()}
         else:
             tensors = checkpoint.load_into(_empty(checkpoint, keys, device, dtype), **run)
-        return nested_state(checkpoint, tensors, keys is None) if nested else tensors
+        return nested_state(checkpoint, tensors, keys is None, _stored_value) if nested else tensors
+
+
+def _stored_value(items, key):
+    """An item with the types that torch.load gives it; of classes that torch does not trust what Items shows of it."""
+    try:
+        value = TorchFile(b"") if items.kind(key) == "file" else _value_of_file(items.file(key))
+    except UnsupportedError:  # it holds tensors that the checkpoint cannot give
+        return items[key]
+    return items[key] if isinstance(value, TorchFile) else value
 
 
 def _empty(checkpoint, keys, device, dtype):
@@ -53,9 +63,9 @@ def _empty(checkpoint, keys, device, dtype):
 
 def shards(state_dict, items=True):
     """The same nested state dict with a Shard in place of each DTensor and ShardedTensor: the piece that this rank has, by its place in the
-    whole. A plain tensor is detached: a copy that each rank has. As a tensor does not say who else has the same piece, on another mesh or in
-    another group, the first rank that has it saves it. Items that are no numbers, texts and containers of these are TorchFiles; without
-    items, they are None."""
+    whole. A plain tensor is detached: a copy that each rank has. As a tensor does not say who else has the same piece, on another mesh or
+    in another group, the first rank that has it saves it. Items that JSON does not hold with their types (tuples, infinities, bytes, dicts
+    with other keys than texts, objects) are TorchFiles, and numpy's scalars Python's; without items, they are None."""
     return with_pieces(state_dict, _piece, _item if items else lambda value: None)
 
 
@@ -75,13 +85,19 @@ def file_of(value):
     return file.getvalue()
 
 
+def _value_of_file(file):
+    """What torch.load gives where it trusts all classes; else the file as it is."""
+    try:
+        return torch.load(io.BytesIO(file), map_location="cpu", weights_only=True)
+    except Exception:
+        return TorchFile(file)
+
+
 def _item(value):
     if isinstance(value, (Stored, TorchFile)):
         return value
-    try:
-        return plain(value, "")
-    except TypeError:
-        return TorchFile(file_of(value))
+    value = without_numpy(value)
+    return value if json_holds(value) else TorchFile(file_of(value))
 
 
 def _dtensor_shards(tensor):
@@ -123,11 +139,19 @@ def save(path, state_dict, *, group=None, timeout=TIMEOUT, **options):
 def load(path, state_dict, *, group=None, timeout=TIMEOUT, **options):
     """Fills the tensors of a state dict where they lie, DTensors too, from a checkpoint of any format and layout: reshard.load with its
     options. All ranks of the group call it; each byte is read once. map=[]: recognised names (Hugging Face, Megatron, Paddle) become those
-    of the state dict. timeout: seconds that a rank may do nothing. Returns a reshard.Loaded."""
+    of the state dict. timeout: seconds that a rank may do nothing.
+
+    Returns a reshard.Loaded, whose items and cells have the types that torch.load(weights_only=True) gives them. What is of a class that
+    it does not make is a TorchFile: torch.load(io.BytesIO(value.data), weights_only=False) makes it, if you trust it. Within
+    torch.serialization.safe_globals it makes more."""
     if not _group_is_there(group):
-        return _load(path, shards(state_dict, False), **options)
+        return load_as(_values_of_files, path, shards(state_dict, False), **options)
     with comm(group, timeout=timeout) as ranks:
-        return _load(path, lambda: shards(state_dict, False), comm=ranks, **options)
+        return load_as(_values_of_files, path, lambda: shards(state_dict, False), comm=ranks, **options)
+
+
+def _values_of_files(files, limits):
+    return [_value_of_file(file) for file in files]
 
 
 # ---- groups ----

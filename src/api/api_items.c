@@ -301,13 +301,12 @@ static int64_t value_kind_of(const struct value *value)
     static const int kinds[] = {
         [VALUE_NONE] = RESHARD_VALUE_NULL,   [VALUE_BOOL] = RESHARD_VALUE_BOOL, [VALUE_INT] = RESHARD_VALUE_INT,
         [VALUE_BIGINT] = RESHARD_VALUE_BIG_INT, [VALUE_FLOAT] = RESHARD_VALUE_REAL, [VALUE_STR] = RESHARD_VALUE_TEXT,
-        [VALUE_SET] = RESHARD_VALUE_SET,     [VALUE_FROZENSET] = RESHARD_VALUE_SET,
     };
     struct value **items;
     size_t count;
     if (value_as_mapping(value, &items, &count))
         return RESHARD_VALUE_DICT;
-    if (value->kind == VALUE_SET || value->kind == VALUE_FROZENSET)
+    if (value_as_set(value, &items, &count))
         return RESHARD_VALUE_SET;
     if (value_as_sequence(value, &items, &count))
         return RESHARD_VALUE_LIST;
@@ -354,8 +353,11 @@ static bool value_info_fill(reshard_checkpoint *checkpoint, const struct value *
     case RESHARD_VALUE_TEXT: text = value->text; break;
     case RESHARD_VALUE_BYTES: is_made = made_bytes(checkpoint, value, &text); break;
     case RESHARD_VALUE_OBJECT: is_made = class_name_of(checkpoint, value, &text); break;
-    case RESHARD_VALUE_SET: info->count = value->list.count; break;
-    case RESHARD_VALUE_LIST: value_as_sequence(value, &items, &info->count); break;
+    case RESHARD_VALUE_SET: value_as_set(value, &items, &info->count); break;
+    case RESHARD_VALUE_LIST:
+        value_as_sequence(value, &items, &info->count);
+        info->is_tuple = value->kind != VALUE_LIST; /* torch.Size is one, too */
+        break;
     case RESHARD_VALUE_DICT:
         value_as_mapping(value, &items, &info->count);
         info->count /= 2;
@@ -395,12 +397,8 @@ API_EXPORT reshard_status reshard_value_at(const reshard_checkpoint *checkpoint,
     NEEDS(checkpoint, NULL);
     NEEDS(value, NULL);
     bool is_dict = value_as_mapping(value_of(value), &items, &count);
-    if (!is_dict && (value_of(value)->kind == VALUE_SET || value_of(value)->kind == VALUE_FROZENSET)) {
-        items = value_of(value)->list.items;
-        count = value_of(value)->list.count;
-    } else if (!is_dict && !value_as_sequence(value_of(value), &items, &count)) {
+    if (!is_dict && !value_as_set(value_of(value), &items, &count) && !value_as_sequence(value_of(value), &items, &count))
         return RESHARD_ERR_USAGE;
-    }
     if (index >= (is_dict ? count / 2 : count))
         return RESHARD_ERR_USAGE;
     if (is_dict && key)

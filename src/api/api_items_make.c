@@ -117,7 +117,7 @@ static struct value *value_make(struct value_graph *graph, const reshard_value_i
     case RESHARD_VALUE_BIG_INT:
         return text_make(graph, VALUE_BIGINT, info->text);
     case RESHARD_VALUE_LIST:
-        return value_new(graph, VALUE_LIST);
+        return value_new(graph, info->is_tuple ? VALUE_TUPLE : VALUE_LIST);
     case RESHARD_VALUE_DICT:
         return value_new(graph, VALUE_DICT);
     case RESHARD_VALUE_SET:
@@ -139,7 +139,7 @@ static reshard_status holder_check(const reshard_items *items, const struct valu
 {
     struct str text = { key.data, key.size };
     if (holder->kind != VALUE_DICT)
-        return holder->kind == VALUE_LIST || holder->kind == VALUE_SET
+        return holder->kind == VALUE_LIST || holder->kind == VALUE_TUPLE || holder->kind == VALUE_SET
                    ? RESHARD_OK
                    : error_set(err, RESHARD_ERR_USAGE, "nothing can be added to a %s", value_kind_name(holder));
     if (!key.data)

@@ -271,39 +271,7 @@ static reshard_status strictness_apply(struct load_call *call, reshard_error *er
 
 /* ---- objects and values ---- */
 
-/* As JSON, or as a file; malloc'd. */
-static reshard_status item_content(const reshard_checkpoint *checkpoint, bool as_file, size_t item, struct str *out, reshard_error *err)
-{
-    void *bytes = NULL;
-    char *json = NULL;
-    size_t size = 0;
-    reshard_status status =
-        as_file ? reshard_item_file(checkpoint, item, &bytes, &size, err) : reshard_item_json(checkpoint, item, &json, &size, err);
-    *out = (struct str){ bytes ? bytes : json, size };
-    return status;
-}
-
-static reshard_status object_result(struct load_call *call, const struct sharded_object *object, reshard_error *err)
-{
-    struct sharded_object loaded = *object;
-    struct buffer key = { 0 };
-    struct str value = { 0 };
-    reshard_status status = sharded_object_key(object, &key) ? RESHARD_OK : error_set_memory(err);
-    int64_t item = status ? -1 : reshard_item_find(call->checkpoint, (const char *)key.data, key.size);
-    if (!status && item < 0)
-        status = error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no '%.*s': objects are loaded in the grid that they were saved in",
-                           STR_ARG(buffer_str(&key)));
-    if (!status)
-        status = item_content(call->checkpoint, call->given.as_files, (size_t)item, &value, err);
-    if (!status) {
-        loaded.json = loaded.bytes = loaded.file = (struct str){ 0 };
-        *(call->given.as_files ? &loaded.file : &loaded.json) = value;
-        status = sharded_add_object(&call->result->dict, &loaded, err);
-    }
-    free((char *)value.data);
-    buffer_release(&key);
-    return status;
-}
+#define AS_FILES_OR_JSON 2
 
 /* A file that lies beside the checkpoint's own is no value of a state. */
 static bool is_side_file(const reshard_checkpoint *checkpoint, size_t item)
@@ -311,20 +279,64 @@ static bool is_side_file(const reshard_checkpoint *checkpoint, size_t item)
     return checkpoint_catalog(checkpoint)->items[checkpoint_item_at(checkpoint->opened, item)].kind == ITEM_FILE;
 }
 
-static reshard_status common_result(const reshard_checkpoint *checkpoint, bool as_files, reshard_sharded *result, reshard_error *err)
+/* As JSON, or as a file; malloc'd, and to be freed whatever is returned. */
+static reshard_status item_content(const reshard_checkpoint *checkpoint, int64_t as_files, size_t item, struct str *json, struct str *file,
+                                   reshard_error *err)
+{
+    const bool may_be_json = !as_files || as_files == AS_FILES_OR_JSON;
+    bool is_file = as_files && !(may_be_json && is_side_file(checkpoint, item));
+    void *bytes = NULL;
+    char *text = NULL;
+    size_t size = 0;
+    reshard_status status = is_file ? reshard_item_file(checkpoint, item, &bytes, &size, err) : RESHARD_OK;
+    if (is_file && may_be_json && status == RESHARD_ERR_UNSUPPORTED) {
+        is_file = false;
+        status = RESHARD_OK;
+    }
+    if (!is_file)
+        status = reshard_item_json(checkpoint, item, &text, &size, err);
+    *json = (struct str){ text, text ? size : 0 };
+    *file = (struct str){ bytes, bytes ? size : 0 };
+    return status;
+}
+
+static reshard_status object_result(struct load_call *call, const struct sharded_object *object, reshard_error *err)
+{
+    struct sharded_object loaded = *object;
+    struct buffer key = { 0 };
+    struct str json = { 0 }, file = { 0 };
+    reshard_status status = sharded_object_key(object, &key) ? RESHARD_OK : error_set_memory(err);
+    int64_t item = status ? -1 : reshard_item_find(call->checkpoint, (const char *)key.data, key.size);
+    if (!status && item < 0)
+        status = error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no '%.*s': objects are loaded in the grid that they were saved in",
+                           STR_ARG(buffer_str(&key)));
+    if (!status)
+        status = item_content(call->checkpoint, call->given.as_files, (size_t)item, &json, &file, err);
+    if (!status) {
+        loaded.json = json;
+        loaded.file = file;
+        loaded.bytes = (struct str){ 0 };
+        status = sharded_add_object(&call->result->dict, &loaded, err);
+    }
+    free((char *)json.data);
+    free((char *)file.data);
+    buffer_release(&key);
+    return status;
+}
+
+static reshard_status common_result(const reshard_checkpoint *checkpoint, int64_t as_files, reshard_sharded *result, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < reshard_item_count(checkpoint) && !status; i++) {
         struct sharded_value value = { .kind = SHARDED_COMMON, .key = item_key(checkpoint, i) };
-        struct str key, text;
-        if (sharded_key_is_object(value.key, &key) || (as_files && is_side_file(checkpoint, i)))
+        struct str key;
+        if (sharded_key_is_object(value.key, &key) || (as_files && as_files != AS_FILES_OR_JSON && is_side_file(checkpoint, i)))
             continue;
-        status = item_content(checkpoint, as_files, i, &text, err);
-        if (status)
-            break;
-        *(as_files ? &value.file : &value.json) = text;
-        status = sharded_add_value(&result->dict, &value, err);
-        free((char *)text.data);
+        status = item_content(checkpoint, as_files, i, &value.json, &value.file, err);
+        if (!status)
+            status = sharded_add_value(&result->dict, &value, err);
+        free((char *)value.json.data);
+        free((char *)value.file.data);
     }
     return status;
 }

@@ -4,6 +4,7 @@
 #include "base/array.h"
 #include "base/cursor.h"
 #include "base/hash.h"
+#include "base/name_map.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -112,15 +113,33 @@ static reshard_status object_item(struct save_call *call, const struct sharded_o
     return is_kept ? RESHARD_OK : error_set_memory(err);
 }
 
-/* Objects of all ranks, and rank 0's common values. */
+/* Rank 0's common values, and what any rank has: of several the first one's. */
+static reshard_status values_collect(struct save_plan *plan, reshard_error *err)
+{
+    struct name_map keys = { 0 };
+    bool is_new = true, is_good = true;
+    for (uint32_t r = 0; r < plan->group.size && is_good; r++) {
+        const struct sharded_dict *values = save_plan_values(plan, r);
+        for (size_t i = 0; i < values->value_count && is_good; i++) {
+            const struct sharded_value *value = &values->values[i];
+            if (value->kind == SHARDED_ANY_RANK)
+                is_good = name_map_intern(&keys, value->key, &is_new) != NAME_NONE;
+            if ((value->kind == SHARDED_ANY_RANK && is_new) || (value->kind == SHARDED_COMMON && r == 0))
+                plan->items[plan->item_count++] = (struct live_item){ .key = value->key, .json = value->json, .file = value->file };
+        }
+    }
+    name_map_release(&keys);
+    return is_good ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Objects of all ranks, and values. */
 static reshard_status items_collect(struct save_call *call, reshard_error *err)
 {
     struct save_plan *plan = call->plan;
-    const struct sharded_dict *first = save_plan_values(plan, 0);
-    size_t total = first->value_count;
+    size_t total = 0;
     reshard_status status = RESHARD_OK;
     for (uint32_t r = 0; r < plan->group.size; r++)
-        total += save_plan_values(plan, r)->object_count;
+        total += save_plan_values(plan, r)->object_count + save_plan_values(plan, r)->value_count;
     plan->items = array_zeroed(total, sizeof(*plan->items));
     if (!plan->items)
         return error_set_memory(err);
@@ -131,14 +150,37 @@ static reshard_status items_collect(struct save_call *call, reshard_error *err)
                 status = object_item(call, &values->objects[i], &plan->items[plan->item_count++], err);
         }
     }
-    for (size_t i = 0; i < first->value_count; i++)
-        if (first->values[i].kind == SHARDED_COMMON)
-            plan->items[plan->item_count++] = (struct live_item){
-                .key = first->values[i].key, .json = first->values[i].json, .file = first->values[i].file
-            };
+    if (!status)
+        status = values_collect(plan, err);
     for (size_t i = 0; i < plan->item_count; i++)
         plan->items[i].value_count = plan->bytes.count;
     return status;
+}
+
+static reshard_status notes_warn(const struct save_call *call, const struct note_list *notes, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    bool is_good = true;
+    for (uint32_t i = 0; i < notes->count && is_good; i++) {
+        buffer_clear(&text);
+        buffer_append_text(&text, "dropped: ");
+        note_print(&notes->notes[i], &text);
+        is_good = buffer_append_byte(&text, '\0');
+        if (is_good)
+            call->given.warn((const char *)text.data, call->given.context);
+    }
+    buffer_release(&text);
+    return is_good ? RESHARD_OK : error_set_memory(err);
+}
+
+/* What the target does not have. */
+static reshard_status dropped_warn(const struct save_call *call, reshard_error *err)
+{
+    const struct conversion *conversion = &call->plan->joint.feeding.conversion;
+    if (!call->given.warn || call->plan->group.rank)
+        return RESHARD_OK;
+    reshard_status status = notes_warn(call, &conversion->losses, err);
+    return status ? status : notes_warn(call, &conversion->target.dropped, err);
 }
 
 /* Lays the target out, and plans. */
@@ -154,6 +196,8 @@ static reshard_status save_lay_out(struct save_call *call, reshard_error *err)
                                        .name = call->given.name ? call->given.name : "memory" };
     if (!status)
         status = joint_prepare(&plan->joint, &input, call->path, &call->convert.options, &call->convert.run.engine, err);
+    if (!status)
+        status = dropped_warn(call, err);
     return map_call_status(&call->convert.map, status, err);
 }
 

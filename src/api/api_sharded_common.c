@@ -233,14 +233,21 @@ static reshard_status common_compare(struct comparing *comparing, const struct s
     return status;
 }
 
+/* Of a rank's values the one to compare with: of what any rank may have there need be none. */
+static const struct sharded_value *common_counterpart(const struct sharded_dict *dict, const struct sharded_value *value)
+{
+    return sharded_find_value(dict, value->kind == SHARDED_ANY_RANK ? SHARDED_ANY_RANK : compared_kind(dict), value->key);
+}
+
 static reshard_status dicts_common_compare(struct comparing *comparing, const struct sharded_dict *first, const struct sharded_dict *other,
                                            reshard_error *err)
 {
     const enum sharded_value_kind left = compared_kind(first), right = compared_kind(other);
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < first->value_count && !status; i++) {
-        if (first->values[i].kind == left)
-            status = common_compare(comparing, &first->values[i], sharded_find_value(other, right, first->values[i].key), err);
+        const struct sharded_value *value = &first->values[i], *found = common_counterpart(other, value);
+        if (value->kind == left || (value->kind == SHARDED_ANY_RANK && found))
+            status = common_compare(comparing, value, found, err);
     }
     for (size_t i = 0; i < other->value_count && !status; i++) {
         if (other->values[i].kind == right && !sharded_find_value(first, left, other->values[i].key))

@@ -112,6 +112,8 @@ bool value_as_mapping(const struct value *value, struct value ***pairs, size_t *
 
 /* LIST or TUPLE, and torch.Size(tuple): the items. */
 bool value_as_sequence(const struct value *value, struct value ***items, size_t *count);
+/* SET or FROZENSET, and the calls that protocols below 4 write for them: the items. */
+bool value_as_set(const struct value *value, struct value ***items, size_t *count);
 bool value_as_int(const struct value *value, int64_t *out);  /* INT only (a BOOL is not an integer) */
 bool value_as_str(const struct value *value, struct str *out); /* STR, or BYTES (Python 2 strings) */
 

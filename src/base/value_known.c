@@ -67,6 +67,20 @@ bool value_as_sequence(const struct value *value, struct value ***items, size_t 
     return true;
 }
 
+bool value_as_set(const struct value *value, struct value ***items, size_t *count)
+{
+    struct value **args;
+    size_t arg_count;
+    if (value_is_plain_call(value, "builtins", "set", &args, &arg_count) ||
+        value_is_plain_call(value, "builtins", "frozenset", &args, &arg_count))
+        return arg_count == 1 && value_as_sequence(args[0], items, count);
+    if (!value || (value->kind != VALUE_SET && value->kind != VALUE_FROZENSET))
+        return false;
+    *items = value->list.items;
+    *count = value->list.count;
+    return true;
+}
+
 static bool is_latin1_name(const struct value *value)
 {
     return value && value->kind == VALUE_STR && (str_is(value->text, "latin1") || str_is(value->text, "latin-1"));

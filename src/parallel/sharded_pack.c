@@ -13,7 +13,7 @@
 #define SHARDED_MAGIC UINT32_C(0x32534453)
 
 enum packed_flags { PACKED_GRID = 1, PACKED_MISMATCH = 2, PACKED_KNOWN = 3 };
-enum packed_value { PACKED_COMPARED = 1, PACKED_VALUE_FILE = 2, PACKED_VALUE_KNOWN = 3 };
+enum packed_value { PACKED_COMPARED = 1, PACKED_VALUE_FILE = 2, PACKED_ANY_RANK = 4, PACKED_VALUE_KNOWN = 7 };
 
 /* What the second text of an object is. */
 enum packed_content { PACKED_NOTHING, PACKED_BYTES, PACKED_FILE, PACKED_CONTENTS };
@@ -48,14 +48,14 @@ static void pack_object(const struct sharded_object *object, bool with_values, s
 
 static bool is_sent(const struct sharded_value *value)
 {
-    return value->kind == SHARDED_COMMON || value->kind == SHARDED_COMPARED;
+    return value->kind == SHARDED_COMMON || value->kind == SHARDED_COMPARED || value->kind == SHARDED_ANY_RANK;
 }
 
 static void pack_value(const struct sharded_value *value, struct buffer *out)
 {
     pack_text(out, value->key);
     pack_text(out, value->file.data ? value->file : value->json);
-    unsigned flags = value->kind == SHARDED_COMPARED ? PACKED_COMPARED : 0;
+    unsigned flags = value->kind == SHARDED_COMPARED ? PACKED_COMPARED : value->kind == SHARDED_ANY_RANK ? PACKED_ANY_RANK : 0;
     buffer_append_byte(out, (uint8_t)(flags | (value->file.data ? PACKED_VALUE_FILE : 0)));
 }
 
@@ -138,9 +138,13 @@ static bool unpack_value(struct cursor *c, struct sharded_value *out)
     *out = (struct sharded_value){ .kind = SHARDED_COMMON };
     if (!unpack_text(c, &out->key) || !unpack_text(c, &content) || !cursor_u8(c, &flags) || flags & ~(unsigned)PACKED_VALUE_KNOWN)
         return false;
+    if (flags & PACKED_COMPARED && flags & PACKED_ANY_RANK)
+        return false;
     *(flags & PACKED_VALUE_FILE ? &out->file : &out->json) = content;
     if (flags & PACKED_COMPARED)
         out->kind = SHARDED_COMPARED;
+    else if (flags & PACKED_ANY_RANK)
+        out->kind = SHARDED_ANY_RANK;
     return true;
 }
 

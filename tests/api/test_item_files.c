@@ -204,7 +204,7 @@ TEST(ranks_have_files)
     reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
     snprintf(path, sizeof(path), "%s/ranks", test_folder);
     CHECK_OK(dict_save(dict, path));
-    for (int64_t as_files = 0; as_files < 2; as_files++) {
+    for (int64_t as_files = 0; as_files < 3; as_files++) {
         reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
         options.as_files = as_files;
         CHECK_OK(reshard_load(NULL, path, dict, &options, NULL, &result, &err));

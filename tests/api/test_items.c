@@ -34,10 +34,38 @@ static reshard_items *items_make(void)
     reshard_value *betas = value_add(list, args, "betas", info_of(RESHARD_VALUE_LIST, 0, 0, NULL));
     for (int64_t i = 0; i < 6; i++)
         value_add(list, betas, NULL, info_of(RESHARD_VALUE_INT, i, 0, NULL));
+    reshard_value_info tuple = info_of(RESHARD_VALUE_LIST, 0, 0, NULL);
+    tuple.is_tuple = 1;
+    reshard_value *pair = value_add(list, NULL, "pair", tuple);
+    value_add(list, pair, NULL, info_of(RESHARD_VALUE_REAL, 0, 0.5, NULL));
+    value_add(list, value_add(list, pair, NULL, info_of(RESHARD_VALUE_SET, 0, 0, NULL)), NULL, info_of(RESHARD_VALUE_INT, 7, 0, NULL));
     value_add(list, NULL, "done", info_of(RESHARD_VALUE_BOOL, 1, 0, NULL));
     value_add(list, NULL, "none", info_of(RESHARD_VALUE_NULL, 0, 0, NULL));
     value_add(list, NULL, "raw", info_of(RESHARD_VALUE_BYTES, 0, 0, "\377\1"));
     return list;
+}
+
+static reshard_value_info look(const reshard_checkpoint *opened, const reshard_value *value)
+{
+    reshard_value_info info = RESHARD_VALUE_INFO_INIT;
+    CHECK_OK(reshard_value_look(opened, value, &info));
+    return info;
+}
+
+/* A tuple of a number and a set, which JSON does not tell from lists. */
+static void pair_check(const reshard_checkpoint *opened)
+{
+    const reshard_value *pair, *set, *member;
+    CHECK_OK(reshard_item_value(opened, (size_t)reshard_item_find(opened, "pair", 4), &pair, &err));
+    assert_int_equal(look(opened, pair).kind, RESHARD_VALUE_LIST);
+    assert_int_equal(look(opened, pair).is_tuple, 1);
+    CHECK_OK(reshard_value_at(opened, pair, 1, NULL, &set));
+    assert_int_equal(look(opened, set).kind, RESHARD_VALUE_SET);
+    assert_int_equal(look(opened, set).count, 1);
+    CHECK_OK(reshard_value_at(opened, set, 0, NULL, &member));
+    assert_int_equal(look(opened, member).integer, 7);
+    CHECK_OK(reshard_item_value(opened, (size_t)reshard_item_find(opened, "args", 4), &pair, &err));
+    assert_int_equal(look(opened, reshard_value_find(opened, pair, "betas", 5)).is_tuple, 0);
 }
 
 static void items_check(const reshard_checkpoint *opened)
@@ -55,6 +83,7 @@ static void items_check(const reshard_checkpoint *opened)
         assert_string_equal(json, expected[i][1]);
         reshard_free(json);
     }
+    pair_check(opened);
 }
 
 /* Writes items alone. */

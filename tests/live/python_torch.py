@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -77,7 +78,8 @@ def arrays_of_others(work):
     base = numpy.arange(48, dtype="f4").reshape(6, 8)
     state = {"t": base.T, "step": base[::2, ::3], "torch": torch.arange(48.).reshape(6, 8)[1::2].t(), "scalar": numpy.float32(3), "zero":
              torch.zeros(0, 3), "one": torch.tensor(5), "parameter": torch.nn.Parameter(torch.ones(2)),
-             "expanded": torch.arange(3.).expand(2, 3), "windows": torch.arange(10.).unfold(0, 4, 2), "wide": numpy.broadcast_to(base[0], (3, 8))}
+             "expanded": torch.arange(3.).expand(2, 3), "windows": torch.arange(10.).unfold(0, 4, 2),
+             "wide": numpy.broadcast_to(base[0], (3, 8))}
     reshard.save(work / "s", state, to="torch-dcp")
     with reshard.open(work / "s") as checkpoint:
         for key in ("t", "step"):
@@ -171,6 +173,43 @@ def nested_states(work):
         assert again.seen.untyped_storage().data_ptr() == again.tail.untyped_storage().data_ptr()
     reshard.torch.load(work / "odd.pt", {"w": empty.setdefault("w", torch.zeros(2)), "args": open})  # what is no tensor is not looked at
     assert same(empty["w"], odd["w"])
+
+
+def items_of_torch(work):
+    """Items keep their types, as in torch's own checkpoints: a scheduler goes on, dcp.load gives the same, what is not trusted is a file"""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
+    items = {"best": float("inf"), "pair": (1, (2, [3.5])), "raw": b"\0\xff", "set": {1, 2}, "keys": {1: 2, (3, 4): 5}, "complex": 1 + 2j,
+             "nan": [float("nan")], "random": random.getstate(), "size": torch.Size([2, 3]), "dtype": torch.float16, "text": "\udc80",
+             "scheduler": scheduler.state_dict(), "groups": optimizer.state_dict()["param_groups"], "big": 2**70, "plain": {"a": [1, "b"]}}
+    state = {"model": model.state_dict(), **items}
+    for by in (None, "thread", "process"):
+        path = work / f"{by}"
+        if by is None:
+            reshard.torch.save(path, {**state, "args": argparse.Namespace(lr=0.5), "scalar": {"lr": numpy.float64(0.5)}}, to="torch-dcp")
+        else:
+            with reshard.torch.Saver(by) as saver:
+                saver.save(path, {**state, "args": argparse.Namespace(lr=0.5), "scalar": {"lr": numpy.float64(0.5)}}, to="torch-dcp")
+        ours = reshard.torch.load(path, {"model": model.state_dict()}).items
+        nested = reshard.torch.read(path, nested=True)
+        dcp.load(theirs := {"model": model.state_dict(), **dict.fromkeys(items)}, checkpoint_id=path, no_dist=True)
+        for found in (ours, nested, theirs):
+            for key, value in items.items():
+                assert (type(found[key]), repr(found[key])) == (type(value), repr(value)), (by, key, found[key])
+        assert isinstance(ours["args"], reshard.TorchFile) and type(ours["scalar"]["lr"]) is float and ours["scalar"] == {"lr": 0.5}
+        assert isinstance(nested["args"], reshard.Object)
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            assert reshard.torch.load(path, {"model": model.state_dict()}).items["args"].lr == 0.5
+        again = torch.optim.SGD(model.parameters(), lr=1.)
+        resumed = torch.optim.lr_scheduler.MultiStepLR(again, [2, 4])
+        resumed.load_state_dict(ours["scheduler"])
+        rates = []
+        for _ in range(5):
+            again.step()
+            resumed.step()
+            rates.append(round(again.param_groups[0]["lr"], 3))
+        assert rates == [1, 0.1, 0.1, 0.01, 0.01], rates
 
 
 def placed(mesh, whole, *placements):
@@ -314,7 +353,7 @@ def main():
     import reshard
     assert "torch" not in vars(reshard), "import reshard has imported torch"
     import reshard.torch
-    tests = [ranks_of_torch, every_type, arrays_of_others, nested_states, on_a_device]
+    tests = [ranks_of_torch, every_type, arrays_of_others, nested_states, items_of_torch, on_a_device]
     return small_models.run(BINARY, [(function.__doc__, small_models.whatever_fails(function)) for function in tests])
 
 

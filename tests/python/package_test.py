@@ -355,6 +355,87 @@ def behind_urls(work):
         raises(reshard.UnsupportedError, lambda: reshard.convert(work / "out", server.url + "/d", to="hf"), "nothing is written there")
 
 
+def of_types(value):
+    """The value with the types of all that it holds; NaN is like itself."""
+    if isinstance(value, dict):
+        return "dict", [(of_types(key), of_types(member)) for key, member in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [of_types(member) for member in value]
+    return type(value).__name__, repr(value)
+
+
+@test
+def typed_values(work):
+    """Items keep their types: saved alone, in the background, by ranks and as cells; looked at, and loaded"""
+    items = {"inf": math.inf, "low": -math.inf, "nan": math.nan, "zero": -0.0, "pair": (1, (2.5, "x"), []), "bytes": b"\0\xff", "set": {1},
+             "deep": {"betas": (0.9, 0.999), "best": [math.inf, {"raw": b""}], "none": None}, "big": -(2**200),
+             "plain": {"a": [1, "b", True]}}
+    expected = {key: of_types(value) for key, value in items.items()}
+    cells = {"cell": reshard.Cell((math.nan, b"x"))}
+
+    def alone(path):
+        reshard.save(path, {"w": floats(1), **items}, cells=cells, to="torch-dcp")
+
+    def behind(by):
+        def call(path):
+            with reshard.Saver(by) as saver:
+                saver.save(path, {"w": floats(1), **items}, cells=cells, to="torch-dcp")
+        return call
+
+    def by_ranks(path):
+        def one(comm):
+            own = {"cell": reshard.Cell((math.nan, b"x"), replica=comm.rank)}
+            return reshard.save(path, {"w": floats(1), **items}, comm=comm, cells=own, to="torch-dcp")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(one, reshard.Comm.threads(2))) == [[], []]
+    for number, call in enumerate((alone, behind("thread"), behind("process"), by_ranks)):
+        path = work / f"{number}"
+        call(path)
+        loaded = reshard.load(path, {"w": floats(0)}, cells={"cell": reshard.Cell()})
+        assert of_types(loaded.cells["cell", (0,)]) == of_types((math.nan, b"x")), loaded.cells
+        with reshard.open(path) as checkpoint:
+            for found in (checkpoint.items, loaded.items):
+                assert {key: of_types(found[key]) for key in items} == expected, (number, dict(found))
+    reshard.save(work / "hf", {"w": floats(1), **items}, to="hf", drop_items=False)
+    assert {key: of_types(value) for key, value in reshard.open(work / "hf").items.items() if key in items} == {
+        key: value for key, value in expected.items() if key != "set"}
+    assert set(reshard.load(work / "hf", {"w": floats(0)}).items) == set(reshard.open(work / "hf").items)
+
+
+@test
+def items_of_ranks(work):
+    """Items that only some ranks have are saved, and what a format does not hold is told; options that saves in the background lack, too"""
+    def state(comm):
+        return {"w": floats(1), "step": 3, f"loader.{comm.rank}": {"at": comm.rank}, **({"late": (comm.rank,)} if comm.rank else {})}
+
+    def together(comm):
+        said = reshard.save(work / "now", state(comm), comm=comm, to="torch-dcp")
+        dropped = reshard.save(work / "zarr", state(comm), comm=comm, to="zarr")
+        with reshard.Saver(comm=comm) as saver:
+            saver.save(work / "then", state(comm), to="torch-dcp")
+        return said, dropped
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(together, reshard.Comm.threads(3)))
+    for name in ("now", "then"):
+        found = dict(reshard.open(work / name).items)
+        assert found == {"step": 3, "late": (1,), **{f"loader.{rank}": {"at": rank} for rank in range(3)}}, found
+    assert said[1:] == [([], [])] * 2 and said[0][0] == [], said
+    assert sorted(text.split(": ")[1] for text in said[0][1]) == ["late", "loader.0", "loader.1", "loader.2", "step"], said[0][1]
+    assert all(text.startswith("dropped: ") and "zarr" in text for text in said[0][1])
+    for by in ("thread", "process"):
+        with warnings.catch_warnings(record=True) as caught, reshard.Saver(by) as saver:
+            warnings.simplefilter("always")
+            saver.save(work / f"{by}.zarr", {"w": floats(1), "step": 3}, to="zarr", check=True)
+            saver.save(work / f"{by}2.zarr", {"w": floats(1), "step": 3}, to="zarr", drop_items=True, progress=None)
+            saver.save(work / f"{by}.hf", {"w": floats(1), "step": 3}, to="hf")
+            saver.wait()
+            for options in ({"check": False}, {"spread": False}, {"progress": print}, {"comm": 1}):
+                raises(reshard.UsageError, lambda: saver.save(work / "x", {"w": floats(1)}, to="hf", **options), "background", *options)
+        assert [(one.category, one.filename) for one in caught] == [(reshard.DroppedWarning, __file__)], [str(one) for one in caught]
+        assert "step" in str(caught[0].message) and "zarr" in str(caught[0].message)
+    assert not (work / "x").exists()
+
+
 @test
 def values(work):
     """Values of items come back as they were: big integers, floats, bytes, nesting, text that is no UTF-8"""
@@ -588,6 +669,31 @@ def item_files(work):
     raises(reshard.FormatError, lambda: reshard.from_memory({"t": floats(1), "x": reshard.TorchFile(b"PK\3\4")}))
     raises(reshard.UsageError, lambda: reshard._reshard.open_state([], {"x": 1}, [("x", b"", 0)], "memory", {}, None), "twice")
     return f"{read} items, {tensors} with tensors"
+
+
+@test
+def loads_bring_items(work):
+    """load brings the items of every fixture, as looking at them shows them"""
+    seen = 0
+    for folder, case in cases():
+        try:
+            checkpoint = reshard.open(folder / case["path"])
+            loaded = reshard.load(folder / case["path"], {})
+        except (reshard.FormatError, reshard.UnsupportedError, reshard.LimitError, reshard.StorageError, reshard.UsageError):
+            continue
+        with checkpoint:
+            common = [key for key in checkpoint.items if not re.search(r"/shard_[\d.]*_[\d.]*$", key)]
+            assert list(loaded.items) == common, (case["case"], set(loaded.items) ^ set(common))
+            for key in common:
+                try:
+                    expected = checkpoint.items[key]
+                except RecursionError:
+                    continue
+                if "reshard.Object" not in repr(expected):
+                    assert checkpoint.items.kind(key) == "file" or of_types(loaded.items[key]) == of_types(expected), (case["case"], key)
+                    seen += 1
+    assert seen > least(1500), seen
+    return f"{seen} items"
 
 
 def persistent(text, tells_apart):
