@@ -88,12 +88,15 @@ reshard_status megatron_find_states(const struct layout_request *request, struct
 
 /* ---- the parameters of a rank ---- */
 
+/* Where further tokens are predicted, the last stage shares the embedding itself, and an output layer with nobody. */
 static bool optimizer_target_is_tied(const struct megatron_target *state, const struct target_parameter *parameter)
 {
-    if (!state->is_tied || state->layout.pp == 1)
+    bool predicts = state->args.mtp_layers > 0;
+    if (!(state->is_tied || predicts) || state->layout.pp == 1)
         return false;
     for (uint32_t i = 0; i < state->rules.copy_count; i++) {
-        if (str_equal(state->rules.copies[i].original, parameter->name) || str_equal(state->rules.copies[i].copy, parameter->name))
+        if (str_equal(state->rules.copies[i].original, parameter->name) ||
+            (!predicts && str_equal(state->rules.copies[i].copy, parameter->name)))
             return true;
     }
     return false;
