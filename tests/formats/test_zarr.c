@@ -187,8 +187,12 @@ TEST(absent_chunks_hold_the_fill_value)
     assert_int_equal(source->catalog->warning_count, 1);
     source_free(source);
     memory_put_text(store, ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":null,\"order\":\"C\""));
-    check_elements("null", store, 4, "0 0 0 3 4 0 0 0 8 9");
-    CHECK_OK(memory_open(store, "", false, &source, &err));
+    err = (reshard_error){ 0 };
+    CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "'0.0' is missing"));
+    assert_non_null(strstr(err.hint, "zarr-python 3 does not store chunks of zeros"));
+    CHECK_OK(memory_open(store, "", true, &source, &err));
+    assert_int_equal(source->catalog->tensors[0].chunk_count, 2);
     assert_int_equal(source->catalog->warning_count, 1);
     assert_true(text_has(source->catalog->warnings[0].text, "1 of 2 chunks are not stored: they hold zero"));
     source_free(source);

@@ -76,7 +76,7 @@ static reshard_status decide_flavour(struct zarr_reading *reading, bool *has_com
     if (!status && (*has_common || says_zarr(source->store, (const char *)directory.data, &seen))) {
         reading->flavour = "Megatron Core";
         reading->hints.void_is_bf16 = true;
-        reading->hints.null_is_no_fill = true;
+        reading->hints.null_is_zero = false; /* every chunk is stored: one that is not there was lost */
         reading->has_plain_nans = *has_common; /* Megatron can load it, and does so by way of float32, as it saves */
         status = dcp_source_new(source, (const char *)directory.data, err);
     }

@@ -116,7 +116,7 @@ reshard_status zarr_array_parse_v2(const struct value *document, const struct za
     if (!status)
         status = take_dtype_v2(values[DTYPE], hints, out, err);
     out->fill_is_null = !status && values[FILL]->kind == VALUE_NONE;
-    out->has_fill = !status && !(out->fill_is_null && hints->null_is_no_fill);
+    out->has_fill = !status && (!out->fill_is_null || hints->null_is_zero);
     if (!status && !out->fill_is_null)
         status = zarr_fill_parse(values[FILL], out->dtype, 2, out->fill, err);
     return status;

@@ -46,7 +46,7 @@ struct zarr_array {
 /* What is known beyond the document. */
 struct zarr_hints {
     bool void_is_bf16; /* Megatron: "V2" is bfloat16 that numpy could not name */
-    bool null_is_no_fill; /* Megatron: every chunk is stored, one that is not there was lost; else null means zero, as to zarr-python 3 */
+    bool null_is_zero; /* zarr-python 3 does not store chunks of zeros, and reads them so; a chunk that was lost looks the same */
 };
 
 /* Fills *out from a .zarray document, or the zarr.json of an array. The message says which member is wrong. */

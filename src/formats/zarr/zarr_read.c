@@ -313,6 +313,7 @@ reshard_status zarr_read_begin(struct zarr_reading *reading, reshard_error *err)
 {
     struct source *source = reading->source;
     struct zarr_keys none = { 0 };
+    reading->hints.null_is_zero = source->lenient && !source->is_salvage;
     reshard_status status = zarr_read_over(reading, &none, err);
     if (!status)
         status = zarr_keys_list(source->store, source->name, &source->limits, &reading->keys, err);
