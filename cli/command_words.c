@@ -50,23 +50,24 @@ static const struct {
 };
 
 #define WORDS (sizeof(words) / sizeof(words[0]))
+#define SHOWN_MAX 65536
 #define OPTIONS_OF_FORMAT "reshard_format_option_at("
 
 #define STREAMS 2
-static char *streams[STREAMS];
+#define STREAM_MAX 64
+static char streams[STREAMS][STREAM_MAX];
 
 void call_stream(const char *path)
 {
-    free(streams[STREAMS - 1]);
     memmove(streams + 1, streams, (STREAMS - 1) * sizeof(*streams));
-    streams[0] = strdup(path);
+    snprintf(streams[0], STREAM_MAX, "%s", path);
 }
 
 /* Bytes of the path of a stream that the text begins with, and that does not go on there; or 0. */
 static size_t stream_size(const char *text)
 {
     for (size_t i = 0; i < STREAMS; i++) {
-        const size_t size = streams[i] ? strlen(streams[i]) : 0;
+        const size_t size = strlen(streams[i]);
         if (size && strncmp(text, streams[i], size) == 0 && !(text[size] >= '0' && text[size] <= '9'))
             return size;
     }
@@ -77,7 +78,7 @@ static bool has_words(const char *text)
 {
     bool has = strstr(text, "reshard_") != NULL;
     for (size_t i = 0; i < STREAMS && !has; i++)
-        has = streams[i] && strstr(text, streams[i]);
+        has = streams[i][0] && strstr(text, streams[i]);
     return has;
 }
 
@@ -126,8 +127,11 @@ const char *command_words(const char *text)
 
 const char *shown_path(const char *path)
 {
-    static char *last;
-    reshard_free(last);
-    last = reshard_path_shown(path);
-    return last ? command_words(last) : "(no memory for its name)";
+    static char last[SHOWN_MAX]; /* nobody would give a block back when the command ends */
+    char *shown = reshard_path_shown(path);
+    if (!shown)
+        return "(no memory for its name)";
+    snprintf(last, sizeof(last), "%s", shown);
+    reshard_free(shown);
+    return command_words(last);
 }

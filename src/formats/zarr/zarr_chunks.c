@@ -283,8 +283,9 @@ static reshard_status gap_add(struct zarr_adding *adding, struct str prefix, con
     const char *chunk = array->rank ? text : "0";
     error_set(err, RESHARD_ERR_FORMAT, "chunk '%.*s%s' is missing, and fill_value is null: its values are unknown", STR_ARG(prefix), chunk);
     error_object(err, "%.*s%s", STR_ARG(prefix), chunk);
-    error_hint(err, adding->reading->flavour ? "reshard_open_options.lenient opens what is there"
-                                             : "zarr-python 3 does not store chunks of zeros: reshard_open_options.lenient takes it for one");
+    error_hint(err, "%s", adding->reading->flavour
+                              ? "reshard_open_options.lenient opens what is there"
+                              : "zarr-python 3 does not store chunks of zeros: reshard_open_options.lenient takes it for one");
     return RESHARD_ERR_FORMAT;
 }
 
