@@ -50,10 +50,10 @@ static void use_rules(struct str text, struct str keys, struct value_graph *args
         while (keys.size) {
             struct str key = str_take(&keys, '\n');
             struct partition_key read;
-            bool is_last = false;
+            const enum partition_place place = partition_key_place(&rules, key);
             size_t prefix = 0;
-            outcome_number((uint64_t)partition_key_stage(&rules, key, &is_last));
-            outcome_number(is_last);
+            outcome_number(place != PLACE_UNKNOWN);
+            outcome_number(place >= PLACE_LAST);
             if (!partition_key_read(&rules, key, &read))
                 continue;
             check_renumbered(key, &read);

@@ -49,20 +49,18 @@ reshard_status partition_renumber_parts(struct arena *arena, struct str name, co
     return status;
 }
 
-bool partition_key_stage(const struct partition_rules *rules, struct str key, bool *is_last)
+enum partition_place partition_key_place(const struct partition_rules *rules, struct str key)
 {
     for (size_t at = 0; at < key.size; at++) {
         if (at > 0 && key.data[at - 1] != '.')
             continue;
         for (uint32_t i = 0; i < rules->stage_count; i++) {
             struct str prefix = rules->stages[i].prefix;
-            if (key.size - at < prefix.size || memcmp(key.data + at, prefix.data, prefix.size) != 0)
-                continue;
-            *is_last = rules->stages[i].is_last;
-            return true;
+            if (key.size - at >= prefix.size && memcmp(key.data + at, prefix.data, prefix.size) == 0)
+                return rules->stages[i].place;
         }
     }
-    return false;
+    return PLACE_UNKNOWN;
 }
 
 const struct partition_grouping *partition_grouping_of(const struct partition_rules *rules, struct str name,

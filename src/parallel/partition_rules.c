@@ -173,6 +173,15 @@ static struct str rest_of(const struct line *line, int at)
     return (struct str){ line->words[at].data, (size_t)(last.data + last.size - line->words[at].data) };
 }
 
+static enum partition_place place_read(struct str word)
+{
+    static const char *const words[] = { [PLACE_FIRST] = "first", [PLACE_LAST] = "last", [PLACE_NORM] = "norm", [PLACE_MTP] = "mtp" };
+    for (int place = PLACE_FIRST; place <= PLACE_MTP; place++)
+        if (str_is(word, words[place]))
+            return (enum partition_place)place;
+    return PLACE_UNKNOWN;
+}
+
 static reshard_status parse_line(struct parsing *parsing, reshard_error *err)
 {
     const struct line *line = &parsing->line;
@@ -186,9 +195,10 @@ static reshard_status parse_line(struct parsing *parsing, reshard_error *err)
         return RESHARD_OK;
     }
     if (str_is(word, "stage")) {
-        if (line->count != 3 || (!str_is(line->words[1], "first") && !str_is(line->words[1], "last")))
-            return rules_fail(line, word, "stage first KEY or stage last KEY", err);
-        rules->stages[rules->stage_count++] = (struct partition_stage){ line->words[2], str_is(line->words[1], "last") };
+        enum partition_place place = line->count == 3 ? place_read(line->words[1]) : PLACE_UNKNOWN;
+        if (place == PLACE_UNKNOWN)
+            return rules_fail(line, word, "stage WHERE KEY: first, last, norm or mtp", err);
+        rules->stages[rules->stage_count++] = (struct partition_stage){ line->words[2], place };
         return RESHARD_OK;
     }
     if (str_is(word, "copy")) {

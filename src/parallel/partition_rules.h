@@ -36,9 +36,18 @@ struct partition_stack {
     bool is_own;
 };
 
+/* Which stage of the pipeline has what stands outside of layers. */
+enum partition_place {
+    PLACE_UNKNOWN,
+    PLACE_FIRST,
+    PLACE_LAST,
+    PLACE_NORM, /* behind the layers: the last one, or the last layer's */
+    PLACE_MTP   /* multi-token prediction: the last one, or where the layout of the pipeline has it */
+};
+
 struct partition_stage {
     struct str prefix;
-    bool is_last;
+    enum partition_place place;
 };
 
 struct partition_copy {
@@ -97,8 +106,8 @@ bool partition_renumber(struct buffer *out, struct str name, const struct partit
 reshard_status partition_renumber_parts(struct arena *arena, struct str name, const struct partition_key *key, struct path_part *parts,
                                         size_t count, int64_t layer, int64_t expert, reshard_error *err);
 
-/* Whether a key outside of layers belongs to the first or the last stage; false if nothing says so. */
-bool partition_key_stage(const struct partition_rules *rules, struct str key, bool *is_last);
+/* Where a key outside of layers belongs. */
+enum partition_place partition_key_place(const struct partition_rules *rules, struct str key);
 
 /* The value of a named size; false if no arguments for it are known, or it makes no sense. */
 bool partition_size_value(const struct partition_rules *rules, const struct training_args *args, struct str name, int64_t *out);

@@ -35,6 +35,19 @@ int64_t pipeline_stage_of(const struct pipeline_split *pipeline, int64_t layer)
     return stage;
 }
 
+int64_t pipeline_stage_of_key(const struct pipeline_split *pipeline, const struct partition_rules *rules, struct str name,
+                              const struct partition_key *key)
+{
+    if (key->stack && !key->stack->is_own)
+        return pipeline_stage_of(pipeline, key->layer);
+    switch (partition_key_place(rules, name)) {
+    case PLACE_LAST: return pipeline->pp * pipeline->vp - 1;
+    case PLACE_NORM: return pipeline->norm_stage;
+    case PLACE_MTP: return pipeline->mtp_stage;
+    default: return 0;
+    }
+}
+
 static reshard_status pipeline_fail_division(const char *what, int64_t layers, int64_t stages, reshard_error *err)
 {
     char divisors[DIVISORS_TEXT_MAX];
@@ -147,6 +160,8 @@ static reshard_status count_stages(struct str letters, const struct training_arg
         } else if (letter == 't' && stage < stages) {
             out->counts[stage]++;
             total++;
+        } else if (letter == 'm' && stage < stages) {
+            out->mtp_stage = stage;
         } else if (!strchr("EtmL", letter)) {
             return error_set(err, RESHARD_ERR_FORMAT, "pipeline layout '%.*s': '%c' is none of E, t, m, L", STR_ARG(args->layout), letter);
         }
@@ -175,13 +190,14 @@ static reshard_status place_layout(const struct training_args *args, struct pipe
 
 reshard_status pipeline_split_make(const struct training_args *args, struct arena *arena, struct pipeline_split *out, reshard_error *err)
 {
-    struct pipeline_split pipeline = { args->pp > 0 ? args->pp : 1, args->vp > 0 ? args->vp : 1, NULL };
+    struct pipeline_split pipeline = { .pp = args->pp > 0 ? args->pp : 1, .vp = args->vp > 0 ? args->vp : 1 };
     if (pipeline.pp > PIPELINE_STAGES_MAX || pipeline.vp > PIPELINE_STAGES_MAX || pipeline.pp * pipeline.vp > PIPELINE_STAGES_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "%" PRId64 " times %" PRId64 " pipeline stages, at most %d are possible", pipeline.pp,
                          pipeline.vp, PIPELINE_STAGES_MAX);
     pipeline.counts = arena_zalloc(arena, (size_t)(pipeline.pp * pipeline.vp) * sizeof(*pipeline.counts));
     if (!pipeline.counts)
         return error_set_memory(err);
+    pipeline.norm_stage = pipeline.mtp_stage = pipeline.pp * pipeline.vp - 1;
     reshard_status status;
     if (args->num_layers == TRAINING_ARG_UNKNOWN || args->num_layers < 0 || args->num_layers > INT32_MAX)
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the number of layers is not known");
@@ -191,7 +207,10 @@ reshard_status pipeline_split_make(const struct training_args *args, struct aren
         status = place_ends(args, &pipeline, err);
     else
         status = place_uniform(args, &pipeline, err);
-    if (!status)
-        *out = pipeline;
-    return status;
+    if (status)
+        return status;
+    while (args->norm_follows_layers && pipeline.norm_stage > 0 && pipeline.counts[pipeline.norm_stage] == 0)
+        pipeline.norm_stage--;
+    *out = pipeline;
+    return RESHARD_OK;
 }

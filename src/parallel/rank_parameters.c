@@ -64,21 +64,10 @@ static struct model_parameter *rank_add_parameter(struct parallel_model *model, 
 static bool place_parameter(const struct parallel_model *model, const struct partition_key *key, struct str name,
                             struct model_parameter *out)
 {
-    int64_t pp = model->pipeline.pp, last = pp * model->pipeline.vp - 1, stage = 0;
-    if (key->stack) {
-        stage = key->stack->is_own ? last : pipeline_stage_of(&model->pipeline, key->layer);
-    } else {
-        for (uint32_t i = 0; i < model->rules.stage_count; i++) {
-            struct str prefix = model->rules.stages[i].prefix;
-            if (name.size >= prefix.size && memcmp(name.data, prefix.data, prefix.size) == 0) {
-                stage = model->rules.stages[i].is_last ? last : 0;
-                break;
-            }
-        }
-    }
+    int64_t pp = model->pipeline.pp, stage = pipeline_stage_of_key(&model->pipeline, &model->rules, name, key);
     out->stage = stage % pp;
     out->chunk = stage / pp;
-    return stage <= last;
+    return stage < pp * model->pipeline.vp;
 }
 
 static bool is_original(const struct parallel_model *model, struct str name, struct str *copy)

@@ -89,6 +89,7 @@ void training_args_read(const struct value *namespace, struct training_args *out
     out->parts_by_etp = value_dict_get(out->members, PARTS_EXPERTS_BY_ETP) != NULL;
     out->is_since_0_17 = value_dict_get(out->members, SINCE_0_17) != NULL;
     out->spreads_rng = value_dict_get(out->members, SINCE_0_16) && !out->is_since_0_17;
+    out->norm_follows_layers = (value_dict_get(out->members, SINCE_0_16) || out->is_since_0_17) && out->mtp_layers != TRAINING_ARG_UNKNOWN;
 }
 
 bool experts_are_apart(bool parts_by_etp, int64_t tp, int64_t ep, int64_t etp)

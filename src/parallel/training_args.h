@@ -60,6 +60,7 @@ struct training_args {
     bool parts_by_etp;           /* of Megatron Core from 0.19 on: see experts_are_apart */
     bool is_hybrid;              /* layers of several kinds in a stack of their own, with state-space layers among them */
     bool is_since_0_17;          /* of Megatron Core from 0.17 on, as far as the arguments tell */
+    bool norm_follows_layers;    /* of Megatron Core from 0.16 on: with multi-token prediction the norm is on the last layer's stage */
     bool spreads_rng;            /* of Megatron Core 0.16: with expert parallelism each data-parallel rank's RNG state is stored */
 };
 

@@ -123,7 +123,7 @@ TEST(a_bad_rule_names_its_line)
         { "{a,b}.{a,b}.{a,b}.{a,b} replicated", "up to three times", 1 },
         { "c.d", "a pattern and words", 1 },
         { "layers a.b", "layers KEY.#", 1 },
-        { "stage middle a", "stage first KEY", 1 },
+        { "stage middle a", "stage WHERE KEY", 1 },
         { "copy a b", "copy KEY of KEY", 1 },
         { "let a b", "let NAME = EXPRESSION", 1 },
         { "c.d cut 0 by tp versions", "number of parts", 1 },
@@ -138,7 +138,7 @@ TEST(a_bad_rule_names_its_line)
         { "c.}a{ replicated", "'}' after '{'", 1 },
         { "layers a.#.b", "layers KEY.#", 1 },
         { "layers a.# others", "layers KEY.#", 1 },
-        { "stage first", "stage first KEY", 1 },
+        { "stage first", "stage WHERE KEY", 1 },
         { "copy a by b", "copy KEY of KEY", 1 },
         { "group a b", "group KEY of KEY", 1 },
         { "group a by b", "group KEY of KEY", 1 },
@@ -194,7 +194,8 @@ TEST(rules_have_limits)
 /* Every word of the language, and what the table has of it. */
 TEST(rules_say_what_their_words_say)
 {
-    static const char text[] = "# a comment\nlayers dec.# own\nlayers enc.#\nstage first emb\nstage last out\ncopy b of a\n"
+    static const char text[] = "# a comment\nlayers dec.# own\nlayers enc.#\nstage first emb\nstage last out\nstage norm norm\n"
+                               "stage mtp dec.\ncopy b of a\n"
                                "group m.w of m.#.w\ngate up by down\nlet width = heads * 2\n"
                                "a.{b,c}.1.2.3.4.5.6 cut 7 by etp vocabulary gated grouped versions 16 unless x blocks p q\n"
                                "*.w experts replicated # another\nx.# experts 7 item assumed\n";
@@ -204,8 +205,9 @@ TEST(rules_say_what_their_words_say)
     CHECK_OK(partition_rules_parse(str_of(text), &own, &parsed, &err));
     assert_int_equal(parsed.stack_count, 2);
     assert_true(str_is(parsed.stacks[0].path, "dec") && parsed.stacks[0].is_own && !parsed.stacks[1].is_own);
-    assert_int_equal(parsed.stage_count, 2);
-    assert_true(str_is(parsed.stages[1].prefix, "out") && parsed.stages[1].is_last && !parsed.stages[0].is_last);
+    assert_int_equal(parsed.stage_count, 4);
+    assert_true(str_is(parsed.stages[1].prefix, "out") && parsed.stages[1].place == PLACE_LAST && parsed.stages[0].place == PLACE_FIRST);
+    assert_true(parsed.stages[2].place == PLACE_NORM && parsed.stages[3].place == PLACE_MTP);
     assert_true(parsed.copy_count == 1 && str_is(parsed.copies[0].copy, "b") && str_is(parsed.copies[0].original, "a"));
     assert_true(parsed.grouping_count == 1 && str_is(parsed.groupings[0].matrix, "m.w") && str_is(parsed.groupings[0].member, "m.#.w"));
     assert_true(parsed.gate_count == 1 && str_is(parsed.gates[0].wide, "up") && str_is(parsed.gates[0].narrow, "down"));

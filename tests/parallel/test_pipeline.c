@@ -2,6 +2,7 @@
 /* Where Megatron puts layers: even, uneven and virtual pipelines, layout texts; names of rank folders. */
 #include "check.h"
 
+#include "base/model_data.h"
 #include "formats/megatron/megatron_files.h"
 #include "parallel/pipeline.h"
 
@@ -55,6 +56,53 @@ TEST(layers_are_where_megatron_puts_them)
         assert_int_equal(pipeline_stage_of(&pipeline, layer), c->pp * c->vp);
         arena_release(&arena);
     }
+}
+
+/* Multi-token prediction is where the layout has it. Megatron Core from 0.16 on then has the norm on the last layer's stage. */
+TEST(ends_are_where_megatron_has_them)
+{
+    static const struct {
+        const char *why;
+        int64_t layers, pp, vp, loss;
+        const char *layout;
+        int64_t last_layer, mtp;
+    } cases[] = {
+        { "even", 4, 2, 1, U, "", 1, 1 },
+        { "layers end before the last stage, which has multi-token prediction", 4, 3, 1, U, "Ett|tt|mL", 1, 2 },
+        { "the loss is alone", 4, 3, 1, U, "Ett|ttm|L", 1, 1 },
+        { "between both", 4, 4, 1, U, "Ett|tt|m|L", 1, 2 },
+        { "virtual", 4, 2, 2, U, "Ett|t|tm|L", 2, 2 },
+        { "the loss has the last stage for itself", 3, 4, 1, 1, "", 2, 3 },
+        { "no layers at all", 0, 2, 1, U, "", 0, 1 },
+    };
+    static const char *const names[] = { "decoder.final_layernorm.weight", "mtp.layers.0.enorm.weight", "output_layer.weight",
+                                         "embedding.word_embeddings.weight", "unheard.of" };
+    struct arena arena = { 0 };
+    struct partition_rules rules;
+    reshard_error err = { 0 };
+    CHECK_OK(partition_rules_parse(model_data_find(STR("megatron.rules"))->text, &arena, &rules, &err));
+    for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
+        const bool follows = i % 2;
+        struct training_args args;
+        struct pipeline_split pipeline;
+        training_args_read(NULL, &args);
+        args.num_layers = cases[i / 2].layers, args.pp = cases[i / 2].pp, args.vp = cases[i / 2].vp, args.with_loss = cases[i / 2].loss;
+        args.layout = str_of(cases[i / 2].layout), args.norm_follows_layers = follows;
+        CHECK_OK(pipeline_split_make(&args, &arena, &pipeline, &err));
+        const int64_t last = args.pp * args.vp - 1;
+        assert_true(pipeline_shares_output(&pipeline, &args));
+        args.mtp_layers = 1;
+        assert_int_equal(pipeline_shares_output(&pipeline, &args), cases[i / 2].mtp != last);
+        const int64_t expected[] = { follows ? cases[i / 2].last_layer : last, cases[i / 2].mtp, last, 0, 0 };
+        for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
+            struct partition_key key;
+            assert_true(partition_key_read(&rules, str_of(names[k]), &key));
+            int64_t stage = pipeline_stage_of_key(&pipeline, &rules, str_of(names[k]), &key);
+            if (stage != expected[k])
+                fail_msg("%s: '%s' is on stage %lld, expected %lld", cases[i / 2].why, names[k], (long long)stage, (long long)expected[k]);
+        }
+    }
+    arena_release(&arena);
 }
 
 /* Not known, or nonsense: all layers are in one stage. Without memory that is said. */
@@ -212,6 +260,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_where_megatron_puts_them),
+        cmocka_unit_test(ends_are_where_megatron_has_them),
         cmocka_unit_test(stages_that_are_not_known_are_one),
         cmocka_unit_test(what_cannot_be_placed_says_what_would_work),
         cmocka_unit_test(rank_folders_have_two_and_three_digits),

@@ -29,16 +29,10 @@ static int64_t stage_count(const struct megatron_target *state)
 static reshard_status find_stage(const struct megatron_target *state, struct str name, const struct partition_key *key, int64_t *out,
                                  reshard_error *err)
 {
-    bool is_last = false;
     *out = 0;
-    if (!key->stack || key->stack->is_own) {
-        bool is_known = partition_key_stage(&state->rules, name, &is_last);
-        *out = is_known && is_last ? stage_count(state) - 1 : 0;
-        return RESHARD_OK;
-    }
     if (stage_count(state) == 1)
         return RESHARD_OK;
-    *out = pipeline_stage_of(&state->pipeline, key->layer);
+    *out = pipeline_stage_of_key(&state->pipeline, &state->rules, name, key);
     if (*out == stage_count(state))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': layer %" PRId64 " is beyond the pipeline's last", STR_ARG(name),
                          key->layer);
@@ -199,11 +193,10 @@ static reshard_status add_embedding_copies(struct megatron_target *state, uint32
     for (uint32_t i = 0; i < count; i++)
         has_own = has_own || (state->parameters[i].key.stack && state->parameters[i].key.stack->is_own);
     for (uint32_t i = 0; !status && has_own && i < count; i++) {
-        bool is_last = true;
         struct target_parameter copy = state->parameters[i];
-        if (copy.key.stack || !partition_key_stage(&state->rules, copy.name, &is_last) || is_last)
+        if (copy.key.stack || partition_key_place(&state->rules, copy.name) != PLACE_FIRST || copy.stage == state->pipeline.mtp_stage)
             continue;
-        copy.stage = stage_count(state) - 1;
+        copy.stage = state->pipeline.mtp_stage;
         status = assign_add_parameter(state, &copy, err);
     }
     return status;

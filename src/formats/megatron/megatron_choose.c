@@ -61,7 +61,6 @@ struct counting {
 static void count_key(const struct megatron_target *state, struct str key, struct counting *counting)
 {
     struct partition_key found;
-    bool is_last;
     if (!partition_key_read(&state->rules, key, &found))
         return;
     if (found.expert >= counting->experts)
@@ -69,7 +68,7 @@ static void count_key(const struct megatron_target *state, struct str key, struc
     if (str_ends_with(key, "output_layer.weight"))
         counting->has_output = true;
     if (!found.stack) {
-        bool is_placed = partition_key_stage(&state->rules, key, &is_last);
+        bool is_placed = partition_key_place(&state->rules, key) != PLACE_UNKNOWN;
         counting->is_known = counting->is_known || is_placed;
         if (!is_placed && counting->strange.size == 0)
             counting->strange = key;

@@ -247,7 +247,8 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
     struct training_args args = state->args;
     args.pp = state->layout.pp;
     args.vp = state->layout.vp;
-    state->pipeline = (struct pipeline_split){ state->layout.pp, state->layout.vp, NULL };
+    const int64_t last = state->layout.pp * state->layout.vp - 1;
+    state->pipeline = (struct pipeline_split){ state->layout.pp, state->layout.vp, NULL, last, last };
     reshard_error ignored = { 0 };
     const bool may_lack = megatron_may_lack(collecting->source);
     reshard_status status = stack ? pipeline_split_make(&args, &state->arena, &state->pipeline, &ignored) : RESHARD_ERR_UNSUPPORTED;

@@ -173,12 +173,11 @@ static bool is_rng_leaf(const struct path_part *parts, size_t count)
 static enum item_use item_use(const struct megatron_target *state, const struct catalog_item *item, const struct path_part *parts,
                               struct str name, struct partition_key *key)
 {
-    bool is_last;
     if (item->kind == ITEM_FILE || parts[0].kind != PATH_KEY || is_object_key(name) || str_is(name, "content_metadata"))
         return ITEM_FOREIGN;
     if (partition_key_read(&state->rules, name, key) && (key->rule->is_item || key->stack))
         return ITEM_MODEL;
-    return partition_key_stage(&state->rules, name, &is_last) ? ITEM_MODEL : ITEM_TOP;
+    return partition_key_place(&state->rules, name) != PLACE_UNKNOWN ? ITEM_MODEL : ITEM_TOP;
 }
 
 static reshard_status item_value(struct rank_pickle *pickle, uint32_t index, struct value **out, reshard_error *err)
@@ -208,16 +207,12 @@ static reshard_status put_model_item(struct rank_pickle *pickle, const struct pa
 {
     struct megatron_target *state = pickle->state;
     const struct rank_place *place = &state->ranks[pickle->rank].place;
-    int64_t stages = state->layout.pp * state->layout.vp, stage = 0, first = 0;
-    bool is_last = false;
-    if (key->stack && !key->stack->is_own && stages > 1) {
-        stage = pipeline_stage_of(&state->pipeline, key->layer);
-        if (stage == stages)
-            return RESHARD_OK;
+    int64_t stages = state->layout.pp * state->layout.vp, first = 0;
+    int64_t stage = stages > 1 ? pipeline_stage_of_key(&state->pipeline, &state->rules, name, key) : 0;
+    if (stage == stages)
+        return RESHARD_OK;
+    if (key->stack && !key->stack->is_own && stages > 1)
         first = pipeline_first_layer(&state->pipeline, stage);
-    } else if (partition_key_stage(&state->rules, name, &is_last) && is_last) {
-        stage = stages - 1;
-    }
     if (stage % state->layout.pp != place->pp || !holds_expert(state, key, place))
         return RESHARD_OK;
     return put_in_model(pickle, key, name, parts, count, stage, first, value, err);

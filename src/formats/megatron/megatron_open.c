@@ -135,7 +135,8 @@ static bool begins_model(const struct partition_rules *rules, const struct value
         return value_dict_get(value_dict_get(model, "language_model"), "embedding") != NULL;
     for (size_t i = 0; i + 1 < count; i += 2)
         for (uint32_t j = 0; j < rules->stage_count; j++)
-            if (pairs[i]->kind == VALUE_STR && !rules->stages[j].is_last && pairs[i]->text.size > rules->stages[j].prefix.size &&
+            if (pairs[i]->kind == VALUE_STR && rules->stages[j].place == PLACE_FIRST &&
+                pairs[i]->text.size > rules->stages[j].prefix.size &&
                 memcmp(pairs[i]->text.data, rules->stages[j].prefix.data, rules->stages[j].prefix.size) == 0)
                 return true;
     return false;

@@ -292,15 +292,15 @@ struct rank_state {
     struct buffer text;
 };
 
-/* The other end of a tie: the embedding that has a copy on the last stage, or the copy. Where further tokens are predicted, the last stage
- * shares the embedding itself, and an output layer with nobody. */
+/* The other end of a tie: the embedding that has a copy on another stage, or the copy. Where further tokens are predicted, their stage
+ * shares the embedding itself. */
 static bool optimizer_source_is_tied(const struct megatron_source *state, uint32_t parameter)
 {
     bool predicts = state->args.mtp_layers > 0;
     if (!(state->is_tied || predicts) || state->layout.pp == 1)
         return false;
     if (state->parameters[parameter].is_copy)
-        return !predicts;
+        return pipeline_shares_output(&state->pipeline, &state->args);
     for (uint32_t i = 0; i < state->rules.copy_count; i++) {
         if (str_equal(state->rules.copies[i].original, state->parameters[parameter].key))
             return true;

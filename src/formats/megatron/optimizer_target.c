@@ -88,15 +88,15 @@ reshard_status megatron_find_states(const struct layout_request *request, struct
 
 /* ---- the parameters of a rank ---- */
 
-/* Where further tokens are predicted, the last stage shares the embedding itself, and an output layer with nobody. */
+/* Where further tokens are predicted, their stage shares the embedding itself. */
 static bool optimizer_target_is_tied(const struct megatron_target *state, const struct target_parameter *parameter)
 {
-    bool predicts = state->args.mtp_layers > 0;
+    bool predicts = state->args.mtp_layers > 0, output = state->is_tied && pipeline_shares_output(&state->pipeline, &state->args);
     if (!(state->is_tied || predicts) || state->layout.pp == 1)
         return false;
     for (uint32_t i = 0; i < state->rules.copy_count; i++) {
         if (str_equal(state->rules.copies[i].original, parameter->name) ||
-            (!predicts && str_equal(state->rules.copies[i].copy, parameter->name)))
+            (output && str_equal(state->rules.copies[i].copy, parameter->name)))
             return true;
     }
     return false;

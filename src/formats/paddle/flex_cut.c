@@ -135,7 +135,6 @@ static reshard_status apply_rule(const struct flex_cutting *cutting, const struc
                                  reshard_error *err)
 {
     struct partition_key key;
-    bool is_last = false;
     parameter->axis = parameter->layer = parameter->expert = -1;
     if (!partition_key_read(rules, parameter->key, &key))
         return RESHARD_OK;
@@ -143,7 +142,7 @@ static reshard_status apply_rule(const struct flex_cutting *cutting, const struc
     parameter->expert = key.expert;
     parameter->is_own_stack = key.stack && key.stack->is_own;
     if (!key.stack || parameter->is_own_stack)
-        parameter->stage = partition_key_stage(rules, parameter->key, &is_last) && is_last ? cutting->degrees.pp - 1 : 0;
+        parameter->stage = partition_key_place(rules, parameter->key) == PLACE_LAST ? cutting->degrees.pp - 1 : 0;
     if (parameter->tensor == CATALOG_NONE || !key.rule->is_cut || cutting->degrees.tp == 1)
         return RESHARD_OK;
     const struct catalog_tensor *tensor = &cutting->wanted->tensors[parameter->tensor];
