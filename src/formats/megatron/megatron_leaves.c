@@ -30,6 +30,8 @@ struct collecting {
 
 /* ---- collecting ---- */
 
+#define CLASS_STEPS_MAX 4 /* calls within calls that are looked through for a class */
+
 static struct path_part *leaves_copy_parts(struct arena *arena, const struct path_part *parts, size_t count)
 {
     struct path_part *out = arena_array(arena, count, sizeof(*out));
@@ -55,6 +57,38 @@ static reshard_status add_pending(struct collecting *collecting, const struct pa
     return RESHARD_OK;
 }
 
+/* The class of an object, or the function that makes it; of a class' method, the class. */
+static const struct value *class_of(const struct value *value)
+{
+    for (int i = 0; i < CLASS_STEPS_MAX && (value->kind == VALUE_CALL || value->kind == VALUE_NEW); i++) {
+        const struct value *callable = value->object->callable, *args = value->object->args;
+        bool is_attribute = value_is_global(callable, "builtins", "getattr") && args && args->kind == VALUE_TUPLE && args->list.count > 0;
+        value = is_attribute ? args->list.items[0] : callable;
+    }
+    return value->kind == VALUE_GLOBAL ? value : NULL;
+}
+
+/*
+ * A parameter that is no tensor but an object: what it holds is one rank's part, and nobody here puts such parts together. As an item it
+ * would be taken for a value that the first rank has for all.
+ */
+static reshard_status refuse_object(const struct collecting *collecting, struct str name, const struct value *value, reshard_error *err)
+{
+    const struct value *class = class_of(value);
+    struct str module = class ? class->global.module : STR("?"), own = class ? class->global.name : STR("?");
+    if (collecting->source->lenient) {
+        catalog_warn(collecting->source->catalog, true,
+                     "'%.*s/%.*s' is no tensor but an object of %.*s.%.*s: it is an item of its rank, and no part of the model",
+                     STR_ARG(collecting->state->ranks[collecting->rank].folder), STR_ARG(name), STR_ARG(module), STR_ARG(own));
+        return RESHARD_OK;
+    }
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter '%.*s' is no tensor but an object of %.*s.%.*s, which is not read", STR_ARG(name),
+              STR_ARG(module), STR_ARG(own));
+    error_hint(err, "weights of 8 bits (--fp8-param-gather) are read once Megatron has loaded them and saved them without that flag; "
+                    "reshard_open_options.lenient takes such objects as items");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 static reshard_status add_model_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
 {
     struct collecting *collecting = context;
@@ -64,8 +98,14 @@ static reshard_status add_model_leaf(const struct torch_leaf *leaf, void *contex
     buffer_clear(&collecting->text);
     if (!path_join(leaf->parts, leaf->part_count, &collecting->text) || !arena_str(&state->arena, buffer_str(&collecting->text), &name))
         return error_set_memory(err);
-    bool is_known = partition_key_read(&state->rules, name, &key);
-    if (leaf->value->tensor == 0 || (is_known && key.rule->is_item))
+    bool is_known = partition_key_read(&state->rules, name, &key), is_item = is_known && key.rule->is_item;
+    bool is_object = leaf->value->kind == VALUE_CALL || leaf->value->kind == VALUE_NEW;
+    if (leaf->value->tensor == 0 && is_object && is_known && !is_item && !key.rule->is_assumed) {
+        reshard_status status = refuse_object(collecting, name, leaf->value, err);
+        if (status)
+            return status;
+    }
+    if (leaf->value->tensor == 0 || is_item)
         return add_pending(collecting, &key, leaf, err);
     if (!is_known)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(name));

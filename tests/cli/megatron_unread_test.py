@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What legacy Megatron files hold and nobody here puts together: it is said, never lost without a word. Prints TAP.
+
+usage: megatron_unread_test.py --bin PATH
+"""
+import argparse
+import collections
+import random
+import sys
+import types
+
+import moe_layouts_test
+import small_models
+
+MODEL = dict(layers=2, experts=0, frequency=[0, 0], hidden=2, kv=1, groups=1, heads=2, ffn=2, gated=True, vocabulary=4, shared=0,
+             spelling="modules", router_bias=False, optimizer="none")
+QUANTISED = "transformer_engine.pytorch.tensor.float8_tensor"
+
+
+class Float8Tensor:
+    """As Transformer Engine pickles its own: a call of a class' method, with the bytes and their scale."""
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    @classmethod
+    def _make_in_reduce_ex(cls, *_):
+        raise NotImplementedError
+
+    def __reduce__(self):
+        return Float8Tensor._make_in_reduce_ex, (self.tensor, "e4m3", self.tensor.shape)
+
+
+def name_class():
+    parts = QUANTISED.split(".")
+    for end in range(1, len(parts) + 1):
+        sys.modules[".".join(parts[:end])] = types.ModuleType(".".join(parts[:end]))
+    sys.modules[QUANTISED].Float8Tensor = Float8Tensor
+    Float8Tensor.__module__ = QUANTISED
+
+
+def weights_that_are_objects(shell):
+    """A parameter that is no tensor is refused by its name and class; extra state, which is one by its nature, and names that nobody knows
+    are not."""
+    names = {"decoder.layers.0.self_attention.linear_proj.weight": 5, "decoder.layers.1.mlp.linear_fc2.weight": 5,
+             "decoder.final_layernorm.weight": 5, "decoder.layers.0.mlp.linear_fc1._extra_state": 0, "of_our_own": 0}
+    for number, (name, status) in enumerate(names.items()):
+        chance = random.Random(1)
+        model = dict(moe_layouts_test.make_parameters(MODEL, chance))
+        model[name] = Float8Tensor(model.get(name) or moe_layouts_test.weight(chance, 2))
+        said = moe_layouts_test.arguments(MODEL)
+        said.num_experts = None
+        content = {"args": said, "checkpoint_version": 3.0, "iteration": 10, "model": collections.OrderedDict(model)}
+        root = shell.work / str(number)
+        moe_layouts_test.write(root / "iter_0000010" / "mp_rank_00" / "model_optim_rng.pt", "model_optim_rng", content)
+        (root / "latest_checkpointed_iteration.txt").write_text("10")
+        text = f"'{name}' is no tensor but an object of {QUANTISED}.Float8Tensor"
+        for words in (["ls", root], ["verify", root], ["convert", root, shell.work / f"out{number}", "--to", "megatron"]):
+            done = shell.any(*words)
+            assert done.returncode == status and (text in done.stderr) == bool(status), (name, words[0], done.returncode, done.stderr)
+            assert not status or "--fp8-param-gather" in done.stderr, done.stderr
+        done = shell.any("ls", "--lenient", root)
+        assert done.returncode == 0 and (f"mp_rank_00/{name}' is no tensor" in done.stderr) == bool(status), (name, done.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    options = parser.parse_args()
+    name_class()
+    tests = [("weights that are objects", weights_that_are_objects)]
+    return small_models.run(options.bin, tests)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
