@@ -195,20 +195,21 @@ static bool fits(const struct flat_buffers *buffers, const struct flat_sizes *si
     return true;
 }
 
+/* The state may be whole: parameters that are not trained have none, and which those are is stored nowhere. */
 static reshard_status explain(const struct flat_buffers *buffers, const struct flat_sizes *sizes, reshard_error *err)
 {
     if (buffers->buffer_count != sizes->buffer_count)
-        return error_set(err, RESHARD_ERR_FORMAT, "the optimizer state has %" PRIu32 " buffers, the parameters make %" PRIu32,
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the optimizer state has %" PRIu32 " buffers, the parameters make %" PRIu32,
                          sizes->buffer_count, buffers->buffer_count);
     for (uint32_t i = 0; i < sizes->buffer_count; i++) {
         const struct flat_buffer *buffer = &buffers->buffers[i];
         if (buffer->unpadded != sizes->unpadded[i])
-            return error_set(err, RESHARD_ERR_FORMAT,
+            return error_set(err, RESHARD_ERR_UNSUPPORTED,
                              "optimizer buffer %" PRIu32 " has %" PRId64 " elements, its %" PRIu32 " parameters make %" PRId64
                              " in %" PRIu32 " buckets",
                              i, sizes->unpadded[i], buffer->place_count, buffer->unpadded, buffer->bucket_count);
     }
-    return error_set(err, RESHARD_ERR_FORMAT,
+    return error_set(err, RESHARD_ERR_UNSUPPORTED,
                      "the optimizer state has %" PRIu32 " buckets of other sizes than the %" PRIu32 " that the parameters make",
                      sizes->bucket_count, buffers->bucket_count);
 }

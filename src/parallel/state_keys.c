@@ -126,7 +126,7 @@ bool state_key_read(struct str key, struct state_key *out)
     if (take_key_text(&rest, "chained_") && (!take_key_number(&rest, &out->chain) || !take_key_text(&rest, ".")))
         return false;
     out->plain = rest;
-    if (!take_key_text(&rest, "optimizer."))
+    if (!take_key_text(&rest, STATE_KEY_ANY))
         return false;
     if (take_key_text(&rest, "state."))
         out->kind = state_keys_read_state(rest, out);

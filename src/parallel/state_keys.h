@@ -21,6 +21,7 @@
 #include "base/str.h"
 #include "tensor/dtype.h"
 
+#define STATE_KEY_ANY "optimizer."          /* of keys of state, however it is stored */
 #define STATE_KEY_PREFIX "optimizer.state." /* of keys by parameter */
 #define STATE_KEY_META "optimizer.param_to_group_meta."
 #define STATE_KEY_GROUP "optimizer.distributed.dp_group_idx_"

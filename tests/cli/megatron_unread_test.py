@@ -7,10 +7,12 @@ usage: megatron_unread_test.py --bin PATH
 import argparse
 import collections
 import random
+import shutil
 import sys
 import types
 
 import moe_layouts_test
+import optimizer_cases
 import small_models
 
 MODEL = dict(layers=2, experts=0, frequency=[0, 0], hidden=2, kv=1, groups=1, heads=2, ffn=2, gated=True, vocabulary=4, shared=0,
@@ -63,12 +65,47 @@ def weights_that_are_objects(shell):
         assert done.returncode == 0 and (f"mp_rank_00/{name}' is no tensor" in done.stderr) == bool(status), (name, done.stderr)
 
 
+def state_of_nobody(shell):
+    """State that cannot be related to parameters is listed as it is stored, with the reason, and written nowhere as if it were theirs. What
+    breaks the form of the files is an error."""
+    for case in optimizer_cases.CASES:
+        shell.work.joinpath("source").mkdir()
+        source, out = shell.work / "source" / case.kind, shell.work / "out"
+        optimizer_cases.write(source, case)
+        done = shell.any("ls", source)
+        state = [line for line in done.stdout.splitlines() if line.startswith("optimizer.mp_rank_00.")]
+        weights = [line for line in done.stdout.splitlines() if not line.startswith("optimizer.")]
+        is_open, is_unrelated = case.status != optimizer_cases.FORMAT, case.status == optimizer_cases.UNSUPPORTED
+        about = (case.kind, case.name, done.stdout, done.stderr)
+        assert done.returncode == (0 if is_open else 4) and (case.text in done.stderr), about
+        assert bool(weights) == is_open and (bool(state) == is_unrelated or case.name == "no buffer"), about
+        assert ("is listed as it is stored" in done.stderr) == is_unrelated, about
+        if is_unrelated:
+            done = shell.any("verify", source)
+            assert done.returncode == 0 and case.text in done.stderr + done.stdout, done.stderr
+            for target in ("torch_dist", "megatron"):
+                done = shell.any("convert", source, out, "--to", target)
+                assert done.returncode == 5 and case.text in done.stderr and not out.exists(), (case.name, done.stderr)
+                assert not state or "--exclude 'optimizer*'" in done.stderr, done.stderr
+            before = shell.tensors(source)
+            if state:
+                shell("convert", source, out, "--to", "megatron", "--exclude", "optimizer*", "--quiet")
+                after = shell.tensors(out)
+                assert after == {key: said for key, said in before.items() if not key.startswith("optimizer.")}, case.name
+                shutil.rmtree(out)
+            shell("convert", source, out, "--to", "torch-dcp", "--quiet")
+            after = shell.tensors(out)
+            assert after == before, (case.name, sorted(after), sorted(before))
+            shutil.rmtree(out)
+        shutil.rmtree(source.parent)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     options = parser.parse_args()
     name_class()
-    tests = [("weights that are objects", weights_that_are_objects)]
+    tests = [("state of nobody", state_of_nobody), ("weights that are objects", weights_that_are_objects)]
     return small_models.run(options.bin, tests)
 
 

@@ -83,8 +83,8 @@ reshard_status megatron_split_grouped(struct source *source, reshard_error *err)
         const struct partition_grouping *grouping = parameter->cut.is_grouped ? grouping_of(&state->rules, parameter->key, &prefix) : NULL;
         if (!grouping)
             continue;
-        /* Optimizer state has the names of distributed checkpoints, which know experts, not matrices. */
-        if (source->stored || state->has_optimizer)
+        /* Optimizer state has the names of distributed checkpoints, which know experts, not matrices. Unrelated state leaves no view. */
+        if (source->stored || state->has_optimizer || state->unrelated)
             status = split_parameter(state, parameter, grouping, prefix, err);
         else
             source->has_other_view = true;
@@ -245,6 +245,9 @@ static reshard_status view_fill(struct viewing *viewing, reshard_error *err)
 reshard_status megatron_view_by_parameter(struct source *view, reshard_error *err)
 {
     const struct catalog *from = view->stored->catalog;
+    const char *unrelated = megatron_source_of(view->stored)->unrelated;
+    if (unrelated)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "%s", unrelated);
     struct viewing viewing = { .view = view, .from = from, .tensor_count = from->tensor_count };
     viewing.copying = (struct catalog_copying){ .from = from,
                                                 .warning_count = view->stored->read_warnings,

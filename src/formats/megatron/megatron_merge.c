@@ -359,6 +359,8 @@ reshard_status megatron_merge(struct source *source, reshard_error *err)
         warn_assumed(source);
     if (!status)
         status = merge_check_experts(source, err);
+    if (!status && state->has_optimizer)
+        status = megatron_find_unrelated(source, err);
     if (!status)
         status = megatron_split_grouped(source, err);
     if (!status && state->has_optimizer)
@@ -370,5 +372,7 @@ reshard_status megatron_merge(struct source *source, reshard_error *err)
         status = merge_add_leaf(source, &state->leaves[i], err);
     if (!status && state->has_optimizer)
         status = megatron_add_optimizer(source, err);
+    if (!status && state->unrelated)
+        status = megatron_add_stored_state(source, err);
     return status;
 }

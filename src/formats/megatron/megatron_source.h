@@ -72,7 +72,8 @@ struct megatron_source {
     double version;            /* checkpoint_version; 0 if absent */
     bool is_rank_file;         /* one rank's file opened by itself */
     bool is_tied;
-    bool has_optimizer;
+    bool has_optimizer;        /* state that is listed by parameter */
+    const char *unrelated;     /* why state is there and cannot be listed so; NULL: it can, or there is none */
     bool has_members;          /* matrices of experts are taken apart: a parameter for each expert */
 };
 

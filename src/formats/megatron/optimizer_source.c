@@ -287,6 +287,7 @@ struct rank_state {
     struct rank_parameter *parameters;
     uint32_t *leaves;            /* by parameter */
     uint32_t count;
+    bool is_trial;               /* whether it can be related is asked, and nothing is added */
     struct name_map *tensors;    /* keys of state -> tensor, in the order of addition */
     uint32_t *tensor_of, tensor_capacity;
     struct buffer text;
@@ -439,11 +440,12 @@ static reshard_status optimizer_source_read_state(struct rank_state *all, reshar
         file = rank->optimizer_file;
         const struct torch_file *opened = &state->torch.files[file];
         status = flat_state_read(&opened->archive, opened->graph->root, &run, all->parameters, all->count, &pieces, err);
-        warn_guess(all, &pieces);
+        if (!all->is_trial)
+            warn_guess(all, &pieces);
     } else if (member && numbered_state_exists(member)) {
         status = numbered_state_read(&state->torch.files[file].archive, member, all->parameters, all->count, &pieces, err);
     }
-    if (!status)
+    if (!status && !all->is_trial)
         status = optimizer_source_add_pieces(all, &pieces, file, err);
     state_pieces_release(&pieces);
     return status;
@@ -469,12 +471,12 @@ static reshard_status optimizer_source_add_rank(struct rank_state *all, reshard_
     return status;
 }
 
-reshard_status megatron_add_optimizer(struct source *source, reshard_error *err)
+static reshard_status each_rank_state(struct source *source, bool is_trial, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
     struct stacking names = { .state = state };
     struct name_map tensors = { 0 };
-    struct rank_state all = { .source = source, .state = state, .names = &names.names, .tensors = &tensors };
+    struct rank_state all = { .source = source, .state = state, .names = &names.names, .is_trial = is_trial, .tensors = &tensors };
     reshard_status status = read_names(&names, err);
     for (uint32_t i = 0; i < state->rank_count && !status; i++) {
         all.rank = &state->ranks[i];
@@ -484,4 +486,29 @@ reshard_status megatron_add_optimizer(struct source *source, reshard_error *err)
     free(all.tensor_of);
     name_map_release(&tensors);
     return status;
+}
+
+reshard_status megatron_add_optimizer(struct source *source, reshard_error *err)
+{
+    return each_rank_state(source, false, err);
+}
+
+reshard_status megatron_find_unrelated(struct source *source, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    reshard_error reason = { 0 };
+    reshard_status status = each_rank_state(source, true, &reason);
+    if (status != RESHARD_ERR_UNSUPPORTED) {
+        if (status && err)
+            *err = reason;
+        return status;
+    }
+    state->unrelated = arena_printf(&state->arena, "%s", reason.message);
+    if (!state->unrelated)
+        return error_set_memory(err);
+    state->has_optimizer = false;
+    source->has_other_view = true;
+    catalog_warn(source->catalog, false, "optimizer state cannot be related to parameters, and is listed as it is stored: %s",
+                 state->unrelated);
+    return RESHARD_OK;
 }

@@ -24,4 +24,12 @@ reshard_status megatron_each_stored_name(const struct source *source, stored_nam
 /* Adds the state of all ranks. After the parameters have their tensors. */
 reshard_status megatron_add_optimizer(struct source *source, reshard_error *err);
 
+/*
+ * Whether state of all ranks can be related to the parameters, which are found and have no tensors yet. If not, that is a warning, the
+ * source says why (`unrelated`) and has no optimizer; megatron_add_stored_state (optimizer_stored.c) then lists its tensors as they are
+ * stored.
+ */
+reshard_status megatron_find_unrelated(struct source *source, reshard_error *err);
+reshard_status megatron_add_stored_state(struct source *source, reshard_error *err);
+
 #endif
