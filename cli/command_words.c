@@ -54,7 +54,7 @@ static const struct {
 #define OPTIONS_OF_FORMAT "reshard_format_option_at("
 
 #define STREAMS 2
-#define STREAM_MAX 64
+#define STREAM_MAX 4096
 static char streams[STREAMS][STREAM_MAX];
 
 void call_stream(const char *path)
@@ -128,6 +128,8 @@ const char *command_words(const char *text)
 const char *shown_path(const char *path)
 {
     static char last[SHOWN_MAX]; /* nobody would give a block back when the command ends */
+    if (!strstr(path, "://"))
+        return command_words(path);
     char *shown = reshard_path_shown(path);
     if (!shown)
         return "(no memory for its name)";

@@ -45,6 +45,7 @@ struct ring {
 
 struct segment_rank {
     _Alignas(64) _Atomic uint32_t is_there, has_left;
+    _Atomic uint32_t waits_for; /* 1 + a rank; 0: it is at work */
 };
 
 struct segment {
@@ -161,6 +162,19 @@ static reshard_status segment_fail(struct process_end *end, reshard_error *err)
     return err->code == RESHARD_ERR_CANCELLED ? RESHARD_ERR_CANCELLED : segment_error(end, err);
 }
 
+/* A rank that waits is not late: who is, is at the end of the chain. What others say is believed where it makes sense. */
+static uint32_t idle_culprit(struct comm *comm, uint32_t late)
+{
+    uint32_t culprit = late;
+    for (uint32_t hops = 0; hops < comm->size; hops++) {
+        uint32_t next = atomic_load(&segment_rank_of(process_of(comm), culprit)->waits_for);
+        if (!next || next > comm->size)
+            return culprit;
+        culprit = next - 1;
+    }
+    return late; /* they wait for each other */
+}
+
 /* Lets others run; an error if the group is over, `late` is dead or has left, or the time is. */
 static reshard_status idle(struct comm *comm, uint32_t late, struct comm_idle *idling, reshard_error *err)
 {
@@ -187,7 +201,8 @@ static reshard_status idle(struct comm *comm, uint32_t late, struct comm_idle *i
         idling->is_gone = is_gone;
     }
     if (now - idling->begin > comm->timeout_seconds)
-        return error_set(err, RESHARD_ERR_IO, "%s: rank %u did not come within %g s", comm->call, late, comm->timeout_seconds);
+        return error_set(err, RESHARD_ERR_IO, "%s: rank %u did not come within %g s", comm->call, idle_culprit(comm, late),
+                         comm->timeout_seconds);
     nanosleep(&(struct timespec){ 0, idling->passes < 2000 ? 20000 : 500000 }, NULL);
     return RESHARD_OK;
 }
@@ -315,12 +330,14 @@ static reshard_status flows_run(struct comm *comm, reshard_error *err)
     struct comm_idle idling = { 0 };
     bool has_moved, is_done = false;
     uint32_t late = comm->rank;
+    _Atomic uint32_t *waits_for = &segment_rank_of(process_of(comm), comm->rank)->waits_for;
     if (atomic_load(&segment_of(process_of(comm))->over)) /* also where all that is waited for is there */
         return segment_error(process_of(comm), err);
     while (!is_done) {
         reshard_status status = flows_pass(comm, &has_moved, &is_done, &late, err);
         if (!status && has_moved)
             idling = (struct comm_idle){ 0 };
+        atomic_store(waits_for, status || is_done || has_moved ? 0 : late + 1);
         if (!status && !is_done)
             status = has_moved ? comm_ask_in_time(comm, err) : idle(comm, late, &idling, err);
         if (status)
