@@ -686,12 +686,14 @@ def loads_bring_items(work):
             assert list(loaded.items) == common, (case["case"], set(loaded.items) ^ set(common))
             for key in common:
                 try:
+                    checkpoint.items.json(key)  # of a list that doubles thirty times there is no text, nor a repr
                     expected = checkpoint.items[key]
-                except RecursionError:
-                    continue
-                if "reshard.Object" not in repr(expected):
-                    assert checkpoint.items.kind(key) == "file" or of_types(loaded.items[key]) == of_types(expected), (case["case"], key)
+                    if "reshard.Object" in repr(expected) or checkpoint.items.kind(key) == "file":
+                        continue
+                    assert of_types(loaded.items[key]) == of_types(expected), (case["case"], key)
                     seen += 1
+                except (RecursionError, reshard.LimitError):  # of lists within lists within lists
+                    continue
     assert seen > least(1500), seen
     return f"{seen} items"
 
