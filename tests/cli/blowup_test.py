@@ -97,7 +97,8 @@ def verbs(path, key):
     return [["inspect", path], ["inspect", "--json", path], ["ls", path], ["ls", "--items", path], ["ls", "--items", "--json", path],
             ["ls", "--tree", path], ["ls", "--chunks", "--json", path], ["verify", path], ["verify", "--deep", "--json", path],
             ["verify", path, "--against", path], ["diff", path, path], ["diff", "--stat", path, path], ["stats", path], ["draw", path],
-            ["draw", "--diff", path, path, "out.html"], ["cat", path, key, "--as", "raw"], ["salvage", path, "out"],
+            ["draw", "--diff", path, path, "out.html"], ["salvage", path, "out"],
+            ["cat", path, key, *(["--as", "raw"] if key == "w" else [])],  # items are printed as JSON alone
             *(["plan", path, "--to", name] for name in FORMATS), *(["convert", path, "out", "--to", name] for name in FORMATS)]
 
 
