@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* What stands before the bytes of every gather: magic, sequence, call, bytes behind it. */
 #define GATHER_MAGIC 0x47435352u /* "RSCG" */
@@ -67,36 +66,6 @@ reshard_status error_pass(reshard_error *err, reshard_status status, const resha
         err->struct_size = size;
     }
     return status;
-}
-
-/* ---- waiting ---- */
-
-double comm_seconds_now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
-
-bool comm_asks_now(struct comm *comm)
-{
-    const double now = comm->waiting ? comm_seconds_now() : 0;
-    if (!comm->waiting || now - comm->asked < COMM_ASK_SECONDS)
-        return false;
-    comm->asked = now;
-    return true;
-}
-
-reshard_status comm_ask(struct comm *comm, reshard_error *err)
-{
-    if (!comm->waiting(comm->waiting_context))
-        return RESHARD_OK;
-    return error_set(err, RESHARD_ERR_CANCELLED, "%s: rank %u waits no longer", comm->call, comm->rank);
-}
-
-reshard_status comm_ask_in_time(struct comm *comm, reshard_error *err)
-{
-    return comm_asks_now(comm) ? comm_ask(comm, err) : RESHARD_OK;
 }
 
 /* ---- a broken group ---- */

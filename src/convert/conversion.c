@@ -7,10 +7,8 @@
 #include "convert/fused_check.h"
 #include "convert/model_check.h"
 #include "convert/scale_check.h"
-#include "convert/sidecar.h"
 #include "convert/target_check.h"
 #include "convert/tied_states.h"
-#include "parallel/state_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -293,120 +291,6 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
     return target_seal(&conversion->target, err);
 }
 
-/* Whether names are to become those of another framework, as far as options tell before anything is looked at. */
-static bool names_may_change(const struct conversion *conversion)
-{
-    const struct mapping_options *map = conversion->options->map;
-    const char *own = conversion->source->source->driver->name_space,
-               *other = conversion->like ? conversion->like->source->driver->name_space : NULL;
-    bool is_asked = map && (map->rules_text || (map->rules && strcmp(map->rules, "none") != 0));
-    return is_asked || (own && other && strcmp(own, other) != 0);
-}
-
-/* Whether there is state as it is stored, and the patterns leave all of it out. */
-static reshard_status leaves_state_out(const struct conversion *conversion, bool *out, reshard_error *err)
-{
-    const struct catalog *catalog = conversion->source->source->catalog;
-    const struct selection_options *selection = &conversion->options->selection;
-    struct key_filter filter;
-    bool is_there = false, is_wanted = false;
-    reshard_status status = key_filter_begin(&filter, selection->include, selection->exclude, err);
-    for (uint32_t i = 0; i < catalog->tensor_count && !status && !is_wanted; i++) {
-        struct str key = catalog->tensors[i].key;
-        if (catalog->tensors[i].flags & TENSOR_HIDDEN || !state_key_is_any(key))
-            continue;
-        is_there = true;
-        status = key_filter_wants(&filter, key, &is_wanted, err);
-    }
-    key_filter_release(&filter);
-    *out = !status && is_there && !is_wanted;
-    return status;
-}
-
-/* Formats that name state by parameter get it so, whatever way the source stores it; other names are for parameters too. */
-static reshard_status relate_optimizer(struct conversion *conversion, reshard_error *err)
-{
-    const struct format_driver *driver;
-    reshard_status status = find_driver(conversion, &driver, err);
-    if (status || (!(driver->abilities & FORMAT_STATE_BY_PARAMETER) && !names_may_change(conversion)))
-        return status;
-    reshard_error reason = { 0 };
-    bool is_left_out = false;
-    status = checkpoint_relate(conversion->source, &conversion->source, &reason);
-    if (status != RESHARD_ERR_UNSUPPORTED && status != RESHARD_ERR_FORMAT) {
-        if (status && err)
-            *err = reason;
-        return status;
-    }
-    reshard_status asked = leaves_state_out(conversion, &is_left_out, err);
-    if (asked || is_left_out)
-        return asked;
-    if (err)
-        *err = reason;
-    error_hint(err, "reshard_convert_options.exclude 'optimizer*' leaves the state out; "
-                    "reshard_convert_options.to torch-dcp keeps it as it is stored");
-    return status;
-}
-
-reshard_status conversion_pair(struct conversion *conversion, struct checkpoint **checkpoint, reshard_error *err)
-{
-    const struct format_driver *driver;
-    reshard_status status = find_driver(conversion, &driver, err);
-    if (status || !(driver->abilities & FORMAT_PAIRS_F4))
-        return status;
-    return checkpoint_pair(*checkpoint, checkpoint, err);
-}
-
-static reshard_status pairs_note(struct conversion *conversion, reshard_error *err)
-{
-    const struct source *stored = conversion->source->source->stored;
-    const struct catalog *wanted = conversion->selection.wanted, *source = conversion->source->source->catalog;
-    reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; stored && i < wanted->tensor_count && !status; i++) {
-        uint32_t from = conversion->selection.wanted_source[i];
-        if (from == CATALOG_NONE || source->tensors[from].dtype != DTYPE_F4_X2)
-            continue;
-        from = catalog_find(stored->catalog, source->tensors[from].key);
-        if (from != CATALOG_NONE && stored->catalog->tensors[from].dtype == DTYPE_F4)
-            status = target_note_changed(&conversion->target, NOTE_DTYPE, wanted->tensors[i].key, err,
-                                         "F4 becomes %s, its last dimension half as long", dtype_info(DTYPE_F4_X2)->name);
-    }
-    return status;
-}
-
-/* What a run would refuse before it writes, in the order in which it looks. */
-static reshard_status target_check_all(const struct checkpoint *source, const struct conversion *conversion, const char *target_path,
-                                       enum note_kind *kind, reshard_error *err)
-{
-    const struct conversion_options *options = conversion->options;
-    reshard_status status = RESHARD_OK;
-    *kind = NOTE_TARGET;
-    if (!options->store)
-        status = target_check_source(source, target_path, options->overwrite, err);
-    if (!status)
-        status = target_check_replaced(conversion, target_path, err);
-    if (!status && !options->store)
-        status = sidecar_check_beside(target_path, conversion->target.driver->abilities & FORMAT_IS_DIRECTORY, options->overwrite, err);
-    if (status)
-        return status;
-    *kind = NOTE_SPACE;
-    return target_check_space(conversion, target_path, err);
-}
-
-/* Who only asks is warned. */
-static reshard_status target_note(const struct checkpoint *source, struct conversion *conversion, const char *target_path,
-                                  reshard_error *err)
-{
-    reshard_error found = { 0 };
-    enum note_kind kind;
-    reshard_status status = target_check_all(source, conversion, target_path, &kind, &found);
-    if (!status)
-        return RESHARD_OK;
-    if (failure_ends_run(status, &found, err))
-        return status;
-    return note_add(&conversion->warnings, &conversion->notes, kind, STR(""), err, "%s", found.message);
-}
-
 reshard_status conversion_prepare(struct checkpoint *source, const char *target_path, const struct conversion_options *options,
                                   const struct engine_options *engine, enum conversion_purpose purpose, struct conversion *out,
                                   reshard_error *err)
@@ -418,7 +302,7 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
         status = open_like(out, err);
     if (status)
         goto out;
-    status = relate_optimizer(out, err);
+    status = conversion_relate_state(out, err);
     if (!status)
         status = conversion_pair(out, &out->source, err);
     if (status)
@@ -429,7 +313,7 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     status = conversion_lay_out(out, target_path, err);
     if (status)
         goto out;
-    status = pairs_note(out, err);
+    status = conversion_note_pairs(out, err);
     if (!status)
         status = conversion_make_recipes(out, err);
     if (!status && out->selection.borrowed_count)

@@ -73,6 +73,12 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
 /* In *checkpoint its view for the target's format: those of torch get F4 in pairs, and with it shapes that count pairs. */
 reshard_status conversion_pair(struct conversion *conversion, struct checkpoint **checkpoint, reshard_error *err);
 
+/* Tells of each tensor that is in pairs then. */
+reshard_status conversion_note_pairs(struct conversion *conversion, reshard_error *err);
+
+/* Formats that name state by parameter get it so, whatever way the source stores it; other names are for parameters too. */
+reshard_status conversion_relate_state(struct conversion *conversion, reshard_error *err);
+
 void conversion_release(struct conversion *conversion);
 
 /* The format of that name, or the other checkpoint's if none is said: one that can be written. */

@@ -17,4 +17,7 @@ reshard_status target_check_replaced(const struct conversion *conversion, const 
 /* That the file system has room for all that is to be written; where a run goes on, or is one part of several, that is not asked. */
 reshard_status target_check_space(const struct conversion *conversion, const char *target_path, reshard_error *err);
 
+/* For who only asks: a warning of what a run would refuse before it writes, in the order in which it looks. */
+reshard_status target_note(const struct checkpoint *source, struct conversion *conversion, const char *target_path, reshard_error *err);
+
 #endif
