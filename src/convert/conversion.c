@@ -35,7 +35,7 @@ reshard_status conversion_format(const char *to, const struct checkpoint *otherw
     return RESHARD_OK;
 }
 
-static reshard_status find_driver(const struct conversion *conversion, const struct format_driver **out, reshard_error *err)
+reshard_status conversion_driver(const struct conversion *conversion, const struct format_driver **out, reshard_error *err)
 {
     return conversion_format(conversion->options->to, conversion->like, out, err);
 }
@@ -233,7 +233,7 @@ static reshard_status conversion_check_names(const struct catalog *wanted, resha
 static reshard_status conversion_lay_out(struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     const struct format_driver *driver;
-    reshard_status status = find_driver(conversion, &driver, err);
+    reshard_status status = conversion_driver(conversion, &driver, err);
     if (status)
         return status;
     status = request_words_read(conversion->options->format_options, conversion->options->layout, driver, &conversion->said, err);

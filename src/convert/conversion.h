@@ -84,6 +84,9 @@ void conversion_release(struct conversion *conversion);
 /* The format of that name, or the other checkpoint's if none is said: one that can be written. */
 reshard_status conversion_format(const char *to, const struct checkpoint *otherwise, const struct format_driver **out, reshard_error *err);
 
+/* The same of an open conversion. */
+reshard_status conversion_driver(const struct conversion *conversion, const struct format_driver **out, reshard_error *err);
+
 /* Whether the target stores a wanted tensor: it is not dropped, and not the same as one that is. */
 bool conversion_stores(const struct conversion *conversion, uint32_t wanted);
 

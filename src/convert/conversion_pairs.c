@@ -5,7 +5,7 @@
 reshard_status conversion_pair(struct conversion *conversion, struct checkpoint **checkpoint, reshard_error *err)
 {
     const struct format_driver *driver;
-    reshard_status status = conversion_format(conversion->options->to, conversion->like, &driver, err);
+    reshard_status status = conversion_driver(conversion, &driver, err);
     if (status || !(driver->abilities & FORMAT_PAIRS_F4))
         return status;
     return checkpoint_pair(*checkpoint, checkpoint, err);

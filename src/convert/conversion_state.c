@@ -39,7 +39,7 @@ static reshard_status leaves_state_out(const struct conversion *conversion, bool
 reshard_status conversion_relate_state(struct conversion *conversion, reshard_error *err)
 {
     const struct format_driver *driver;
-    reshard_status status = conversion_format(conversion->options->to, conversion->like, &driver, err);
+    reshard_status status = conversion_driver(conversion, &driver, err);
     if (status || (!(driver->abilities & FORMAT_STATE_BY_PARAMETER) && !names_may_change(conversion)))
         return status;
     reshard_error reason = { 0 };
