@@ -44,7 +44,7 @@ static reshard_status rank_read_run(struct parallel_model *model, const struct v
     args->pp = at_least_one(args->pp);
     args->vp = at_least_one(args->vp);
     int64_t tp = at_least_one(args->tp);
-    model->context = (struct cut_context){ .rules = &model->rules, .args = args, .is_gated = args->is_swiglu == 1 || args->is_geglu == 1,
+    model->context = (struct cut_context){ .rules = &model->rules, .args = args, .is_gated = training_args_are_gated(args),
                                            .is_split_down = args->is_local_spec, .version_order = 2 };
     model->context.layout = (struct parallel_layout){ tp, args->pp, args->vp, at_least_one(args->ep), args->etp < 1 ? tp : args->etp };
     model->experts_are_apart = experts_are_apart(args->parts_by_etp, tp, model->context.layout.ep, model->context.layout.etp);

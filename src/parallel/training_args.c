@@ -92,6 +92,16 @@ void training_args_read(const struct value *namespace, struct training_args *out
     out->norm_follows_layers = (value_dict_get(out->members, SINCE_0_16) || out->is_since_0_17) && out->mtp_layers != TRAINING_ARG_UNKNOWN;
 }
 
+bool training_args_are_gated(const struct training_args *args)
+{
+    return args->is_swiglu == 1 || args->is_geglu == 1;
+}
+
+bool training_args_say_gates(const struct training_args *args)
+{
+    return args->is_swiglu != TRAINING_ARG_UNKNOWN || args->is_geglu != TRAINING_ARG_UNKNOWN;
+}
+
 bool experts_are_apart(bool parts_by_etp, int64_t tp, int64_t ep, int64_t etp)
 {
     return ep > 1 || (parts_by_etp && etp != tp);

@@ -76,6 +76,10 @@ struct value *namespace_new(struct value_graph *graph, struct value *members);
 /* The members of a Namespace as a DICT, or NULL. */
 const struct value *namespace_members(const struct value *namespace);
 
+/* Whether the arguments say that activations are gated, and whether they say anything of it. */
+bool training_args_are_gated(const struct training_args *args);
+bool training_args_say_gates(const struct training_args *args);
+
 /* Whether experts have parameter groups, gradient buffers and an optimizer of their own. With expert parallelism they have; since Megatron
  * Core 0.19 (use_expert_pgs of its layers) also where they are cut for another number of tensor-parallel ranks than the rest. */
 bool experts_are_apart(bool parts_by_etp, int64_t tp, int64_t ep, int64_t etp);

@@ -128,15 +128,14 @@ static reshard_status find_args(const struct layout_request *request, struct meg
 static reshard_status choose_gates(const struct layout_request *request, struct megatron_target *state, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
-    bool is_said = state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN;
     reshard_status status = RESHARD_OK;
     state->gates.rules = &state->rules;
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &wanted->tensors[i];
         status = partition_gates_note(&state->gates, tensor->key, tensor->rank, catalog_vector_at(wanted, tensor->shape), err);
     }
-    state->context.is_gated = state->args.is_swiglu == 1 || state->args.is_geglu == 1;
-    return status || is_said ? status : partition_gates_ask_any(&state->gates, &state->context.is_gated, err);
+    state->context.is_gated = training_args_are_gated(&state->args);
+    return status || training_args_say_gates(&state->args) ? status : partition_gates_ask_any(&state->gates, &state->context.is_gated, err);
 }
 
 static reshard_status check_model(const struct layout_request *request, const struct megatron_target *state,

@@ -185,8 +185,7 @@ static reshard_status note_gates(const struct megatron_source *state, struct par
 /* Where the arguments do not say whether the activation is gated, the shapes do. */
 static reshard_status find_gate(struct megatron_source *state, struct partition_gates *gates, reshard_error *err)
 {
-    bool is_said = state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN;
-    return is_said ? RESHARD_OK : partition_gates_ask_any(gates, &state->context.is_gated, err);
+    return training_args_say_gates(&state->args) ? RESHARD_OK : partition_gates_ask_any(gates, &state->context.is_gated, err);
 }
 
 /* ---- tied copies ---- */

@@ -328,7 +328,7 @@ static void open_read_run(struct megatron_source *state)
     /* Runs from before the argument always tied them. */
     state->is_tied = args->members && args->is_untied != 1;
     state->context = (struct cut_context){ .rules = &state->rules, .args = &state->args, .layout = state->layout };
-    state->context.is_gated = args->is_swiglu == 1 || args->is_geglu == 1;
+    state->context.is_gated = training_args_are_gated(args);
     state->context.is_split_down = args->is_local_spec;
     state->context.version_order = state->version >= 2 ? 2 : state->version >= 1 ? 1 : 0;
 }
