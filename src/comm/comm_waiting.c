@@ -4,7 +4,6 @@
 
 #include <time.h>
 
-
 double comm_seconds_now(void)
 {
     struct timespec at;
