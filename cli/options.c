@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define BIT(verb) (1u << VERB_##verb)
 #define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(STATS) | BIT(SALVAGE))
@@ -214,16 +215,16 @@ void options_help(FILE *out, enum verb verb)
     fprintf(out, "\nexamples:\n%s", info->examples);
 }
 
-/* 5GB is 5·10^9, 5GiB is 5·2^30, plain numbers are bytes. */
+/* 5GB is 5·10^9, 5GiB is 5·2^30, plain numbers are bytes; 5gb is 5GB, as in other tools. */
 static bool parse_bytes(const char *text, uint64_t *out)
 {
     static const struct {
         const char *unit;
         uint64_t factor;
     } units[] = {
-        { "", 1 }, { "B", 1 }, { "kB", 1000 }, { "KB", 1000 }, { "MB", 1000000 }, { "GB", 1000000000 }, { "TB", UINT64_C(1000000000000) },
+        { "", 1 }, { "B", 1 }, { "KB", 1000 }, { "MB", 1000000 }, { "GB", 1000000000 }, { "TB", UINT64_C(1000000000000) },
         { "KiB", 1 << 10 }, { "MiB", 1 << 20 }, { "GiB", 1 << 30 }, { "TiB", UINT64_C(1) << 40 },
-        { "K", 1 << 10 }, { "M", 1 << 20 }, { "G", 1 << 30 },
+        { "K", 1 << 10 }, { "M", 1 << 20 }, { "G", 1 << 30 }, { "T", UINT64_C(1) << 40 },
     };
     char *end;
     if (*text < '0' || *text > '9')
@@ -231,7 +232,7 @@ static bool parse_bytes(const char *text, uint64_t *out)
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     for (size_t i = 0; errno == 0 && i < sizeof(units) / sizeof(units[0]); i++) {
-        if (strcmp(end, units[i].unit) == 0)
+        if (strcasecmp(end, units[i].unit) == 0)
             return !__builtin_mul_overflow((uint64_t)value, units[i].factor, out) && *out <= INT64_MAX;
     }
     return false;

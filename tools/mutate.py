@@ -126,15 +126,18 @@ class Bench:
         path, state = WORK / "baseline.json", digest_files(ROOT, program_files(ROOT))
         kept = json.loads(path.read_text()) if path.exists() else {}
         known = kept.get("seconds", {}) if kept.get("tree") == state else {}
+        not_green = []
         with concurrent.futures.ThreadPoolExecutor(len(self.all)) as pool:
             waiting = {pool.submit(self.run_unchanged, spec): spec for spec in specs if spec not in known}
             for done in concurrent.futures.as_completed(waiting):
                 spec, outcome = waiting[done], done.result()
                 if outcome.failure or not outcome.count:
-                    pool.shutdown(cancel_futures=True)
-                    raise MutationError(f"`{spec}` on the unchanged source: {outcome.failure or 'judges nothing'}")
+                    not_green.append(f"`{spec}` on the unchanged source: {outcome.failure or 'judges nothing'}")
+                    continue
                 known[spec] = outcome.seconds
                 path.write_text(json.dumps({"tree": state, "seconds": known}))
+        if not_green:
+            raise MutationError("; ".join(not_green))
         self.seconds.update(known)
 
     def run_unchanged(self, spec):

@@ -25,6 +25,7 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "base/clock.h"
 #include "comm/comm_transport.h"
 
 #define REASON_SECONDS 1.0 /* at most: how long a rank has to write why it gives up */
@@ -147,8 +148,8 @@ static reshard_status segment_error(const struct process_end *end, reshard_error
 {
     struct segment *segment = segment_of(end);
     uint32_t writing = 1;
-    const double until = comm_seconds_now() + end->reason_seconds;
-    while (atomic_load(&segment->over) == 1 && comm_seconds_now() < until)
+    const double until = clock_seconds() + end->reason_seconds;
+    while (atomic_load(&segment->over) == 1 && clock_seconds() < until)
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);       /* another rank is about to write why */
     atomic_compare_exchange_strong(&segment->over, &writing, 3); /* nobody waits for it again */
     if (atomic_load(&segment->over) != 2)                        /* it may have died */
@@ -188,7 +189,7 @@ static reshard_status idle(struct comm *comm, uint32_t late, struct comm_idle *i
     reshard_status status = comm_ask_in_time(comm, err);
     if (status)
         return status;
-    double now = comm_seconds_now();
+    double now = clock_seconds();
     if (idling->begin == 0)
         idling->begin = idling->looked = now;
     if (now - idling->looked > LOOK_SECONDS) {
@@ -736,7 +737,7 @@ static void segment_close(struct process_end *end)
 
 static reshard_status segment_join(struct comm *comm, const char *name, reshard_error *err)
 {
-    double begin = comm_seconds_now();
+    double begin = clock_seconds();
     bool is_there = false;
     while (!is_there) {
         reshard_status status = segment_try(comm, name, &is_there, err);
@@ -748,7 +749,7 @@ static reshard_status segment_join(struct comm *comm, const char *name, reshard_
             status = comm_ask_in_time(comm, err);
         if (status)
             return status;
-        if (!is_there && comm_seconds_now() - begin > comm->timeout_seconds)
+        if (!is_there && clock_seconds() - begin > comm->timeout_seconds)
             return error_set(err, RESHARD_ERR_IO, "%s: rank 0 did not come within %g s", comm->call, comm->timeout_seconds);
         if (!is_there)
             nanosleep(&(struct timespec){ 0, 1000000 }, NULL);

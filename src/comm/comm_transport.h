@@ -83,8 +83,6 @@ struct comm {
 /* A comm of a transport, zeroed otherwise; NULL without memory. */
 struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uint32_t size, const struct comm_patience *patience);
 
-double comm_seconds_now(void);
-
 /* Whether a transport that waits has to ask: COMM_ASK_SECONDS have gone by. comm_ask fails if the rank is not to wait any longer; no lock
  * is held meanwhile, as what is asked may need one that another thread has which calls this transport. */
 bool comm_asks_now(struct comm *comm);

@@ -2,18 +2,11 @@
 /* Whether a rank that waits is to wait on: its program is asked from time to time. */
 #include "comm/comm_transport.h"
 
-#include <time.h>
-
-double comm_seconds_now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
-}
+#include "base/clock.h"
 
 bool comm_asks_now(struct comm *comm)
 {
-    const double now = comm->waiting ? comm_seconds_now() : 0;
+    const double now = comm->waiting ? clock_seconds() : 0;
     if (!comm->waiting || now - comm->asked < COMM_ASK_SECONDS)
         return false;
     comm->asked = now;

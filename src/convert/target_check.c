@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "convert/sidecar.h"
+#include "formats/shared/side_files.h"
 #include "formats/source_probe.h"
 #include "formats/source_root.h"
 #include "store/store_calls.h"
@@ -140,11 +141,6 @@ static const char *const side_files[] = {
     "tokenization_*.py",
     "processing_*.py",
     "trainer_state.json",
-    "training_args.bin",
-    "optimizer*.pt",
-    "scheduler*.pt",
-    "scaler.pt",
-    "rng_state*.pth",
     "zero_to_fp32.py",
     "latest",
     "latest_universal",
@@ -183,7 +179,7 @@ static bool target_check_is_listed(const char *const *globs, struct str name, bo
 static bool is_of_a_format(struct str name, bool is_directory)
 {
     const struct format_driver *driver;
-    bool found = target_check_is_listed(side_files, name, is_directory);
+    bool found = target_check_is_listed(side_files, name, is_directory) || (!is_directory && side_file_is_of_training(name));
     for (int i = 0; !found && (driver = format_driver_at(i)); i++)
         found = target_check_is_listed(driver->folder_entries, name, is_directory);
     return found;

@@ -9,6 +9,7 @@
 
 #include "base/cursor.h"
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "engine/engine_state.h"
 

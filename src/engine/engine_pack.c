@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "engine/engine_budget.h"
 #include "engine/engine_state.h"
 

@@ -2,19 +2,12 @@
 #include "engine/engine_state.h"
 
 #include "base/array.h"
+#include "base/clock.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #define DIRECT_ALIGN 4096
 #define DIRECT_SHARE_MIN ((size_t)1 << 20)
-
-int64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 static reshard_status locks_init(struct engine *engine, reshard_error *err)
 {

@@ -93,7 +93,6 @@ void engine_fail(struct engine *engine, reshard_status status, const reshard_err
 /* Counts a job as done; RESHARD_ERR_CANCELLED if the caller wants no more. */
 reshard_status progress_note(struct engine *engine, struct worker *worker, uint64_t target_bytes, reshard_error *err);
 #define PROGRESS_NS 50000000
-int64_t clock_ns(void);
 
 /* ---- engine_queue.c ---- */
 

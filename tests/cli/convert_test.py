@@ -272,7 +272,7 @@ def format_option(shell):
 
 
 def like(shell):
-    shell.convert("reference", "--to", "hf", "--max-shard-size", "3000", "-o", "stem=part")
+    shell.convert("reference", "--to", "hf", "--max-shard-size", "3kb", "-o", "stem=part")
     shell.convert("bf16.safetensors", "--to", "safetensors", "--dtype", "bf16")
     shell.convert("a", "--like", "reference", source="bf16.safetensors")
     files = {p.name for p in (shell.work / "a").iterdir()}

@@ -136,8 +136,8 @@ def what_may_be_replaced_is(shell):
         shell.convert(target, form)
         shell("diff", "--items", "ignore", "in.safetensors", target)
     shell.files("trainer", "config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "README.md", ".gitattributes",
-                "trainer_state.json", "optimizer.pt", "rng_state_3.pth", "global_step5/mp_rank_00_model_states.pt", "latest",
-                "zero_to_fp32.py", "modeling_own.py", "reshard.json", content="{}")
+                "trainer_state.json", "optimizer.pt", "rng_state_3.pth", "optimizer.bin", "random_states_0.pkl",
+                "global_step5/mp_rank_00_model_states.pt", "latest", "zero_to_fp32.py", "modeling_own.py", "reshard.json", content="{}")
     (shell.work / "trainer" / "model.safetensors").write_bytes(safetensors({"w": b"old"}))
     shell.convert("trainer", "hf")
     assert [p.name for p in (shell.work / "trainer").iterdir()] == ["model.safetensors"]

@@ -29,19 +29,6 @@ static bool is_deepspeed(struct str base)
     return str_starts_with(base, "global_step") && base.size > 11 && is_digit(base.data[11]);
 }
 
-/* What Transformers' Trainer and Accelerate write beside the weights of a run that goes on. */
-static bool is_state_file(struct str base)
-{
-    static const char *const stems[] = { "optimizer", "scheduler", "scaler", "rng_state", "random_states", "training_args" };
-    static const char *const suffixes[] = { ".pt", ".pth", ".bin", ".pkl" };
-    bool is_named = false, is_pickle = false;
-    for (size_t i = 0; i < sizeof(stems) / sizeof(stems[0]); i++)
-        is_named = is_named || str_starts_with(base, stems[i]);
-    for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++)
-        is_pickle = is_pickle || str_ends_with(base, suffixes[i]);
-    return is_named && is_pickle;
-}
-
 /* What belongs to nobody: caches, logs. */
 static bool is_of_no_model(struct str base)
 {
@@ -89,7 +76,7 @@ void hf_beside_warn(const struct hf_read *read)
         if (entry->is_directory && is_deepspeed(base))
             catalog_warn(read->source->catalog, false, "'%.*s' is DeepSpeed's state of a run, which is not read with the weights: "
                          "reshard_open_options.format 'deepspeed' opens it", STR_ARG(base));
-        if (entry->is_directory || !is_state_file(base))
+        if (entry->is_directory || !side_file_is_of_training(base))
             continue;
         file = files++ ? file : base;
     }

@@ -21,3 +21,14 @@ reshard_status side_files_add(struct source *source, const char *directory, cons
     arena_release(&arena);
     return status;
 }
+
+bool side_file_is_of_training(struct str base)
+{
+    static const char *const globs[] = { "optimizer*.pt", "optimizer*.bin", "scheduler*.pt", "scheduler*.bin", "scaler*.pt",
+                                         "rng_state*.pth", "random_states*.pkl", "sampler*.bin", "dl_state_dict*.bin",
+                                         "custom_checkpoint_*.pkl", "training_args.bin" };
+    bool found = false;
+    for (size_t i = 0; i < sizeof(globs) / sizeof(globs[0]) && !found; i++)
+        found = str_matches_glob(base, str_of(globs[i]));
+    return found;
+}

@@ -15,4 +15,7 @@ typedef bool (*side_file_test)(const void *context, const struct store_entry *en
 reshard_status side_files_add(struct source *source, const char *directory, const char *prefix, side_file_test is_wanted,
                               const void *context, reshard_error *err);
 
+/* Whether it is of those that Transformers' Trainer and Accelerate write beside the weights of a run that goes on. */
+bool side_file_is_of_training(struct str base);
+
 #endif
