@@ -63,6 +63,28 @@ def folders(shell):
     assert "additional_chat_templates/away.jinja" not in {item["key"] for item in listed}
 
 
+def pickled(shell):
+    """What PEFT, diffusers and Transformers called their files before safetensors, in one or in several: the names stay."""
+    for stem in ("adapter_model", "diffusion_pytorch_model", "pytorch_model"):
+        source = folder(shell, f"{stem}.new", **{"adapter_config.json": "{}"})
+        old = shell.work / f"{stem}.old"
+        old.mkdir()
+        (old / "adapter_config.json").write_text("{}")
+        files = [f"{stem}-0000{i}-of-00002.bin" for i in (1, 2)]
+        for name, file in zip("ab", files):
+            shell("convert", source, old / file, "--to", "torch", "--include", f"{name}.*", "--no-sync")
+        (old / f"{stem}.bin.index.json").write_text(json.dumps({"weight_map": dict(zip(("a.weight", "b.weight"), files))}))
+        made, _ = converted(shell, old)
+        kept = stem if stem != "pytorch_model" else "model"
+        assert set(made) == {f"{kept}.safetensors", "adapter_config.json"}, made.keys()
+        shell("diff", source, old)
+        for file in (*files, f"{stem}.bin.index.json"):
+            (old / file).unlink()
+        shell("convert", source, old / f"{stem}.bin", "--to", "torch", "--no-sync")
+        shell("diff", source, old)
+        shell("convert", source, old, "--to", "hf", "--overwrite", "--no-sync")  # it is a checkpoint's folder
+
+
 def training(shell):
     """The state of a run is not read with the weights, which is said."""
     source = folder(shell, "checkpoint-500", **{
@@ -105,7 +127,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     return small_models.run(parser.parse_args().bin, [
-        ("names that libraries look for", stems), ("folders beside the weights", folders), ("state of a training run", training),
+        ("names that libraries look for", stems), ("folders beside the weights", folders), ("files of torch.save", pickled),
+        ("state of a training run", training),
         ("JSON as Python writes it", python_json)])
 
 

@@ -59,11 +59,12 @@ static const struct format_option torch_options[] = {
     { NULL, NULL, NULL, NULL },
 };
 
-static const char *const folder_entries[] = { "pytorch_model*.bin", "pytorch_model*.bin.index.json", NULL };
+static const char *const folder_entries[] = { "*pytorch_model*.bin", "*pytorch_model*.bin.index.json", "adapter_model*.bin",
+                                              "adapter_model*.bin.index.json", NULL };
 
 const struct format_driver format_torch = {
     .name = "torch",
-    .summary = "one torch.save file (zip, legacy stream or tar), or a folder of pytorch_model*.bin",
+    .summary = "one torch.save file (zip, legacy stream or tar), or a folder of *pytorch_model*.bin or adapter_model.bin",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS | FORMAT_ITEMS_NAME_TENSORS | FORMAT_PAIRS_F4,
     .options = torch_options,
     .folder_entries = folder_entries,

@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define INDEX_NAME "pytorch_model.bin.index.json"
-#define SINGLE_NAME "pytorch_model.bin"
+#define INDEX_SUFFIX ".index.json"
 #define SIDE_FILE_BYTES_MAX (UINT64_C(1) << 30)
 
 char *torch_folder_name(const char *directory, const char *file)
@@ -34,9 +33,22 @@ static bool torch_folder_has_file(struct store *store, const char *directory, co
     return exists;
 }
 
+/* The file that a folder begins at, its index rather than its weights: of Transformers, PEFT and diffusers. NULL: it has none. */
+static const char *torch_folder_first(struct store *store, const char *directory, reshard_error *err)
+{
+    static const char *const names[] = {
+        "pytorch_model.bin" INDEX_SUFFIX, "pytorch_model.bin", "adapter_model.bin" INDEX_SUFFIX, "adapter_model.bin",
+        "diffusion_pytorch_model.bin" INDEX_SUFFIX, "diffusion_pytorch_model.bin",
+    };
+    const char *found = NULL;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !found; i++)
+        found = torch_folder_has_file(store, directory, names[i], err) ? names[i] : NULL;
+    return found;
+}
+
 bool torch_folder_probe(struct store *store, const char *directory, reshard_error *err)
 {
-    return torch_folder_has_file(store, directory, INDEX_NAME, err) || torch_folder_has_file(store, directory, SINGLE_NAME, err);
+    return torch_folder_first(store, directory, err);
 }
 
 /* The index while its files are read. */
@@ -52,10 +64,10 @@ struct index_reading {
     uint32_t strangers;        /* tensors that the index does not have in this file */
 };
 
-static reshard_status torch_folder_read_index(struct index_reading *index, reshard_error *err)
+static reshard_status torch_folder_read_index(struct index_reading *index, const char *file, reshard_error *err)
 {
     struct source *source = index->source;
-    char *name = torch_folder_name(source->name, INDEX_NAME);
+    char *name = torch_folder_name(source->name, file);
     reshard_status status =
         name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &index->text, err) : error_set_memory(err);
     if (!status)
@@ -69,15 +81,15 @@ static reshard_status torch_folder_read_index(struct index_reading *index, resha
     if (!status && (!index->key_files || !index->is_found))
         status = error_set_memory(err);
     for (size_t i = 0; !status && i + 1 < count; i += 2) {
-        struct str key, file;
-        if (!value_as_str(pairs[i], &key) || !value_as_str(pairs[i + 1], &file)) {
+        struct str key, shard;
+        if (!value_as_str(pairs[i], &key) || !value_as_str(pairs[i + 1], &shard)) {
             status = error_set(err, RESHARD_ERR_FORMAT, "\"weight_map\" holds something that is not a string");
             break;
         }
-        status = store_name_check(file, err);
+        status = store_name_check(shard, err);
         if (status)
             break;
-        uint32_t key_number = name_map_intern(&index->keys, key, NULL), file_number = name_map_intern(&index->files, file, NULL);
+        uint32_t key_number = name_map_intern(&index->keys, key, NULL), file_number = name_map_intern(&index->files, shard, NULL);
         if (key_number == NAME_NONE || file_number == NAME_NONE)
             status = error_set_memory(err);
         else
@@ -141,23 +153,23 @@ static bool is_folder_side_file(const void *context, const struct store_entry *e
     return st_name_is_side_file(base) && entry->bytes <= SIDE_FILE_BYTES_MAX;
 }
 
-static reshard_status read_single(struct source *source, reshard_error *err)
+static reshard_status read_single(struct source *source, const char *file, reshard_error *err)
 {
-    char *name = torch_folder_name(source->name, SINGLE_NAME);
-    uint32_t file;
-    reshard_status status = name ? torch_source_open_file(source, name, -1, &file, err) : error_set_memory(err);
+    char *name = torch_folder_name(source->name, file);
+    uint32_t number;
+    reshard_status status = name ? torch_source_open_file(source, name, -1, &number, err) : error_set_memory(err);
     if (!status)
-        status = torch_source_add_file(source, file, NULL, NULL, err);
+        status = torch_source_add_file(source, number, NULL, NULL, err);
     if (!status)
-        status = torch_source_add_facts(source, file, err);
+        status = torch_source_add_facts(source, number, err);
     free(name);
     return status;
 }
 
-static reshard_status read_sharded(struct source *source, reshard_error *err)
+static reshard_status read_sharded(struct source *source, const char *file, reshard_error *err)
 {
     struct index_reading index = { .source = source };
-    reshard_status status = torch_folder_read_index(&index, err);
+    reshard_status status = torch_folder_read_index(&index, file, err);
     for (uint32_t i = 0; !status && i < index.files.count; i++)
         status = read_shard(&index, i, err);
     if (!status)
@@ -174,9 +186,12 @@ static reshard_status read_sharded(struct source *source, reshard_error *err)
 reshard_status torch_folder_read(struct source *source, reshard_error *err)
 {
     reshard_error seen = { 0 };
-    bool is_sharded = torch_folder_has_file(source->store, source->name, INDEX_NAME, &seen);
+    const char *first = torch_folder_first(source->store, source->name, &seen);
     if (seen.code == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
-    reshard_status status = is_sharded ? read_sharded(source, err) : read_single(source, err);
+    if (!first)
+        first = "pytorch_model.bin"; /* --format asked for it: its absence is told */
+    const bool is_index = str_ends_with(str_of(first), INDEX_SUFFIX);
+    reshard_status status = is_index ? read_sharded(source, first, err) : read_single(source, first, err);
     return status ? status : side_files_add(source, source->name, "", is_folder_side_file, NULL, err);
 }
