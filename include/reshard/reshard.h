@@ -84,7 +84,7 @@ typedef struct reshard_open_options {
     int skip_unsupported;               /* leave out, with a warning, tensors of types and codings that are not supported; for looking */
     const reshard_limit_change *limits;
     size_t limit_stride, limit_count;
-    reshard_progress_callback progress; /* called while metadata is read, with bytes_read of it; may be NULL */
+    reshard_progress_callback progress; /* called while metadata is read, with bytes_read of it, or waited for; may be NULL */
     void *context;
     int64_t shows_damage;               /* pieces of a tensor that overlap or leave parts out, files that are gone or cut off, and tensors
                                            that only an index still names are warnings (reshard_warning.is_damage): to look at; what
@@ -296,7 +296,7 @@ typedef struct reshard_run_options {
     uint64_t memory_bytes;              /* budget for buffers; 0: default */
     uint64_t threads;                   /* 0: default */
     const char *io;                     /* "auto" (NULL), "buffered", "direct", "mmap" */
-    reshard_progress_callback progress; /* may be NULL; a first call precedes all writing */
+    reshard_progress_callback progress; /* may be NULL; a first call precedes all writing; called while a server is waited for, too */
     void *context;
     /* A group of ranks (comm.h) that look at the same checkpoints, each through handles of its own, and make the call together: the reading
      * is shared out among them, and each gets the result of all, its callbacks too. reshard_hash, reshard_verify and reshard_diff take it;

@@ -84,8 +84,10 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
         status = run_options_read_team(run, __func__, &running, &call.options.team, err);
     if (!status && (!a || !b))
         status = argument_missing(__func__, a ? "b" : "a", err);
-    if (!status)
+    if (!status) {
+        RUN_WAITS(&running);
         status = map_call_status(&call.map, diff_run(a->opened, b->opened, &call.options, &running.engine, &findings, err), err);
+    }
     if (!status || status == RESHARD_DIFFERS)
         status = diff_call_end(&call, status, err);
     map_call_release(&call.map);

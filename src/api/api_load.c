@@ -367,8 +367,10 @@ static reshard_status load_open(struct load_call *call, const char *path, const 
         return error_set(err, RESHARD_ERR_USAGE, "Invalid strict flag: %" PRId64, call->given.strict);
     call->rule = &strict_rules[call->given.strict];
     status = run_options_read(call->run, &call->running, err);
-    if (!status)
-        status = reshard_sharded_new(&call->result, err);
+    if (status)
+        return status;
+    RUN_WAITS(&call->running);
+    status = reshard_sharded_new(&call->result, err);
     if (!status)
         status = reshard_open(path, call->given.open, &call->checkpoint, err);
     return status || !call->given.map ? status : map_options_read(call->given.map, &call->map, err);
@@ -452,6 +454,7 @@ API_EXPORT reshard_status reshard_load(reshard_comm *comm, const char *path, res
         *result = NULL;
     reshard_status status =
         path && sharded ? load_open(&call, path, options, err) : argument_missing(__func__, path ? "sharded" : "path", err);
+    RUN_WAITS(&call.running);
     status = group_begin(&call.group, comm, "reshard_load", sharded, false, status, err);
     if (!status)
         status = options_compare(&call, path, err);

@@ -52,7 +52,8 @@ reshard_status open_options_read(const reshard_open_options *options, struct ope
 
 static bool api_options_run_goes_on(const struct engine_progress *progress, void *context)
 {
-    const reshard_run_options *given = context;
+    struct run_call *call = context;
+    const reshard_run_options *given = &call->given;
     const reshard_progress copy = {
         .struct_size = sizeof(copy),
         .bytes_done = progress->bytes_done,
@@ -61,7 +62,26 @@ static bool api_options_run_goes_on(const struct engine_progress *progress, void
         .bytes_written = progress->bytes_written,
         .memory_bytes = progress->memory_bytes,
     };
+    call->last = *progress;
     return given->progress(&copy, given->context) == 0;
+}
+
+static bool run_call_goes_on(void *context)
+{
+    const struct run_call *call = context;
+    const struct engine_progress last = call->last;
+    return api_options_run_goes_on(&last, context);
+}
+
+const struct waiting *run_waits_begin(struct run_call *call)
+{
+    call->waiting = (struct waiting){ run_call_goes_on, call };
+    return waiting_set_if(call->given.progress, &call->waiting);
+}
+
+void run_waits_end(const struct waiting **before)
+{
+    waiting_set(*before);
 }
 
 static reshard_status run_options_take(const reshard_run_options *options, struct run_call *out, reshard_error *err)
@@ -80,8 +100,9 @@ static reshard_status run_options_take(const reshard_run_options *options, struc
         .memory_bytes = given->memory_bytes,
         .threads = given->threads > UINT16_MAX ? UINT16_MAX : (unsigned)given->threads,
         .progress = given->progress ? api_options_run_goes_on : NULL,
-        .context = &out->given,
+        .context = out,
     };
+    out->last = (struct engine_progress){ 0 };
     const char *io = given->io ? given->io : "auto";
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         if (strcmp(io, kinds[i].name) == 0) {

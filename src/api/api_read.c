@@ -109,6 +109,7 @@ static reshard_status read_box(const reshard_checkpoint *checkpoint, size_t tens
         status = reading_begin(checkpoint, &tensor_index, 1, &source, err);
     if (status)
         return status;
+    RUN_WAITS(&running);
     status = engine_stream(&source, &tensor_index, 1, start, extent, &running.engine, sink, context, err);
     reading_end(checkpoint);
     return status;
@@ -244,8 +245,10 @@ API_EXPORT reshard_status reshard_read_many(const reshard_checkpoint *checkpoint
         memset(taken.is_done, 0, taken.box_count);
     NEEDS(checkpoint, err);
     status = run_options_read(run, &running, err);
-    if (!status)
-        status = array_take(taken.boxes, taken.box_count, taken.box_stride, sizeof(reshard_box), "reshard_box", &boxes, err);
+    if (status)
+        return status;
+    RUN_WAITS(&running);
+    status = array_take(taken.boxes, taken.box_count, taken.box_stride, sizeof(reshard_box), "reshard_box", &boxes, err);
     if (!status)
         status = list_read(checkpoint, &taken, boxes, &running.engine, err);
     free(boxes);
@@ -319,6 +322,7 @@ API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const cha
     reshard_status status = run_options_read_team(run, __func__, &running, &team, err);
     if (status)
         return status;
+    RUN_WAITS(&running);
     work_renew(&checkpoint_source(checkpoint)->work);
     return hash_run(checkpoint, kind, team, &running.engine, sink, context, err);
 }

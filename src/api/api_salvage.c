@@ -52,6 +52,7 @@ API_EXPORT reshard_status reshard_salvage(const char *path, const char *target_p
         .include = given.include,
         .exclude = given.exclude,
     };
+    RUN_WAITS(&running);
     status = salvage_run(path, target_path, &wanted, &running.engine, &findings, &found, err);
     if (!status || status == RESHARD_DIFFERS)
         counts_give(counts, &found);

@@ -149,7 +149,10 @@ API_EXPORT reshard_status reshard_load_shards(const reshard_checkpoint *checkpoi
     NEEDS(checkpoint, err);
     NEEDS(shards, err);
     reshard_status status = run_options_read(run, &running, err);
-    if (!status && load_is_staged(&shards->list)) /* nothing is read if one of them is wrong */
+    if (status)
+        return status;
+    RUN_WAITS(&running);
+    if (load_is_staged(&shards->list)) /* nothing is read if one of them is wrong */
         status = loading_begin(checkpoint, &shards->list, &all, err);
     boxes_release(&all);
     return status ? status : load_in_rounds(&shards->list, &running.engine, list_round, (void *)(uintptr_t)checkpoint, err);
@@ -223,8 +226,10 @@ API_EXPORT reshard_status reshard_load_shards_mapped(reshard_checkpoint *checkpo
     NEEDS(shards, err);
     NEEDS(map, err);
     reshard_status status = run_options_read(run, &running, err);
-    if (!status)
-        status = map_options_read(map, &taken, err);
+    if (status)
+        return status;
+    RUN_WAITS(&running);
+    status = map_options_read(map, &taken, err);
     if (!status)
         status = mapped_load(checkpoint->opened, &shards->list, &taken, &running.engine, err);
     map_call_release(&taken);

@@ -165,6 +165,7 @@ API_EXPORT reshard_status reshard_stats(reshard_checkpoint *checkpoint, const re
         status = run_options_read(run, &running, err);
     if (status)
         return status;
+    RUN_WAITS(&running);
     stats.kept = array_zeroed((size_t)checkpoint_catalog(checkpoint)->tensor_count, sizeof(*stats.kept));
     wanted = array_zeroed(reshard_tensor_count(checkpoint), sizeof(*wanted));
     status = stats.kept && wanted ? RESHARD_OK : error_set_memory(err);

@@ -84,6 +84,7 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
     if (status)
         return status;
     NEEDS(checkpoint, err);
+    RUN_WAITS(&running);
     return verify_call_end(&call, verify_run(checkpoint->opened, &call.options, &running.engine, &findings, err), err);
 }
 
@@ -107,6 +108,7 @@ API_EXPORT reshard_status reshard_latest_good(const char *root, const reshard_op
     if (status)
         return status;
     NEEDS(root, err);
+    RUN_WAITS(&running);
     status = verify_call_end(&call, latest_good(root, &open.options, &call.options, &running.engine, &findings, path, err), err);
     if (status) {
         reshard_free(*path);

@@ -6,6 +6,7 @@
 #include "reshard/reshard.h"
 
 #include "api/versioned.h"
+#include "base/waiting.h"
 #include "convert/checkpoint.h"
 #include "convert/finding.h"
 #include "convert/team.h"
@@ -28,12 +29,20 @@ struct run_call {
     reshard_run_options given;
     struct engine_options engine;
     struct team team;
+    struct engine_progress last; /* that was told */
+    struct waiting waiting;
 };
 reshard_status run_options_read(const reshard_run_options *options, struct run_call *out, reshard_error *err);
 
 /* The same for calls that ranks may make together: *team is theirs, or NULL. */
 reshard_status run_options_read_team(const reshard_run_options *options, const char *call, struct run_call *out, struct team **team,
                                      reshard_error *err);
+
+/* Until the scope ends, the call's progress is asked while this thread waits for what it reads, too. */
+#define RUN_WAITS(call) \
+    const struct waiting *run_waits_before __attribute__((cleanup(run_waits_end), unused)) = run_waits_begin(call)
+const struct waiting *run_waits_begin(struct run_call *call);
+void run_waits_end(const struct waiting **before);
 
 struct map_call {
     struct mapping_options options;

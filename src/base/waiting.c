@@ -18,6 +18,11 @@ const struct waiting *waiting_set(const struct waiting *waiting)
     return before;
 }
 
+const struct waiting *waiting_set_if(bool asks, const struct waiting *waiting)
+{
+    return asks ? waiting_set(waiting) : asked;
+}
+
 bool waiting_goes_on(void)
 {
     const int64_t now = asked ? clock_ms() : 0;

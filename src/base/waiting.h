@@ -16,6 +16,9 @@ struct waiting {
 /* Of this thread, from now on; NULL: nobody is asked. Returns what was asked before, which is to be set again. */
 const struct waiting *waiting_set(const struct waiting *waiting);
 
+/* The same if it asks anybody; else who was asked stays. */
+const struct waiting *waiting_set_if(bool asks, const struct waiting *waiting);
+
 /* Whether to wait on: asks who is asked, unless that was so a moment ago. */
 bool waiting_goes_on(void);
 

@@ -2,6 +2,7 @@
 #include "convert/checkpoint.h"
 
 #include "base/array.h"
+#include "base/waiting.h"
 #include "convert/checkpoint_view.h"
 #include "remote/remote.h"
 #include "store/store_calls.h"
@@ -75,12 +76,22 @@ reshard_status checkpoint_open_calls(const struct store_calls *calls, const char
     return open_in_folder(status, store, file_name, path, options, out, err);
 }
 
+/* While the store is made, of which nothing has been read. */
+static bool opening_goes_on(void *context)
+{
+    const struct open_options *options = context;
+    return options->goes_on(options->context, 0);
+}
+
 reshard_status checkpoint_open(const char *path, const struct checkpoint_options *options, struct checkpoint **out, reshard_error *err)
 {
+    struct open_options asked = options->open;
+    const struct waiting waiting = { opening_goes_on, &asked }, *before = waiting_set_if(asked.goes_on, &waiting);
     struct store *store = NULL;
     char *file_name = NULL;
     char shown[STORE_SHOWN_MAX];
     reshard_status status = remote_open_path(path, options->store_flags, &store, &file_name, err);
+    waiting_set(before);
     status = open_in_folder(status, store, file_name, store_path_shown(path, shown), options, out, err);
     if (!status)
         (*out)->source->catalog->is_far = store_path_is_url(path);

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/cursor.h"
 #include "base/digest.h"
+#include "base/waiting.h"
 #include "convert/sidecar.h"
 
 #include <pthread.h>
@@ -22,6 +23,7 @@ struct payload_job {
     struct value_stats *stats;
     struct finding_sink *findings;
     const struct engine_options *options;
+    const struct waiting *outer; /* whom the caller asks while it waits */
     uint32_t *order;
     uint32_t count, next;
     uint64_t bytes_done, bytes_total;
@@ -280,6 +282,19 @@ static void stop(struct payload_job *job, reshard_status status, const reshard_e
     pthread_mutex_unlock(&job->lock);
 }
 
+/* Asked while a read waits. */
+static bool payload_check_goes_on(void *context)
+{
+    struct payload_job *job = context;
+    bool goes_on = payload_check_advance(job, 0);
+    if (!goes_on || job->options->progress)
+        return goes_on;
+    pthread_mutex_lock(&job->lock);
+    goes_on = !job->outer || job->outer->goes_on(job->outer->context);
+    pthread_mutex_unlock(&job->lock);
+    return goes_on;
+}
+
 /* Each worker keeps the object it reads open until it gets a chunk of another one. */
 static void *work(void *context)
 {
@@ -287,6 +302,8 @@ static void *work(void *context)
     struct payload_job *job = worker->job;
     struct store_object *object = NULL;
     uint32_t opened = CATALOG_NONE;
+    const struct waiting waiting = { payload_check_goes_on, job };
+    waiting_set(&waiting);
     for (;;) {
         pthread_mutex_lock(&job->lock);
         uint32_t at = job->stopped ? job->count : job->next;
@@ -316,6 +333,7 @@ static void *work(void *context)
         }
     }
     store_object_close(object);
+    waiting_set(NULL);
     return NULL;
 }
 
@@ -360,6 +378,7 @@ static reshard_status workers_run(struct payload_job *job, reshard_error *err)
     struct worker workers[THREADS_MAX] = { 0 };
     unsigned wanted = worker_count(job), started = 0;
     job->workers = wanted;
+    job->outer = waiting_set(NULL);
     /* The caller's thread is the first worker; what has no memory or no thread is done without. */
     for (; started < wanted; started++) {
         workers[started].job = job;
@@ -371,6 +390,7 @@ static reshard_status workers_run(struct payload_job *job, reshard_error *err)
         work(&workers[0]);
     for (unsigned i = 1; i < started; i++)
         pthread_join(workers[i].thread, NULL);
+    waiting_set(job->outer);
     for (unsigned i = 0; i < THREADS_MAX; i++)
         free(workers[i].window);
     return started ? job->status : error_set_memory(err);

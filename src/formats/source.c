@@ -2,6 +2,7 @@
 #include "formats/driver.h"
 
 #include "base/array.h"
+#include "base/waiting.h"
 #include "formats/source_probe.h"
 #include "formats/source_root.h"
 
@@ -188,6 +189,12 @@ static reshard_status or_failure(struct source *source, reshard_status status, r
     return failure ? failure : status;
 }
 
+/* While a store waits for what it reads. */
+static bool source_waits_on(void *work)
+{
+    return !work_poll(work, NULL);
+}
+
 reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out,
                            reshard_error *err)
 {
@@ -202,6 +209,7 @@ reshard_status format_open(struct store *store, const char *name, const struct o
             store_free(store);
         return error_set_memory(err);
     }
+    const struct waiting waiting = { source_waits_on, &source->work }, *before = waiting_set_if(options->goes_on, &waiting);
     if (options->format) {
         forced = format_driver_find(options->format);
         if (!forced) {
@@ -222,6 +230,7 @@ reshard_status format_open(struct store *store, const char *name, const struct o
     source->work.goes_on = NULL;
 
 out:
+    waiting_set(before);
     arena_release(&arena);
     if (status)
         source_free(source);

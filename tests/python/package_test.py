@@ -1224,6 +1224,40 @@ def ranks_of_a_host(work):
     raises(AttributeError, lambda: reshard.Comm.host(object()))
 
 
+@test
+def silent_servers(work):
+    """Ctrl-C ends what waits for a server that says nothing, while it opens, reads, compares, verifies and salvages"""
+    (work / "site/folder").mkdir(parents=True)
+    state = {name: matrix(500, 500) for name in "abc"}
+    reshard.save(work / "site/folder/c.safetensors", state, to="safetensors")
+    with object_server.Server(work / "site") as server:
+        url = server.url + "/folder/c.safetensors"
+
+        def silent(call):
+            server.always = "hang"
+            try:
+                soon_interrupted(call)
+            finally:
+                server.always = None
+
+        with reshard.open(url) as checkpoint, reshard.open(work / "site/folder/c.safetensors") as own:
+            calls = {
+                "open": lambda: reshard.open(url), "open a folder": lambda: reshard.open(server.url + "/folder/"),
+                "read": lambda: checkpoint.tensors["b"][1:3].tolist(), "hash": lambda: reshard.hash(checkpoint),
+                "verify": lambda: reshard.verify(checkpoint, deep=True), "diff": lambda: reshard.diff(own, checkpoint),
+                "stats": lambda: reshard.stats(checkpoint), "load": lambda: reshard.load(url, {"c": matrix(500, 500, 1)}),
+                "convert": lambda: reshard.convert(checkpoint, work / "never", to="hf"),
+                "salvage": lambda: reshard.salvage(url, work / "never", to="hf"),
+                "latest_good": lambda: reshard.latest_good(server.url + "/folder/")}
+            for call in calls.values():
+                silent(call)
+        first = server.counts["requests"] + 1
+        server.before = lambda number: number > first and setattr(server, "always", "hang")  # once it has been found
+        soon_interrupted(lambda: reshard.open(url))
+        server.before = server.always = None
+        assert not (work / "never").exists()
+
+
 class Board:
     """What ranks of threads tell each other once: gather of Comm.sockets."""
     def __init__(self, size, between=None):
