@@ -288,7 +288,7 @@ typedef struct reshard_load_options {
     int64_t no_exchange; /* each rank reads all that it asks for; else what several ask for is read by one, which sends it to the others */
     const reshard_map_options *map; /* under which names, shapes and types tensors come; the same on all ranks. NULL: their own */
     /* 1: objects and common values of the result are files (reshard_item_file) in place of JSON, and files that lie beside the checkpoint
-     * are none of them. 2: these are there as JSON, and so is what holds tensors that the checkpoint cannot give. Since 0.3 */
+     * are none of them. 2: these are there, as JSON. Since 0.3 */
     int64_t as_files;
 } reshard_load_options;
 #define RESHARD_LOAD_OPTIONS_INIT { sizeof(reshard_load_options), NULL, 0, 0, 0, NULL, 0 }

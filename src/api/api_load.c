@@ -283,18 +283,12 @@ static bool is_side_file(const reshard_checkpoint *checkpoint, size_t item)
 static reshard_status item_content(const reshard_checkpoint *checkpoint, int64_t as_files, size_t item, struct str *json, struct str *file,
                                    reshard_error *err)
 {
-    const bool may_be_json = !as_files || as_files == AS_FILES_OR_JSON;
-    bool is_file = as_files && !(may_be_json && is_side_file(checkpoint, item));
+    const bool is_file = as_files && !(as_files == AS_FILES_OR_JSON && is_side_file(checkpoint, item));
     void *bytes = NULL;
     char *text = NULL;
     size_t size = 0;
-    reshard_status status = is_file ? reshard_item_file(checkpoint, item, &bytes, &size, err) : RESHARD_OK;
-    if (is_file && may_be_json && status == RESHARD_ERR_UNSUPPORTED) {
-        is_file = false;
-        status = RESHARD_OK;
-    }
-    if (!is_file)
-        status = reshard_item_json(checkpoint, item, &text, &size, err);
+    reshard_status status = is_file ? reshard_item_file(checkpoint, item, &bytes, &size, err)
+                                    : reshard_item_json(checkpoint, item, &text, &size, err);
     *json = (struct str){ text, text ? size : 0 };
     *file = (struct str){ bytes, bytes ? size : 0 };
     return status;

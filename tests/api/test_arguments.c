@@ -292,10 +292,23 @@ static reshard_status call_salvage(void *given) { return salvage(source_path, gi
 static reshard_status call_counts(void *given) { return salvage(source_path, NULL, given); }
 static reshard_status fail_counts(void *given) { return salvage("/no/such/file", NULL, given); }
 
-/* What was found is not told of a target that cannot be written. */
+/* Ends a call once it has written. */
+static int stop_writing(const reshard_progress *progress, void *context)
+{
+    (void)context;
+    return progress->bytes_written > 0;
+}
+
+/* What was found is not told of a target that is not written. */
 static reshard_status fail_counts_late(void *given)
 {
-    return reshard_salvage(source_path, "/dev/null/target", NULL, NULL, NULL, NULL, given, &err);
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
+    run.progress = stop_writing;
+    char target[64];
+    snprintf(target, sizeof(target), "%s/never-written", scratch);
+    reshard_status status = reshard_salvage(source_path, target, NULL, &run, NULL, NULL, given, &err);
+    assert_int_equal(status, RESHARD_ERR_CANCELLED);
+    return status;
 }
 
 /* ---- the same structs elsewhere ---- */
