@@ -131,10 +131,13 @@ def packed(shell):
         assert (found["w"]["dtype"], found["w"]["shape"]) == ("float4_e2m1fn_x2", [6, 8]), found
         shell("convert", out, back, "--to", "safetensors", "--verify")
         assert read_safetensors(shell.work / back)["w"] == ("F4", [6, 16], data), words
-    write_safetensors(shell.work / "odd.safetensors", {"w": ("F4", [2, 3], b"123"), "x": ("F6_E2M3", [4], b"123")})
-    for key, why in (("w", "two in a byte along an even last dimension: this one cannot be written so"), ("x", "no type F6_E2M3")):
-        done = shell("convert", "odd.safetensors", "odd", "--to", "torch", "--include", key, status=5)
-        assert why in done.stderr and "--exclude" in done.stderr and "--dtype" not in done.stderr, done.stderr
+    write_safetensors(shell.work / "odd.safetensors", {"w": ("F4", [2, 3], b"123"), "none": ("F4", [0, 3], b""),
+                                                       "x": ("F6_E2M3", [4], b"123")})
+    in_pairs = "two in a byte along an even last dimension: this one cannot be written so"
+    for to in ("torch", "torch-dcp", "fsdp-ranks"):
+        for key, why in (("w", in_pairs), ("none", in_pairs), ("x", "no type F6_E2M3")):
+            done = shell("convert", "odd.safetensors", "odd", "--to", to, "--include", key, status=5)
+            assert why in done.stderr and "--exclude" in done.stderr and "--dtype" not in done.stderr, (to, done.stderr)
 
 
 def scales(shell):
