@@ -17,17 +17,21 @@
  * Before version 2 a root of iterations had the sidecar, not the iteration. It is about an iteration for sure only where there is one: the
  * name of the root's sidecar then, else NULL.
  */
-static char *name_in_root(const struct source *source)
+static reshard_status name_in_root(const struct source *source, char **out, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count, directories = 0;
-    if (!source->is_in_root || strchr(source->name, '/') || store_list(source->store, "", &arena, &entries, &count, NULL))
-        count = 0;
-    for (size_t i = 0; i < count; i++)
+    size_t count = 0, directories = 0;
+    reshard_status status = RESHARD_OK;
+    *out = NULL;
+    if (source->is_in_root && !strchr(source->name, '/'))
+        status = store_list(source->store, "", &arena, &entries, &count, err);
+    for (size_t i = 0; i < count && !status; i++)
         directories += entries[i].is_directory;
     arena_release(&arena);
-    return directories == 1 ? str_copy(STR(SIDECAR_NAME)) : NULL;
+    if (!status && directories == 1 && !(*out = str_copy(STR(SIDECAR_NAME))))
+        return error_set_memory(err);
+    return status;
 }
 
 static bool is_file(const struct source *source, const char *name)
@@ -41,18 +45,20 @@ static bool is_file(const struct source *source, const char *name)
 static reshard_status find_sidecar(const struct source *source, char **out, reshard_error *err)
 {
     char *name = sidecar_name(source);
-    if (!name)
-        return error_set_memory(err);
-    if (!is_file(source, name)) {
+    reshard_status status = name ? RESHARD_OK : error_set_memory(err);
+    if (name && !is_file(source, name)) {
         free(name);
-        name = name_in_root(source);
+        status = name_in_root(source, &name, err);
     }
     if (name && !is_file(source, name)) {
         free(name);
         name = NULL;
     }
+    if (!status && !name)
+        status = store_failure(source->store, err);
     *out = name;
-    return RESHARD_OK;
+    /* Digests that cannot be looked for are not missing; who saves what is left does without. */
+    return status == RESHARD_ERR_IO && source->is_salvage ? RESHARD_OK : status;
 }
 
 bool sidecar_is_there(const struct source *source)

@@ -11,7 +11,7 @@ static bool box_is_in_pairs(const struct catalog *catalog, const struct catalog_
 bool tensor_is_in_pairs(const struct catalog *catalog, const struct catalog_tensor *tensor)
 {
     const int last = tensor->rank - 1;
-    if (tensor->dtype != DTYPE_F4 || last < 0 || catalog_vector_at(catalog, tensor->shape)[last] % 2)
+    if (tensor->dtype != DTYPE_F4 || last < 0)
         return false;
     for (uint32_t c = 0; c < tensor->chunk_count; c++) {
         const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + c];

@@ -166,10 +166,10 @@ def check_overwrite_keeps_old(binary, work):
 
 def check_compressing(binary, work):
     """Compressing, which takes longer than writing, and what lies between it and the new target's appearance, heed a signal."""
-    header = json.dumps({f"t{i}": {"dtype": "U8", "shape": [2 * MIB], "data_offsets": [i * 2 * MIB, (i + 1) * 2 * MIB]} for i in range(32)})
+    header = json.dumps({f"t{i}": {"dtype": "U8", "shape": [2 * MIB], "data_offsets": [i * 2 * MIB, (i + 1) * 2 * MIB]} for i in range(16)})
     with open(work / "source.safetensors", "wb") as out:
         out.write(struct.pack("<Q", len(header)) + header.encode())
-        for i in range(32):
+        for i in range(16):
             out.write(random.Random(i).randbytes(MIB) * 2)
 
     def compressed(number):
@@ -177,7 +177,7 @@ def check_compressing(binary, work):
         shutil.rmtree(work / "target", ignore_errors=True)
         (work / "target").mkdir()
         write_source(work / "target" / "model.safetensors", 1, 16)
-        process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "zarr", "-o", "codec=gzip", "-o", "level=9",
+        process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "zarr", "-o", "codec=zstd", "-o", "level=19",
                                     "-j", "1", "--overwrite", "--progress", "json"], cwd=work, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE)
         for line in process.stderr:
@@ -186,6 +186,7 @@ def check_compressing(binary, work):
                 break
         started = time.monotonic()
         if number:
+            time.sleep(0.2)
             process.send_signal(number)
         err = process.communicate(timeout=120)[1]
         return process, err, time.monotonic() - started
