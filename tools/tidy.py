@@ -274,6 +274,13 @@ def check_error_scopes(report, sources):
                 report.check(is_scoped, f"{source.path}:{line_of(source.text, m.start())}", "no ERROR_SCOPE(err)")
 
 
+def check_joined_names(report, sources):
+    """STR_ARG is for messages: it ends at 2000 bytes and at a NUL, which names do not."""
+    for source in sources:
+        for m in re.finditer(r"\barena_printf\([^;]*?\bSTR_ARG\(", source.code):
+            report.check(False, f"{source.path}:{line_of(source.text, m.start())}", "a name is put together by ARENA_JOIN")
+
+
 def check_arrays(report, sources):
     """Arrays on the heap come from base/array.h: one rule for a count of 0 and for bytes that overflow, and no slack."""
     for source in sources:

@@ -174,6 +174,25 @@ char *arena_vprintf(struct arena *arena, const char *format, va_list args)
     return text;
 }
 
+struct str arena_join(struct arena *arena, const struct str *parts, size_t count)
+{
+    size_t size = 0;
+    for (size_t i = 0; i < count; i++)
+        if (__builtin_add_overflow(size, parts[i].size, &size))
+            return (struct str){ 0 };
+    char *joined = size < SIZE_MAX ? arena_take(arena, size + 1, ALIGN_MIN) : NULL;
+    if (!joined)
+        return (struct str){ 0 };
+    char *end = joined;
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].size)
+            memcpy(end, parts[i].data, parts[i].size);
+        end += parts[i].size;
+    }
+    *end = '\0';
+    return (struct str){ joined, size };
+}
+
 char *arena_printf(struct arena *arena, const char *format, ...)
 {
     va_list args;

@@ -38,6 +38,13 @@ char *arena_copy(struct arena *arena, const void *bytes, size_t size);
 
 /* As arena_copy; *out is written on success. */
 bool arena_str(struct arena *arena, struct str s, struct str *out);
+
+/* The parts one behind the other, whatever bytes they hold, NUL-terminated for convenience; .data is NULL on failure. For names: printf
+ * ends a part at a NUL, and STR_ARG after 2000 bytes. */
+struct str arena_join(struct arena *arena, const struct str *parts, size_t count);
+#define ARENA_JOIN(arena, ...) \
+    arena_join(arena, (const struct str[]){ __VA_ARGS__ }, sizeof((const struct str[]){ __VA_ARGS__ }) / sizeof(struct str))
+
 char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
 char *arena_vprintf(struct arena *arena, const char *format, va_list args);
 

@@ -109,7 +109,7 @@ reshard_status latest_good(const char *root, const struct checkpoint_options *op
     if (!status)
         status = list_candidates(root, &arena, &candidates, &count, err);
     for (size_t i = 0; i < count && !status && !is_good; i++) {
-        char *candidate = arena_printf(&arena, "%.*s/%.*s", (int)root_size(root), root, STR_ARG(candidates[i].name));
+        const char *candidate = ARENA_JOIN(&arena, { root, root_size(root) }, STR("/"), candidates[i].name).data;
         status = candidate ? try_candidate(candidate, options, verify, engine, findings, &is_good, err) : error_set_memory(err);
         if (!status && is_good && !(*path = str_copy(str_of(candidate))))
             status = error_set_memory(err);

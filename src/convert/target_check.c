@@ -212,7 +212,7 @@ static bool is_marked_part(const struct census *census, const char *name)
 
 static reshard_status count_entry(struct census *census, struct str folder, const struct target_entry *entry, reshard_error *err)
 {
-    const char *name = folder.size ? arena_printf(&census->arena, "%.*s/%s", STR_ARG(folder), entry->name) : entry->name;
+    const char *name = folder.size ? ARENA_JOIN(&census->arena, folder, STR("/"), str_of(entry->name)).data : entry->name;
     if (!name)
         return error_set_memory(err);
     bool is_iteration = entry->is_directory && root_is_iteration(str_of(entry->name)), is_of_root = !census->driver && !folder.size;
@@ -237,7 +237,7 @@ static reshard_status count_listed(struct census *census, struct str folder, res
 {
     struct store_entry *entries;
     size_t count = 0;
-    const char *name = arena_printf(&census->arena, "%.*s", STR_ARG(folder));
+    const char *name = arena_copy(&census->arena, folder.data, folder.size);
     reshard_status status = name ? store_list(census->store, name, &census->arena, &entries, &count, err) : error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {
         const size_t skipped = folder.size ? folder.size + 1 : 0;
@@ -253,7 +253,7 @@ static reshard_status count_folder(struct census *census, struct str folder, res
     size_t count;
     if (!census->path)
         return count_listed(census, folder, err);
-    char *path = arena_printf(&census->arena, "%s/%.*s", census->path, STR_ARG(folder));
+    const char *path = ARENA_JOIN(&census->arena, str_of(census->path), STR("/"), folder).data;
     if (!path)
         return error_set_memory(err);
     reshard_status status = store_target_entries(path, &census->arena, &entries, &count, err);

@@ -54,15 +54,14 @@ static reshard_status note_unknown(struct paddle_reading *reading, const struct 
 {
     struct paddle_archive *archive = reading->archive;
     bool was_new;
-    char *text =
-        arena_printf(&archive->arena, "%.*s.%.*s", STR_ARG(global->global.module), STR_ARG(global->global.name));
-    if (!text || name_map_intern(&reading->globals, str_of(text), &was_new) == NAME_NONE)
+    const struct str text = ARENA_JOIN(&archive->arena, global->global.module, STR("."), global->global.name);
+    if (!text.data || name_map_intern(&reading->globals, text, &was_new) == NAME_NONE)
         return work_error(reading->limits->budget, err);
     if (!was_new)
         return RESHARD_OK;
     if (!ARRAY_ROOM(archive->unknown_globals, archive->unknown_global_count, reading->unknown_capacity))
         return error_set_memory(err);
-    archive->unknown_globals[archive->unknown_global_count++] = str_of(text);
+    archive->unknown_globals[archive->unknown_global_count++] = text;
     return RESHARD_OK;
 }
 
@@ -244,11 +243,8 @@ reshard_status paddle_save_check_value(const struct value *value, uint32_t graph
         *stranger = STR("numpy.ndarray with a state that NumPy does not write");
     if (!checking.global)
         return RESHARD_OK;
-    char *text = arena_printf(arena, "%.*s.%.*s", STR_ARG(checking.global->global.module), STR_ARG(checking.global->global.name));
-    if (!text)
-        return work_error(work, err);
-    *stranger = str_of(text);
-    return RESHARD_OK;
+    *stranger = ARENA_JOIN(arena, checking.global->global.module, STR("."), checking.global->global.name);
+    return stranger->data ? RESHARD_OK : work_error(work, err);
 }
 
 /* What paddle.load looks into, and what it fails at. */

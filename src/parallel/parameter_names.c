@@ -62,11 +62,10 @@ static reshard_status names_expand(struct str pattern, int choice, struct arena 
         if (!end)
             end = close;
         if (i == choice) {
-            char *text = arena_printf(arena, "%.*s%.*s%.*s", (int)(open - pattern.data), pattern.data, (int)(end - begin), begin,
-                                      (int)(pattern.data + pattern.size - close - 1), close + 1);
-            if (!text)
+            *out = ARENA_JOIN(arena, { pattern.data, (size_t)(open - pattern.data) }, { begin, (size_t)(end - begin) },
+                              { close + 1, (size_t)(pattern.data + pattern.size - close - 1) });
+            if (!out->data)
                 return error_set_memory(err);
-            *out = str_of(text);
         }
         *alternatives = i + 1;
         if (end == close)
@@ -129,10 +128,10 @@ static bool add_line(struct parameter_names *names, const struct name_line *line
 /* Puts a prefix in the place of the other that the pattern begins with. */
 static bool behind_prefix(struct str prefix, struct str other, struct arena *arena, struct str *pattern)
 {
-    const char *text = arena_printf(arena, "%.*s%.*s", STR_ARG(prefix), (int)(pattern->size - other.size), pattern->data + other.size);
-    if (text)
-        *pattern = str_of(text);
-    return text != NULL;
+    const struct str joined = ARENA_JOIN(arena, prefix, { pattern->data + other.size, pattern->size - other.size });
+    if (joined.data)
+        *pattern = joined;
+    return joined.data != NULL;
 }
 
 /*

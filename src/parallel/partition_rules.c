@@ -141,13 +141,11 @@ static reshard_status add_alternatives(struct parsing *parsing, struct str patte
         size_t end = begin;
         while (end < close && pattern.data[end] != ',')
             end++;
-        struct str parts[3] = { { pattern.data, open },
-                                { pattern.data + begin, end - begin },
-                                { pattern.data + close + 1, pattern.size - close - 1 } };
-        char *text = arena_printf(parsing->arena, "%.*s%.*s%.*s", STR_ARG(parts[0]), STR_ARG(parts[1]), STR_ARG(parts[2]));
-        if (!text)
+        const struct str text = ARENA_JOIN(parsing->arena, { pattern.data, open }, { pattern.data + begin, end - begin },
+                                           { pattern.data + close + 1, pattern.size - close - 1 });
+        if (!text.data)
             return error_set_memory(err);
-        status = add_alternatives(parsing, str_of(text), taken + 1, meaning, err);
+        status = add_alternatives(parsing, text, taken + 1, meaning, err);
         begin = end + 1;
     }
     return status;

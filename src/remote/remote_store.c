@@ -214,10 +214,8 @@ static reshard_status page_list(struct remote *remote, const char *folder, struc
     if (!status)
         status = listing_take_page(buffer_str(&answer), listing, err);
     for (size_t i = 0; i < listing->count && folder[0] && !status; i++) {
-        const char *whole = arena_printf(&listing->arena, "%s/%.*s", folder, STR_ARG(listing->entries[i].name));
-        if (whole)
-            listing->entries[i].name = str_of(whole);
-        else
+        listing->entries[i].name = ARENA_JOIN(&listing->arena, str_of(folder), STR("/"), listing->entries[i].name);
+        if (!listing->entries[i].name.data)
             status = error_set_memory(err);
     }
     buffer_release(&answer);

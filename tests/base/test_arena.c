@@ -119,6 +119,24 @@ TEST(sanitizers_see_what_was_not_given_out)
 }
 #endif
 
+TEST(joined_parts_are_whole)
+{
+    struct arena arena = { 0 };
+    char *many = test_malloc(5000);
+    memset(many, 'n', 5000);
+    const struct str joined = ARENA_JOIN(&arena, STR("a\0b"), { NULL, 0 }, { many, 5000 }, STR("."));
+    assert_int_equal(joined.size, 5004);
+    assert_memory_equal(joined.data, "a\0b", 3);
+    assert_memory_equal(joined.data + 3, many, 5000);
+    assert_string_equal(joined.data + 5003, ".");
+    assert_string_equal(ARENA_JOIN(&arena, STR("")).data, "");
+    const struct str huge = { many, SIZE_MAX / 2 };
+    assert_null(ARENA_JOIN(&arena, huge, huge, STR("abc")).data);
+    assert_null(ARENA_JOIN(&arena, huge, huge, STR("a")).data);
+    test_free(many);
+    arena_release(&arena);
+}
+
 TEST(an_arena_goes_on_after_a_failed_allocation)
 {
     struct arena arena = { 0 };
@@ -145,6 +163,7 @@ int main(void)
 #ifdef __SANITIZE_ADDRESS__
         cmocka_unit_test(sanitizers_see_what_was_not_given_out),
 #endif
+        cmocka_unit_test(joined_parts_are_whole),
         cmocka_unit_test(an_arena_goes_on_after_a_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -140,6 +140,17 @@ def packed(shell):
             assert why in done.stderr and "--exclude" in done.stderr and "--dtype" not in done.stderr, (to, done.stderr)
 
 
+def long_names(shell):
+    """Of names nothing is cut off, however long they are and whatever bytes are in them."""
+    stem = "n" * 2400
+    names = [stem + ".a", stem + ".b", "x\0y.a", "x\0y.b"]
+    write_safetensors(shell.work / "names.safetensors", {name: ("F32", [1], struct.pack("<i", i)) for i, name in enumerate(names)})
+    for to in ("hf", "torch", "torch-dcp", "torch_dist", "torch_dcp", "fsdp_dtensor", "fsdp-ranks", "atorch", "paddle-flex", "paddle-uc",
+               "paddle"):
+        shell("convert", "names.safetensors", "n-" + to, "--to", to, "--verify")
+        shell("diff", "names.safetensors", "n-" + to, "--items", "ignore")
+
+
 def scales(shell):
     """Values that lie in blocks with scales beside them are not those of the model: who casts them is warned, once."""
     tensors = {}
@@ -385,7 +396,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
-    checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, packed, scales, selection,
+    checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, packed, long_names, scales, selection,
               max_shard_size, checksum, verify, dry_run,
               layout, torch_archives, empty_tensors, wrong_options_come_first,
               format_option, like, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)

@@ -280,6 +280,22 @@ def shared_nodes(shell):
         assert "work" in shell("ls", folder, exit_status=6).decode()
 
 
+def long_keys(shell):
+    """Keys that begin alike for long, and such with a NUL, are whole: nothing is read behind them, and none is taken for another."""
+    stem = "n" * 3000
+    wanted, entries, files = {}, [], [(b"", b"d/data")]
+    folder = shell.work / "long"
+    store = ocdbt.Store(folder)
+    for number, (begin, end) in enumerate([(stem, ".a"), (stem, ".b"), ("x\0", "y"), ("x\0", "z")]):
+        keys, (_, wanted[begin + end]) = array([float(number)])
+        leaf = ocdbt.leaf_body(sorted((f"{end}/{name}".encode(), value) for name, value in keys.items()), files)
+        entries.append((f"{begin}{end}/.zarray".encode(), len(begin), 0, *store.put(ocdbt.framed(ocdbt.NODE, leaf))))
+    root = store.put(ocdbt.framed(ocdbt.NODE, ocdbt.interior_body(1, entries, files)))
+    store.write_data()
+    (folder / "manifest.ocdbt").write_bytes(ocdbt.framed(ocdbt.MANIFEST, ocdbt.manifest_body((0, *root), files, 1)))
+    assert {tensor["key"]: tensor["hash"] for tensor in json.loads(shell("hash", "--json", folder))["tensors"]} == wanted
+
+
 def frames_without_a_size(shell):
     """A compressed node that does not say how long it is takes the memory that its bytes may expand to, not that of the longest."""
     values = {b"a/.zarray": array([1.0] * 3)[0][".zarray"], b"a/0": struct.pack("<3f", 1, 2, 3)}
@@ -308,7 +324,7 @@ def main():
         ("drawn stores come back", drawn(chance, arguments.count)), ("numbers and texts", numbers), ("steps", steps(arguments.root)),
         ("steps by their names", named_steps(arguments.root)),
         ("what is wrong in a store", refused), ("nodes that are shared", shared_nodes),
-        ("frames without a size", frames_without_a_size), ("damaged chunks are all told", damaged_chunks)])
+        ("long keys", long_keys), ("frames without a size", frames_without_a_size), ("damaged chunks are all told", damaged_chunks)])
 
 
 if __name__ == "__main__":

@@ -682,10 +682,9 @@ static reshard_status plan_rename_states(struct planning *planning)
                              STR_ARG(owner));
         if (!state->is_spelled)
             continue;
-        char *key = arena_printf(&planning->plan->arena, "%.*s-%.*s", STR_ARG(owner), STR_ARG(kind));
-        if (!key)
+        const struct path_part part = { .kind = PATH_KEY, .key = ARENA_JOIN(&planning->plan->arena, owner, STR("-"), kind) };
+        if (!part.key.data)
             return error_set_memory(planning->err);
-        const struct path_part part = { .kind = PATH_KEY, .key = str_of(key) };
         reshard_status status = target_read_as_path(planning->target, state->tensors[0], &part, 1, planning->err);
         if (status)
             return status;

@@ -98,7 +98,7 @@ static reshard_status torch_groups_load(struct torch_groups *reading, uint32_t w
 
 static reshard_status torch_groups_take(struct torch_groups *reading, const struct group_key *key, struct value *value, reshard_error *err)
 {
-    char *name = arena_printf(&reading->graph->arena, "%.*s", STR_ARG(key->member));
+    const char *name = arena_copy(&reading->graph->arena, key->member.data, key->member.size);
     struct value **group = &reading->groups[key->number];
     if (!*group)
         *group = value_new(reading->graph, VALUE_DICT);
@@ -111,7 +111,7 @@ static reshard_status take_own_option(struct torch_groups *reading, const struct
                                       struct value *value, reshard_error *err)
 {
     bool was_new;
-    char *name = arena_printf(&reading->graph->arena, "%.*s", STR_ARG(key->member));
+    const char *name = arena_copy(&reading->graph->arena, key->member.data, key->member.size);
     uint32_t number = name_map_intern(&reading->names, key->parameter, &was_new);
     if (!name || number == NAME_NONE || !ARRAY_ROOM(reading->own, number, reading->own_capacity))
         return error_set_memory(err);

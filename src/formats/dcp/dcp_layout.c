@@ -137,12 +137,12 @@ static reshard_status lay_out_file(struct dcp_placing *placing, struct dcp_store
                                    "a file of that name does not fit beside the checkpoint");
     const struct catalog_item *source = layout_item_stored(request, blob->wanted);
     struct catalog *catalog = placing->target->catalog;
-    char *name = arena_printf(&catalog->arena, "%s%.*s", state->folder, (int)blob->key.size, blob->key.data);
-    if (!name)
+    const struct str name = ARENA_JOIN(&catalog->arena, str_of(state->folder), blob->key);
+    if (!name.data)
         return error_set_memory(err);
     blob->form = DCP_ITEM_FILE;
     blob->bytes = request->source_catalog->objects[source->object].bytes;
-    return catalog_add_object(catalog, str_of(name), blob->bytes, &blob->object, err);
+    return catalog_add_object(catalog, name, blob->bytes, &blob->object, err);
 }
 
 static reshard_status drop_item(struct dcp_placing *placing, const struct dcp_stored *item, uint32_t node, const char *reason,
@@ -197,11 +197,11 @@ static reshard_status lay_out_item(struct dcp_placing *placing, uint32_t number,
 static reshard_status add_item_file(struct dcp_placing *placing, struct dcp_stored *item, reshard_error *err)
 {
     struct catalog *catalog = placing->target->catalog;
-    char *name = arena_printf(&catalog->arena, "%s%.*s", dcp_target_state(placing->target)->folder, (int)item->key.size, item->key.data);
-    if (!name)
+    const struct str name = ARENA_JOIN(&catalog->arena, str_of(dcp_target_state(placing->target)->folder), item->key);
+    if (!name.data)
         return error_set_memory(err);
     item->offset = 0;
-    return catalog_add_object(catalog, str_of(name), item->bytes, &item->object, err);
+    return catalog_add_object(catalog, name, item->bytes, &item->object, err);
 }
 
 static reshard_status dcp_layout_lay_out_items(struct dcp_placing *placing, reshard_error *err)
@@ -446,11 +446,10 @@ reshard_status dcp_item_files_lay_out(const struct layout_request *request, stru
         item->is_in_list = false;
         item->is_file = true;
         status = lay_out_item(&placing, i, item, err);
-        char *name = is_object ? arena_printf(&target->catalog->arena, "%.*s.pt", (int)item->key.size, item->key.data) : NULL;
-        if (!status && is_object && !name)
-            status = error_set_memory(err);
-        if (!status && is_object)
-            item->key = str_of(name);
+        if (!status && is_object) {
+            item->key = ARENA_JOIN(&target->catalog->arena, item->key, STR(".pt"));
+            status = item->key.data ? RESHARD_OK : error_set_memory(err);
+        }
         if (!status && item->form != DCP_ITEM_DROPPED)
             status = add_item_file(&placing, item, err);
         if (!status)

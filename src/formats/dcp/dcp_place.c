@@ -27,8 +27,8 @@ static reshard_status dcp_place_add_file(struct dcp_placing *placing, struct str
         return error_set_memory(err);
     struct dcp_out_file file = { .rank = rank, .number = number };
     const char *folder = dcp_target_state(placing->target)->folder;
-    char *text = name.size ? arena_printf(arena, "%s%.*s", folder, (int)name.size, name.data)
-                           : arena_printf(arena, "%s__%" PRIu32 "_%" PRIu32 ".distcp", folder, rank, number);
+    const char *text = name.size ? ARENA_JOIN(arena, str_of(folder), name).data
+                                 : arena_printf(arena, "%s__%" PRIu32 "_%" PRIu32 ".distcp", folder, rank, number);
     if (!text)
         return error_set_memory(err);
     file.name = str_of(text);

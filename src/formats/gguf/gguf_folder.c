@@ -5,6 +5,7 @@
 #include "formats/source_probe.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 /* What a file's name says. */
 struct gguf_name {
@@ -40,8 +41,9 @@ static reshard_status gguf_note_missing(struct gguf_folder *folder, const struct
     folder->missing_count += count;
     if (folder->missing)
         return RESHARD_OK;
-    folder->missing = arena_printf(arena, "%.*s%.*s-%05" PRIu64 "-of-%05" PRIu64 GGUF_SUFFIX, (int)directory_bytes, model->path.data,
-                                   STR_ARG(model->stem), number, model->total);
+    char end[64];
+    snprintf(end, sizeof(end), "-%05" PRIu64 "-of-%05" PRIu64 GGUF_SUFFIX, number, model->total);
+    folder->missing = ARENA_JOIN(arena, { model->path.data, directory_bytes }, model->stem, str_of(end)).data;
     return folder->missing ? RESHARD_OK : error_set_memory(err);
 }
 

@@ -43,7 +43,7 @@ reshard_status hf_beside_add(const struct hf_read *read, reshard_error *err)
         struct str base = hf_base_name(&read->folder, entry->name);
         if (!entry->is_directory || entry->leads_out || !is_carried(base))
             continue;
-        char *prefix = arena_printf(&read->source->catalog->arena, "%.*s/", STR_ARG(base));
+        const char *prefix = ARENA_JOIN(&read->source->catalog->arena, base, STR("/")).data;
         status = prefix ? side_files_add(read->source, entry->name.data, prefix, NULL, NULL, err) : error_set_memory(err);
     }
     return status;

@@ -67,15 +67,14 @@ static reshard_status add_bucket(const struct layout_request *request, struct mc
     enum dtype dtype = DTYPE_F32;
     uint64_t longest;
     int64_t next = 0;
-    char *name = arena_printf(&buckets->arena, "%s.%.*s", key, (int)(kind->is_master ? strlen(STATE_MASTER) : kind->name.size),
-                              kind->is_master ? STATE_MASTER : kind->name.data);
-    if (!name)
+    const struct str name = ARENA_JOIN(&buckets->arena, str_of(key), STR("."), kind->is_master ? STR(STATE_MASTER) : kind->name);
+    if (!name.data)
         return error_set_memory(err);
     reshard_status status = state_dtype(buckets, request->wanted, group, bucket->first_place, bucket->place_count, kind, &dtype, err);
     if (!status)
         status = mcore_chunk_bytes(request, &longest, err);
     if (!status)
-        status = dcp_vectors_add(&state->dcp.vectors, str_of(name), dtype, bucket->unpadded, err);
+        status = dcp_vectors_add(&state->dcp.vectors, name, dtype, bucket->unpadded, err);
     if (status)
         return status;
     longest /= dtype_element_bytes(dtype);

@@ -153,16 +153,14 @@ static reshard_status add_member(struct target *target, const struct groups *gro
     if (!value_as_str(key, &name) || str_is(name, "params"))
         return RESHARD_OK;
     struct path_part *parts = arena_array(arena, 4, sizeof(*parts));
-    char *text = parts ? arena_printf(arena, STATE_KEY_META "%.*s.%.*s", (int)parameter.size, parameter.data, (int)name.size,
-                                      name.data)
-                       : NULL;
-    if (!text)
+    const struct str text = ARENA_JOIN(arena, STR(STATE_KEY_META), parameter, STR("."), name);
+    if (!parts || !text.data)
         return error_set_memory(err);
     parts[0] = (struct path_part){ .kind = PATH_KEY, .key = STR("optimizer") };
     parts[1] = (struct path_part){ .kind = PATH_KEY, .key = STR("param_to_group_meta") };
     parts[2] = (struct path_part){ .kind = PATH_KEY, .key = parameter };
     parts[3] = (struct path_part){ .kind = PATH_KEY, .key = name };
-    struct dcp_stored stored = { .key = str_of(text), .parts = parts, .part_count = 4, .wanted = groups->item, .node = CATALOG_NONE,
+    struct dcp_stored stored = { .key = text, .parts = parts, .part_count = 4, .wanted = groups->item, .node = CATALOG_NONE,
                                  .value = value, .graph_count = groups->graph_count };
     return dcp_stored_add(&mcore_target_state(target)->dcp, &stored, err);
 }
@@ -170,10 +168,10 @@ static reshard_status add_member(struct target *target, const struct groups *gro
 static reshard_status add_parameter(struct target *target, const struct groups *groups, const struct group *group, struct str name,
                                     reshard_error *err)
 {
-    char *text = arena_printf(&target->catalog->arena, META_PREFIX "%.*s", (int)name.size, name.data);
-    reshard_status status = text ? RESHARD_OK : error_set_memory(err);
+    const struct str text = ARENA_JOIN(&target->catalog->arena, STR(META_PREFIX), name);
+    reshard_status status = text.data ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i + 1 < group->count && !status; i += 2)
-        status = add_member(target, groups, str_of(text), group->members[i], group->members[i + 1], err);
+        status = add_member(target, groups, text, group->members[i], group->members[i + 1], err);
     return status;
 }
 

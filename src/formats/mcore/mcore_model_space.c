@@ -30,8 +30,9 @@ struct str mcore_stored_key(const struct dcp_target *dcp, struct arena *arena, s
     if (state->optimizer_layout != MCORE_MODEL_SPACE || !str_starts_with(key, STATE_KEY_PREFIX) || (!is_master && !state->has_chained_keys))
         return key;
     const char *chain = !state->has_chained_keys ? "" : is_expert ? STATE_KEY_EXPERTS : STATE_KEY_DENSE;
-    char *text = arena_printf(arena, "%s%s%.*s", chain, is_master ? FLAT_MASTER_PREFIX : "", (int)(key.size - prefix), key.data + prefix);
-    return text ? str_of(text) : (struct str){ "", 0 };
+    const struct str text = ARENA_JOIN(arena, str_of(chain), is_master ? STR(FLAT_MASTER_PREFIX) : STR(""),
+                                       { key.data + prefix, key.size - prefix });
+    return text.data ? text : STR("");
 }
 
 bool mcore_stored_form(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start,

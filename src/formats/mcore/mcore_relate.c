@@ -64,10 +64,10 @@ bool optimizer_state_key(struct arena *arena, struct str key, bool is_flattened,
     *out = read.plain;
     if (!is_flattened || read.kind != STATE_KEY_PARAMETER || !str_is(read.state, STATE_PLAIN_MASTER))
         return true;
-    char *text = arena_printf(arena, STATE_KEY_PREFIX STATE_MASTER ".%.*s", (int)read.parameter.size, read.parameter.data);
-    if (text)
-        *out = str_of(text);
-    return text != NULL;
+    const struct str text = ARENA_JOIN(arena, STR(STATE_KEY_PREFIX STATE_MASTER "."), read.parameter);
+    if (text.data)
+        *out = text;
+    return text.data != NULL;
 }
 
 /* ---- buckets ---- */
@@ -199,11 +199,10 @@ static reshard_status mcore_relate_state_tensor(struct relating *relating, struc
     const struct catalog_tensor *tensor = &catalog->tensors[weight];
     int64_t shape[RANK_MAX];
     memcpy(shape, catalog_vector_at(catalog, tensor->shape), (size_t)tensor->rank * sizeof(*shape));
-    char *key =
-        arena_printf(&catalog->arena, STATE_KEY_PREFIX "%.*s.%.*s", (int)state.size, state.data, (int)tensor->key.size, tensor->key.data);
-    if (!key)
+    const struct str key = ARENA_JOIN(&catalog->arena, STR(STATE_KEY_PREFIX), state, STR("."), tensor->key);
+    if (!key.data)
         return error_set_memory(err);
-    reshard_status status = catalog_add_tensor(catalog, str_of(key), dtype, tensor->rank, shape, out, err);
+    reshard_status status = catalog_add_tensor(catalog, key, dtype, tensor->rank, shape, out, err);
     if (!status)
         *slot = *out + 1;
     return status;

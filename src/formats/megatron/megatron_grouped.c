@@ -10,6 +10,7 @@
 #include "parallel/parameter_names.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* What a key that ends in a matrix of experts groups, NULL if it is none; *prefix: bytes before the matrix' own name. */
@@ -27,13 +28,14 @@ static const struct partition_grouping *grouping_of(const struct partition_rules
 }
 
 /* The member's key: its pattern with the expert's number for '#'. */
-static char *member_key(struct arena *arena, struct str key, size_t prefix, struct str member, int64_t expert)
+static struct str member_key(struct arena *arena, struct str key, size_t prefix, struct str member, int64_t expert)
 {
     size_t at;
+    char number[24];
     if (!str_find_char(member, '#', &at))
-        return NULL;
-    struct str before = { key.data, prefix }, head = { member.data, at }, tail = { member.data + at + 1, member.size - at - 1 };
-    return arena_printf(arena, "%.*s%.*s%" PRId64 "%.*s", STR_ARG(before), STR_ARG(head), expert, STR_ARG(tail));
+        return (struct str){ 0 };
+    snprintf(number, sizeof(number), "%" PRId64, expert);
+    return ARENA_JOIN(arena, { key.data, prefix }, { member.data, at }, str_of(number), { member.data + at + 1, member.size - at - 1 });
 }
 
 /* Rows and columns of an expert's part on one rank, as its own parameter has them. */
@@ -54,14 +56,14 @@ static reshard_status split_parameter(struct megatron_source *state, struct mega
     member_shape(&parameter->cut, local);
     for (int64_t i = 0; i < experts; i++) {
         struct partition_key key;
-        char *text = member_key(&state->arena, parameter->key, prefix, grouping->member, i);
-        if (!text)
+        const struct str text = member_key(&state->arena, parameter->key, prefix, grouping->member, i);
+        if (!text.data)
             return error_set_memory(err);
         members[i] = *parameter;
-        members[i].key = str_of(text);
+        members[i].key = text;
         members[i].expert = i;
         if (!partition_key_read(&state->rules, members[i].key, &key))
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%s'", text);
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(text));
         members[i].rule = key.rule;
         reshard_status status = cut_from_local(&state->context, key.rule, 2, local, &members[i].cut, err);
         if (status)

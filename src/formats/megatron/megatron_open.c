@@ -36,12 +36,10 @@ static reshard_status list_folders(struct source *source, struct rank_folder **o
     return RESHARD_OK;
 }
 
-static char *file_path(struct source *source, struct str folder, const char *file)
+static const char *file_path(struct source *source, struct str folder, const char *file)
 {
-    struct arena *arena = &megatron_source_of(source)->arena;
-    if (source->name[0])
-        return arena_printf(arena, "%s/%.*s/%s", source->name, STR_ARG(folder), file);
-    return arena_printf(arena, "%.*s/%s", STR_ARG(folder), file);
+    const struct str root = str_of(source->name);
+    return ARENA_JOIN(&megatron_source_of(source)->arena, root, root.size ? STR("/") : STR(""), folder, STR("/"), str_of(file)).data;
 }
 
 static bool open_is_file(struct source *source, const char *name)
@@ -58,8 +56,8 @@ static reshard_status warn_unread(struct source *source, struct str folder, bool
 {
     static const char *const known[] = { MEGATRON_MODEL_FILE, MEGATRON_OLD_MODEL_FILE, MEGATRON_OPTIMIZER_FILE };
     struct megatron_source *state = megatron_source_of(source);
-    char *path = source->name[0] ? arena_printf(&state->arena, "%s/%.*s", source->name, STR_ARG(folder))
-                                 : arena_printf(&state->arena, "%.*s", STR_ARG(folder));
+    const struct str root = str_of(source->name);
+    const char *path = ARENA_JOIN(&state->arena, root, root.size ? STR("/") : STR(""), folder).data;
     struct store_entry *entries;
     size_t count;
     if (*was_warned)
@@ -98,8 +96,9 @@ static reshard_status open_rank(struct source *source, const struct rank_folder 
                                 reshard_error *err)
 {
     *out = (struct megatron_rank){ .folder = folder->name, .optimizer_file = TORCH_NONE };
-    char *name = file_path(source, folder->name, MEGATRON_MODEL_FILE), *old = file_path(source, folder->name, MEGATRON_OLD_MODEL_FILE);
-    char *optimizer = file_path(source, folder->name, MEGATRON_OPTIMIZER_FILE);
+    const char *name = file_path(source, folder->name, MEGATRON_MODEL_FILE);
+    const char *old = file_path(source, folder->name, MEGATRON_OLD_MODEL_FILE);
+    const char *optimizer = file_path(source, folder->name, MEGATRON_OPTIMIZER_FILE);
     if (!name || !old || !optimizer)
         return error_set_memory(err);
     if (!open_is_file(source, name) && open_is_file(source, old))

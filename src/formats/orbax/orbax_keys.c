@@ -63,12 +63,15 @@ static reshard_status file_name(struct keys_walk *walk, struct str base, const s
                                 reshard_error *err)
 {
     struct arena *arena = &walk->keys->arena;
-    char *path = arena_printf(arena, "%.*s%.*s", STR_ARG(base), STR_ARG(file->path));
-    *out = path ? root_join(arena, walk->source->name, path) : NULL;
-    if (!*out)
+    const struct str path = ARENA_JOIN(arena, base, file->path);
+    if (!path.data)
         return error_set_memory(err);
-    *own_base = (struct str){ path, base.size + file->base_size };
-    return store_name_check(str_of(*out), err);
+    reshard_status status = store_name_check(path, err);
+    if (status)
+        return status;
+    *out = root_join(arena, walk->source->name, path.data);
+    *own_base = (struct str){ path.data, base.size + file->base_size };
+    return *out ? RESHARD_OK : error_set_memory(err);
 }
 
 static reshard_status check_place(struct keys_walk *walk, const char *object, uint64_t offset, uint64_t bytes, const char *what,
@@ -128,11 +131,10 @@ static reshard_status node_read(struct keys_walk *walk, const struct node_place 
 static reshard_status key_whole(struct keys_walk *walk, struct str begin, struct str key, struct str *out, reshard_error *err)
 {
     reshard_status status = work_spend(walk->source->limits.budget, KEY_UNITS + begin.size + key.size, err);
-    char *made = status ? NULL : arena_printf(&walk->keys->arena, "%.*s%.*s", STR_ARG(begin), STR_ARG(key));
-    if (status || !made)
-        return status ? status : error_set_memory(err);
-    *out = (struct str){ made, begin.size + key.size };
-    return RESHARD_OK;
+    if (status)
+        return status;
+    *out = ARENA_JOIN(&walk->keys->arena, begin, key);
+    return out->data ? RESHARD_OK : error_set_memory(err);
 }
 
 static reshard_status key_add(struct keys_walk *walk, const struct node_place *place, const struct ocdbt_node *node,

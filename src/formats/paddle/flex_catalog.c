@@ -162,11 +162,8 @@ static reshard_status key_list_as(const struct cataloguing *c, struct str *name,
 {
     if (c->part->role != FLEX_EMA)
         return RESHARD_OK;
-    char *joined = arena_printf(&c->source->catalog->arena, FLEX_EMA_NAME ".%.*s", STR_ARG(*name));
-    if (!joined)
-        return error_set_memory(err);
-    *name = (struct str){ joined, name->size + sizeof(FLEX_EMA_NAME ".") - 1 };
-    return RESHARD_OK;
+    *name = ARENA_JOIN(&c->source->catalog->arena, STR(FLEX_EMA_NAME "."), *name);
+    return name->data ? RESHARD_OK : error_set_memory(err);
 }
 
 static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_key *key, reshard_error *err)
@@ -251,7 +248,7 @@ static reshard_status file_find(struct cataloguing *c, uint32_t text, uint32_t *
         status = error_set(err, RESHARD_ERR_FORMAT, "file name '%.*s' leads into another folder", STR_ARG(base));
     if (status)
         return status;
-    char *name = arena_printf(&catalog->arena, "%.*s%.*s", STR_ARG(c->part->directory), STR_ARG(base));
+    const char *name = ARENA_JOIN(&catalog->arena, c->part->directory, base).data;
     if (!name)
         return error_set_memory(err);
     bool is_there = store_exists(c->source->store, name, &is_directory, &bytes);

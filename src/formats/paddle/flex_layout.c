@@ -344,8 +344,8 @@ static reshard_status flex_layout_sort_pieces(struct flex_target *state, reshard
 static reshard_status add_object(struct target *target, uint32_t folder, struct str name, uint64_t bytes, uint32_t *out, reshard_error *err)
 {
     struct str prefix = flex_target_state(target)->folders[folder].prefix;
-    char *full = arena_printf(&target->catalog->arena, "%.*s%.*s", (int)prefix.size, prefix.data, (int)name.size, name.data);
-    return full ? catalog_add_object(target->catalog, str_of(full), bytes, out, err) : error_set_memory(err);
+    const struct str full = ARENA_JOIN(&target->catalog->arena, prefix, name);
+    return full.data ? catalog_add_object(target->catalog, full, bytes, out, err) : error_set_memory(err);
 }
 
 static reshard_status flex_layout_add_chunk(struct target *target, const struct flex_piece *piece, uint64_t offset, reshard_error *err)

@@ -162,8 +162,8 @@ int flex_probe(struct store *store, const char *name, reshard_error *err)
         goto out;
     score = metadata.size ? (names_is_pickle(store, str_of(name), err) ? 95 : 60) : names_score(store, &listing, err);
     for (int role = FLEX_MODEL; !score && role < FLEX_ROLES; role++) {
-        char *folder = listing.has_folder[role] ? arena_printf(&arena, "%.*s%s", STR_ARG(directory), flex_role_folders[role]) : NULL;
-        if (folder && flex_list(store, str_of(folder), &arena, &inner, err) == RESHARD_OK && names_score(store, &inner, err) > 0)
+        const struct str folder = listing.has_folder[role] ? ARENA_JOIN(&arena, directory, str_of(flex_role_folders[role])) : STR("");
+        if (folder.size && flex_list(store, folder, &arena, &inner, err) == RESHARD_OK && names_score(store, &inner, err) > 0)
             score = 92;
     }
 

@@ -342,10 +342,10 @@ static reshard_status read_roles(struct flex_opening *opening, const struct flex
         uint32_t first = opening->source->catalog->tensor_count;
         if (!listing->has_folder[role])
             continue;
-        char *folder = arena_printf(&opening->arena, "%.*s%s", STR_ARG(opening->directory), flex_role_folders[role]);
-        status = folder ? flex_list(opening->source->store, str_of(folder), &opening->arena, &inner, err) : error_set_memory(err);
+        const struct str folder = ARENA_JOIN(&opening->arena, opening->directory, str_of(flex_role_folders[role]));
+        status = folder.data ? flex_list(opening->source->store, folder, &opening->arena, &inner, err) : error_set_memory(err);
         if (!status && read_is_checkpoint(&inner))
-            status = read_part(opening, str_of(folder), (enum flex_role)role, &inner, err);
+            status = read_part(opening, folder, (enum flex_role)role, &inner, err);
         if (!status && role == FLEX_MASTERS)
             status = master_weights_cast(opening->source->catalog, first, NULL, 0, err);
     }

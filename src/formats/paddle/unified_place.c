@@ -30,11 +30,12 @@ const struct layout_word uc_words[] = {
 /* The key as a Flex Checkpoint has it, whose rules say where it is; empty without memory. */
 static struct str unified_place_key(struct arena *arena, enum uc_family family, struct str name)
 {
-    char *text = arena_printf(arena, "%.*s%s", (int)name.size, name.data, family == UC_MASTERS ? ".w_0" : "");
-    char *slash = text && family == UC_OPTIMIZER ? strchr(text, '/') : NULL;
-    if (slash)
-        *slash = '.';
-    return text ? str_of(text) : (struct str){ 0 };
+    size_t slash;
+    if (family == UC_MASTERS)
+        return ARENA_JOIN(arena, name, STR(".w_0"));
+    if (family != UC_OPTIMIZER || !str_find_char(name, '/', &slash))
+        return name;
+    return ARENA_JOIN(arena, { name.data, slash }, STR("."), { name.data + slash + 1, name.size - slash - 1 });
 }
 
 static reshard_status unified_place_rename(struct uc_placing *placing, const struct layout_request *request, enum uc_family family,

@@ -61,18 +61,19 @@ struct integrity_check {
 };
 
 /* The name in the store of a file beside integrity.json. */
-static reshard_status integrity_path(struct integrity_check *check, struct str base, char **out, reshard_error *err)
+static reshard_status integrity_path(struct integrity_check *check, struct str base, const char **out, reshard_error *err)
 {
     reshard_status status = store_name_check(base, err);
     if (status)
         return status;
-    *out = arena_printf(&check->arena, "%s%.*s", check->directory, (int)base.size, base.data);
+    *out = ARENA_JOIN(&check->arena, str_of(check->directory), base).data;
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
 static reshard_status check_listed_file(struct integrity_check *check, struct str base, struct str wanted, reshard_error *err)
 {
-    char hex[DIGEST_HEX_MAX], *name = NULL;
+    char hex[DIGEST_HEX_MAX];
+    const char *name = NULL;
     bool is_directory;
     uint64_t bytes;
     struct catalog *catalog = check->source->catalog;
@@ -125,7 +126,7 @@ reshard_status integrity_verify(struct source *source, const char *directory, re
     struct integrity_check check = { .source = source, .directory = directory };
     struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
-    char *name = NULL;
+    const char *name = NULL;
     bool is_directory;
     uint64_t size;
     reshard_status status = integrity_path(&check, STR(INTEGRITY_FILE), &name, err);

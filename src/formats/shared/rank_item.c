@@ -10,13 +10,13 @@ reshard_status rank_item_name(struct arena *arena, uint32_t rank, struct str key
 {
     struct path_part *own = arena_array(arena, part_count + 1, sizeof(*own));
     char *word = arena_printf(arena, WORD "%" PRIu32, rank);
-    char *text = arena_printf(arena, "%s.%.*s", word ? word : "", STR_ARG(key));
-    if (!own || !word || !text)
+    const struct str text = ARENA_JOIN(arena, str_of(word ? word : ""), STR("."), key);
+    if (!own || !word || !text.data)
         return error_set_memory(err);
     own[0] = (struct path_part){ .kind = PATH_KEY, .key = str_of(word) };
     for (size_t i = 0; i < part_count; i++)
         own[1 + i] = parts[i];
-    *out = (struct rank_item){ .key = str_of(text), .parts = own, .part_count = part_count ? part_count + 1 : 0 };
+    *out = (struct rank_item){ .key = text, .parts = own, .part_count = part_count ? part_count + 1 : 0 };
     return RESHARD_OK;
 }
 

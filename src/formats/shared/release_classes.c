@@ -119,10 +119,10 @@ static reshard_status release_classes_note(struct stripping *stripping, const st
     struct str name;
     if (!value_as_str(member, &name))
         name = STR("(a key that is no text)");
-    char *key = arena_printf(&stripping->target->catalog->arena, "%.*s.%.*s", STR_ARG(stripping->key), STR_ARG(name));
-    if (!key)
+    const struct str key = ARENA_JOIN(&stripping->target->catalog->arena, stripping->key, STR("."), name);
+    if (!key.data)
         return error_set_memory(err);
-    return target_note_dropped(stripping->target, NOTE_RELEASE, str_of(key), err, "Megatron Core 0.%" PRIu32 " does not have %.*s.%.*s",
+    return target_note_dropped(stripping->target, NOTE_RELEASE, key, err, "Megatron Core 0.%" PRIu32 " does not have %.*s.%.*s",
                                stripping->minor, STR_ARG(unknown->global.module), STR_ARG(unknown->global.name));
 }
 

@@ -97,8 +97,8 @@ static const char *safetensors_items_kind_of(const struct catalog_item *item)
 
 static reshard_status safetensors_items_note_member(struct target *target, struct str key, const struct value *value, reshard_error *err)
 {
-    char *name = arena_printf(&target->catalog->arena, ST_INDEX_METADATA_KEY ".%.*s", STR_ARG(key));
-    return name ? target_note_dropped(target, NOTE_NO_PLACE, str_of(name), err, "%s, without an index file only strings have a place",
+    const struct str name = ARENA_JOIN(&target->catalog->arena, STR(ST_INDEX_METADATA_KEY "."), key);
+    return name.data ? target_note_dropped(target, NOTE_NO_PLACE, name, err, "%s, without an index file only strings have a place",
                                       value_kind_name(value))
                 : error_set_memory(err);
 }

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 struct torch_source *torch_source_of(const struct source *source)
@@ -269,12 +270,13 @@ static reshard_status hide_storage(struct source *source, uint32_t file_index, u
     unsigned item = dtype_element_bytes(storage->dtype);
     int64_t elements = (int64_t)(storage->bytes / item);
     /* The leading NUL keeps it apart from every key that a path can give. */
-    char *key = arena_printf(&source->catalog->arena, "?storage:%" PRIu32 ":%.*s", file_index, STR_ARG(storage->key));
-    if (!key)
-        return error_set_memory(err);
-    struct str name = str_of(key);
-    key[0] = '\0';
+    char begin[32];
+    const int begin_size = 1 + snprintf(begin + 1, sizeof(begin) - 1, "storage:%" PRIu32 ":", file_index);
+    begin[0] = '\0';
+    const struct str name = ARENA_JOIN(&source->catalog->arena, { begin, (size_t)begin_size }, storage->key);
     uint32_t tensor;
+    if (!name.data)
+        return error_set_memory(err);
     reshard_status status = catalog_add_tensor(source->catalog, name, storage->dtype, 1, &elements, &tensor, err);
     if (!status)
         status = torch_source_note_origin(state, tensor, (struct torch_origin){ file_index, TORCH_NONE, index }, err);

@@ -344,12 +344,12 @@ static reshard_status lay_out_side_file(const struct layout_request *request, st
     if (store_name_check(key, NULL))
         return target_note_dropped(target, NOTE_NO_PLACE, key, err, "a file of that name does not fit beside the checkpoint");
     const struct catalog_item *stored = layout_item_stored(request, item);
-    char *name = arena_printf(&target->catalog->arena, "%s%.*s", is_accelerate(request) ? "" : "huggingface/", STR_ARG(key));
-    if (!name || !ARRAY_ROOM(state->side_files, state->side_count, state->side_capacity))
+    const struct str name = ARENA_JOIN(&target->catalog->arena, is_accelerate(request) ? STR("") : STR("huggingface/"), key);
+    if (!name.data || !ARRAY_ROOM(state->side_files, state->side_count, state->side_capacity))
         return error_set_memory(err);
     struct fsdp_side_file *file = &state->side_files[state->side_count++];
     file->item = item;
-    return catalog_add_object(target->catalog, str_of(name), request->source_catalog->objects[stored->object].bytes, &file->object, err);
+    return catalog_add_object(target->catalog, name, request->source_catalog->objects[stored->object].bytes, &file->object, err);
 }
 
 reshard_status fsdp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)

@@ -229,15 +229,14 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
     struct str stored = laying->style.flavour->array_name ? laying->style.flavour->array_name(laying->target, tensor->key) : tensor->key;
     reshard_status status =
         stored.size || !tensor->key.size ? array_document_add(laying, tensor, stored, chunk, err) : error_set_memory(err);
-    char *prefix = status ? NULL
-                          : arena_printf(&laying->target->catalog->arena, "%s%.*s%s", laying->style.folder, (int)stored.size,
-                                         stored.size ? stored.data : "", stored.size ? "/" : "");
-    if (!status && !prefix)
+    const struct str prefix = ARENA_JOIN(&laying->target->catalog->arena, str_of(laying->style.folder), stored,
+                                         stored.size ? STR("/") : STR(""));
+    if (!status && !prefix.data)
         status = error_set_memory(err);
     if (!status && !str_equal(stored, tensor->key))
         status = target_read_as(laying->target, index, stored, err);
     if (!status)
-        status = zarr_chunks_lay_out(laying->request, &laying->style, laying->target, index, str_of(prefix), chunk, err);
+        status = zarr_chunks_lay_out(laying->request, &laying->style, laying->target, index, prefix, chunk, err);
     if (status) {
         error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
         error_object(err, "%.*s", STR_ARG(tensor->key));
