@@ -153,7 +153,7 @@ static uint64_t body_bytes_max(uint64_t stored, const struct limits *limits)
     return bytes < limits->metadata_bytes ? bytes : limits->metadata_bytes;
 }
 
-/* The body, decompressed into scratch or where it lies. */
+/* The body, decompressed if need be, in the arena. */
 static reshard_status ocdbt_open(const void *bytes, size_t size, const char *magic, const char *what, const struct limits *limits,
                                  struct chain_scratch *scratch, struct arena *arena, struct ocdbt_decoding *out, reshard_error *err)
 {
@@ -171,20 +171,17 @@ static reshard_status ocdbt_open(const void *bytes, size_t size, const char *mag
     if (out->problem || version != 0 || compression > 1)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "version %" PRIu64 " with compression %" PRIu64 " of OCDBT is not known", version,
                          compression);
-    if (!compression)
-        return RESHARD_OK;
     const struct chain_step step = { .kind = CHAIN_ZSTD };
-    struct buffer body = { 0 };
-    reshard_status status = chain_decode_bounded(&step, 1, out->cursor.data + out->cursor.pos, cursor_left(&out->cursor),
-                                                 body_bytes_max(cursor_left(&out->cursor), limits), scratch, &body, err);
-    void *kept = status ? NULL : arena_alloc(arena, body.size + 1);
-    if (!status && !kept)
+    struct str body = { (const char *)out->cursor.data + out->cursor.pos, cursor_left(&out->cursor) };
+    struct buffer expanded = { 0 };
+    reshard_status status = !compression ? RESHARD_OK
+                                         : chain_decode_bounded(&step, 1, body.data, body.size, body_bytes_max(body.size, limits), scratch,
+                                                                &expanded, err);
+    if (!status && !arena_str(arena, compression ? buffer_str(&expanded) : body, &body))
         status = error_set_memory(err);
-    if (!status) {
-        memcpy(kept, body.data ? body.data : (const uint8_t *)"", body.size);
-        out->cursor = cursor_over(kept, body.size);
-    }
-    buffer_release(&body);
+    if (!status)
+        out->cursor = cursor_over(body.data, body.size);
+    buffer_release(&expanded);
     return status;
 }
 
