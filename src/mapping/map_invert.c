@@ -73,7 +73,9 @@ static void append_attributes(const struct inversion *inversion)
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
         const struct map_attribute *attribute = &statement->attributes[i];
         const char *quote = attribute->is_number ? "" : "\"";
-        buffer_printf(inversion->out, ", %.*s=%s%.*s%s", STR_ARG(attribute->key), quote, STR_ARG(attribute->value), quote);
+        buffer_printf(inversion->out, ", %.*s=%s", STR_ARG(attribute->key), quote);
+        buffer_append_str(inversion->out, attribute->value);
+        buffer_append_text(inversion->out, quote);
     }
 }
 
@@ -273,7 +275,9 @@ static bool invert_stack(const struct inversion *inversion, const struct map_att
 static bool invert_reshape(const struct inversion *inversion, const struct map_attribute *attribute)
 {
     append_turned(inversion);
-    buffer_printf(inversion->out, ", reshape=\"%.*s\"\n", STR_ARG(attribute->value));
+    buffer_append_text(inversion->out, ", reshape=\"");
+    buffer_append_str(inversion->out, attribute->value);
+    buffer_append_text(inversion->out, "\"\n");
     append_transposes(inversion);
     return true;
 }

@@ -39,7 +39,8 @@ bool azure_text_to_sign(const struct azure_request *request, struct buffer *out)
     struct str query = { url.data + at, url.size - at }, path = str_take(&query, '?');
     /* Encoding, language, length, MD5, type, date (x-ms-date stands for it), If-Modified-Since; None-Match and Unmodified-Since. */
     buffer_printf(out, "GET\n\n\n\n\n\n\n\n%s\n\n\n%s\n", request->etag, request->range);
-    buffer_printf(out, "x-ms-date:%s\nx-ms-version:" AZURE_VERSION "\n/%s%.*s", request->date, request->account, STR_ARG(path));
+    buffer_printf(out, "x-ms-date:%s\nx-ms-version:" AZURE_VERSION "\n/%s", request->date, request->account);
+    buffer_append_str(out, path);
     put_query_lines(query, out);
     return !out->failed;
 }

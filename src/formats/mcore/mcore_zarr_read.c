@@ -218,7 +218,9 @@ static reshard_status mcore_zarr_read_add_object(struct zarr_reading *reading, u
     const struct zarr_entry *entry = &reading->keys.entries[entry_index];
     struct buffer key = { 0 };
     uint32_t object;
-    buffer_printf(&key, "%.*s/shard_%.*s_%.*s", STR_ARG(name->key), STR_ARG(name->offsets), STR_ARG(name->shape));
+    const struct str parts[] = { name->key, STR("/shard_"), name->offsets, STR("_"), name->shape };
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        buffer_append_str(&key, parts[i]);
     if (lost)
         buffer_printf(&key, ".%" PRIu64, lost);
     reshard_status status = key.failed ? error_set_memory(err) : RESHARD_OK;
