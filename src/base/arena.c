@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/arena.h"
 
+#include "base/sanitizer.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#if defined(__has_feature) /* clang */
-#if __has_feature(address_sanitizer)
-#define HAS_ASAN 1
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define HAS_ASAN 1
-#endif
 
 /*
  * For AddressSanitizer nothing of a block may be touched but what has been given out, and there is a guard behind each allocation. It
  * keeps account of 8 bytes at a time, so that allocations begin at a multiple of that.
  */
 #ifdef HAS_ASAN
-#include <sanitizer/asan_interface.h>
 #define GUARD_BYTES 8
 #define ALIGN_MIN 8
 #define FORBID(start, size) ASAN_POISON_MEMORY_REGION(start, size)

@@ -6,6 +6,8 @@
 #ifndef BASE_STR_H
 #define BASE_STR_H
 
+#include "base/sanitizer.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,11 +20,24 @@ struct str {
 
 #define STR(literal) ((struct str){ (literal), sizeof(literal) - 1 })
 
+/* The bytes that are printed. Behind the first "%.*s" of a format AddressSanitizer looks at no argument: it does so here. */
+static inline const char *str_printed(const void *data, size_t size)
+{
+#ifdef HAS_ASAN
+    const volatile char *forbidden = size ? __asan_region_is_poisoned((void *)(uintptr_t)data, size) : NULL;
+    if (forbidden)
+        (void)*forbidden;
+#endif
+    (void)size;
+    return data ? data : "";
+}
+
 /* For printf: "%.*s", STR_ARG(name). error_* escape what they print; others must escape first. */
-#define STR_ARG(s) (int)((s).size > 2000 ? 2000 : (s).size), ((s).data ? (s).data : "")
+#define STR_ARG_MAX(s, max) (int)((s).size > (max) ? (max) : (s).size), str_printed((s).data, (s).size > (max) ? (max) : (s).size)
+#define STR_ARG(s) STR_ARG_MAX(s, 2000)
 
 /* The same for a value that may be long beyond sense and must not push the rest out of the message: "%.*s%s". */
-#define STR_ARG_BRIEF(s) (int)((s).size > 40 ? 40 : (s).size), ((s).data ? (s).data : ""), ((s).size > 40 ? "..." : "")
+#define STR_ARG_BRIEF(s) STR_ARG_MAX(s, 40), ((s).size > 40 ? "..." : "")
 
 static inline struct str str_of(const char *text)
 {
