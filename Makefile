@@ -58,7 +58,7 @@ asan:
 	@tools/setup.sh test
 	@test -f build-asan/build.ninja || meson setup -Dtests=true -Db_sanitize=address,undefined $(SANITIZED) -Doptimization=1 build-asan >/dev/null
 	@ln -sf cli/reshard build-asan/reshard
-	@RESHARD_FAULT_STEP=57 python3 tools/run_tests.py build-asan --suite unit
+	@RESHARD_FAULT_STEP=57 python3 tools/run_tests.py build-asan --suite unit --suite bytes
 
 tsan:
 	@tools/setup.sh test

@@ -62,6 +62,11 @@ def keys_must_be(found, expected):
     assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
 
 
+def is_sanitized(binary):
+    """Built with AddressSanitizer, which takes address space without end."""
+    return b"__asan_init" in pathlib.Path(binary).read_bytes()
+
+
 def arguments():
     """`bin`, and `fixtures` as a path, which tests over both are called with."""
     parser = argparse.ArgumentParser()
