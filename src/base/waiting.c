@@ -23,6 +23,14 @@ const struct waiting *waiting_set_if(bool asks, const struct waiting *waiting)
     return asks ? waiting_set(waiting) : asked;
 }
 
+bool waiting_goes_on_for(const struct waiting *outer, pthread_mutex_t *lock)
+{
+    pthread_mutex_lock(lock);
+    const bool goes_on = !outer || outer->goes_on(outer->context);
+    pthread_mutex_unlock(lock);
+    return goes_on;
+}
+
 bool waiting_goes_on(void)
 {
     const int64_t now = asked ? clock_ms() : 0;

@@ -6,6 +6,7 @@
 #ifndef BASE_WAITING_H
 #define BASE_WAITING_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 struct waiting {
@@ -18,6 +19,9 @@ const struct waiting *waiting_set(const struct waiting *waiting);
 
 /* The same if it asks anybody; else who was asked stays. */
 const struct waiting *waiting_set_if(bool asks, const struct waiting *waiting);
+
+/* Of a thread that works for another: asks who is asked there, if anybody, one thread at a time. */
+bool waiting_goes_on_for(const struct waiting *outer, pthread_mutex_t *lock);
 
 /* Whether to wait on: asks who is asked, unless that was so a moment ago. */
 bool waiting_goes_on(void);

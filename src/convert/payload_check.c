@@ -286,13 +286,7 @@ static void stop(struct payload_job *job, reshard_status status, const reshard_e
 static bool payload_check_goes_on(void *context)
 {
     struct payload_job *job = context;
-    bool goes_on = payload_check_advance(job, 0);
-    if (!goes_on || job->options->progress)
-        return goes_on;
-    pthread_mutex_lock(&job->lock);
-    goes_on = !job->outer || job->outer->goes_on(job->outer->context);
-    pthread_mutex_unlock(&job->lock);
-    return goes_on;
+    return payload_check_advance(job, 0) && (job->options->progress || waiting_goes_on_for(job->outer, &job->lock));
 }
 
 /* Each worker keeps the object it reads open until it gets a chunk of another one. */

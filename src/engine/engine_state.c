@@ -154,13 +154,8 @@ static bool worker_goes_on(void *context)
 {
     struct worker *worker = context;
     struct engine *engine = worker->engine;
-    bool goes_on = !atomic_load(&engine->is_stopped) && !progress_note(engine, worker, 0, NULL);
-    if (!goes_on || engine->options->progress)
-        return goes_on;
-    pthread_mutex_lock(&engine->progress_lock);
-    goes_on = !engine->outer || engine->outer->goes_on(engine->outer->context);
-    pthread_mutex_unlock(&engine->progress_lock);
-    return goes_on;
+    return !atomic_load(&engine->is_stopped) && !progress_note(engine, worker, 0, NULL) &&
+           (engine->options->progress || waiting_goes_on_for(engine->outer, &engine->progress_lock));
 }
 
 static void *worker_main(void *context)
