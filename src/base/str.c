@@ -76,6 +76,26 @@ char *str_copy(struct str s)
     return copy;
 }
 
+struct str str_folder(struct str path)
+{
+    while (path.size && path.data[path.size - 1] != '/')
+        path.size--;
+    return path;
+}
+
+struct str str_base_name(struct str path)
+{
+    const size_t folder = str_folder(path).size;
+    return (struct str){ path.data + folder, path.size - folder };
+}
+
+struct str str_without_slashes(struct str path)
+{
+    while (path.size && path.data[path.size - 1] == '/')
+        path.size--;
+    return path;
+}
+
 bool str_to_u64(struct str s, uint64_t *out)
 {
     if (s.size == 0 || (s.size > 1 && s.data[0] == '0'))

@@ -70,6 +70,13 @@ struct str str_take_word(struct str *rest);
 /* A malloc'd copy that ends with NUL; NULL without memory. */
 char *str_copy(struct str s);
 
+/* The two parts of a path: up to its last '/', which stays at the end, and what is behind it. */
+struct str str_folder(struct str path);
+struct str str_base_name(struct str path);
+
+/* The path of a folder without '/' at its end. */
+struct str str_without_slashes(struct str path);
+
 /* Whole string as a decimal number without sign or leading zeros ("0" is fine); false on anything else or overflow. */
 bool str_to_u64(struct str s, uint64_t *out);
 

@@ -335,9 +335,7 @@ static reshard_status find_reference_text(struct store *store, const char *file_
         return is_text && !(*out = str_copy(str_of(file_name))) ? error_set_memory(err) : RESHARD_OK;
     }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !*out; i++) {
-        bool is_directory;
-        uint64_t bytes;
-        if (store_exists(store, names[i], &is_directory, &bytes) && !is_directory && !(*out = str_copy(str_of(names[i]))))
+        if (store_is_file(store, names[i]) && !(*out = str_copy(str_of(names[i]))))
             return error_set_memory(err);
     }
     return RESHARD_OK;

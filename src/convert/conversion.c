@@ -43,13 +43,7 @@ reshard_status conversion_driver(const struct conversion *conversion, const stru
 /* The destination's last path component, without trailing slashes. */
 static char *conversion_base_name(const char *path)
 {
-    size_t size = strlen(path);
-    while (size > 1 && path[size - 1] == '/')
-        size--;
-    size_t start = size;
-    while (start > 0 && path[start - 1] != '/')
-        start--;
-    return str_copy((struct str){ path + start, size - start });
+    return str_copy(str_base_name(str_without_slashes(str_of(path))));
 }
 
 /* Formats may store nothing of a tensor without elements, and keep it all the same. */

@@ -91,10 +91,7 @@ static reshard_status look_at_reference(const struct verify_options *verify, res
 /* Without '/' at its end. What the query of a URL asks for is the root, not what lies below it. */
 static size_t root_size(const char *root)
 {
-    size_t size = store_path_is_url(root) ? strcspn(root, "?#") : strlen(root);
-    while (size && root[size - 1] == '/')
-        size--;
-    return size;
+    return str_without_slashes((struct str){ root, store_path_is_url(root) ? strcspn(root, "?#") : strlen(root) }).size;
 }
 
 reshard_status latest_good(const char *root, const struct checkpoint_options *options, const struct verify_options *verify,

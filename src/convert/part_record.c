@@ -103,8 +103,7 @@ struct store_txn_options part_txn_options(const struct conversion *conversion, e
 /* The folder of the unfinished target, in which records lie. */
 static struct str record_folder(const struct run *run)
 {
-    const char *path = store_txn_path(run->txn), *slash = strrchr(path, '/');
-    return (struct str){ path, slash ? (size_t)(slash - path) : 0 };
+    return str_without_slashes(str_folder(str_of(store_txn_path(run->txn))));
 }
 
 /* Of how many parts the record of that name is; 0: it does not say. */

@@ -21,9 +21,8 @@ struct removing {
 /* The path of a file beside the metadata, or of one in the store. */
 static const char *removing_path(struct removing *removing, const char *name, const char *beside, reshard_error *err)
 {
-    const char *root = store_path(removing->source->store), *slash = strrchr(name, '/');
-    const int folder = beside ? (slash ? (int)(slash - name) + 1 : 0) : (int)strlen(name);
-    const char *path = arena_printf(&removing->arena, "%s/%.*s%s", root, folder, name, beside ? beside : "");
+    const char *object = beside ? ARENA_JOIN(&removing->arena, str_folder(str_of(name)), str_of(beside)).data : name,
+               *path = object ? store_join(&removing->arena, store_path(removing->source->store), str_of(object)) : NULL;
     if (!path)
         error_set_memory(err);
     return path;

@@ -34,23 +34,16 @@ static reshard_status name_in_root(const struct source *source, char **out, resh
     return status;
 }
 
-static bool is_file(const struct source *source, const char *name)
-{
-    bool is_directory;
-    uint64_t bytes;
-    return store_exists(source->store, name, &is_directory, &bytes) && !is_directory;
-}
-
 /* *out stays NULL if there is no sidecar. */
 static reshard_status find_sidecar(const struct source *source, char **out, reshard_error *err)
 {
     char *name = sidecar_name(source);
     reshard_status status = name ? RESHARD_OK : error_set_memory(err);
-    if (name && !is_file(source, name)) {
+    if (name && !store_is_file(source->store, name)) {
         free(name);
         status = name_in_root(source, &name, err);
     }
-    if (name && !is_file(source, name)) {
+    if (name && !store_is_file(source->store, name)) {
         free(name);
         name = NULL;
     }

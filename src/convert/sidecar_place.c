@@ -103,20 +103,19 @@ static bool is_file_alone(const struct source *source)
 char *sidecar_name(const struct source *source)
 {
     const char *name = source->name ? source->name : "";
-    size_t size = strlen(name);
+    struct str place = str_of(name);
     bool is_directory = true;
     uint64_t bytes;
     struct buffer out = { 0 };
-    if (size)
+    if (place.size)
         store_exists(source->store, name, &is_directory, &bytes);
     bool is_beside = !is_directory && is_file_alone(source);
-    if (!is_directory && !is_beside) {
-        while (size && name[size - 1] != '/')
-            size--;
-        size -= size > 0;
+    if (!is_directory && !is_beside)
+        place = str_without_slashes(str_folder(place));
+    if (place.size) {
+        buffer_append_str(&out, place);
+        buffer_append_byte(&out, is_beside ? '.' : '/');
     }
-    if (size)
-        buffer_printf(&out, "%.*s%s", (int)size, name, is_beside ? "." : "/");
     buffer_append_text(&out, SIDECAR_NAME);
     buffer_append_byte(&out, 0);
     if (out.failed)

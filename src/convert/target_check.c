@@ -27,9 +27,7 @@ static reshard_status refuse(reshard_error *err, const char *hint, const char *w
 /* Whether the path that was opened is one file that stands for others: an index, or a folder's metadata. */
 static bool stands_for_folder(const struct source *source)
 {
-    bool is_directory = true;
-    uint64_t bytes;
-    if (!source->name[0] || !store_exists(source->store, source->name, &is_directory, &bytes) || is_directory)
+    if (!source->name[0] || !store_is_file(source->store, source->name))
         return false;
     for (uint32_t i = 0; i < source->catalog->object_count; i++) {
         if (!str_is(source->catalog->objects[i].name, source->name))
@@ -42,8 +40,9 @@ static bool stands_for_folder(const struct source *source)
 static bool is_of_its_folder(const struct source *source, const struct store_target *target)
 {
     struct buffer folder = { 0 };
-    const char *slash = strrchr(source->name, '/');
-    buffer_printf(&folder, "%s/%.*s", store_path(source->store), slash ? (int)(slash - source->name) : 0, source->name);
+    buffer_append_text(&folder, store_path(source->store));
+    buffer_append_byte(&folder, '/');
+    buffer_append_str(&folder, str_without_slashes(str_folder(str_of(source->name))));
     buffer_append_byte(&folder, '\0');
     bool is_within = folder.failed || store_target_relation(target, (const char *)folder.data) != TARGET_BESIDE;
     buffer_release(&folder);
@@ -188,13 +187,11 @@ static bool is_of_a_format(struct str name, bool is_directory)
 static bool has_part_mark(const struct census *census, const char *name, const char *const *marks)
 {
     struct buffer path = { 0 };
-    bool found = false, is_directory;
-    uint64_t bytes;
+    bool found = false;
     for (; marks && *marks && !found; marks++) {
         buffer_clear(&path);
         buffer_printf(&path, "%s/%s", name, *marks);
-        found =
-            buffer_append_byte(&path, '\0') && store_exists(census->store, (const char *)path.data, &is_directory, &bytes) && !is_directory;
+        found = buffer_append_byte(&path, '\0') && store_is_file(census->store, (const char *)path.data);
     }
     buffer_release(&path);
     return found;

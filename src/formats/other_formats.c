@@ -34,19 +34,19 @@ static const struct {
 
 #define NAMES (sizeof(names) / sizeof(names[0]))
 
-static bool any_entry_fits(const struct store_entry *entries, size_t count, size_t prefix_bytes, const char *glob)
+static bool any_entry_fits(const struct store_entry *entries, size_t count, const char *glob)
 {
     for (size_t i = 0; i < count; i++) {
-        if (fnmatch(glob, entries[i].name.data + prefix_bytes, 0) == 0)
+        if (fnmatch(glob, str_base_name(entries[i].name).data, 0) == 0)
             return true;
     }
     return false;
 }
 
-const struct other_format *other_format_of_entries(const struct store_entry *entries, size_t count, size_t prefix_bytes)
+const struct other_format *other_format_of_entries(const struct store_entry *entries, size_t count)
 {
     for (size_t i = 0; i < NAMES; i++) {
-        if (any_entry_fits(entries, count, prefix_bytes, names[i].glob))
+        if (any_entry_fits(entries, count, names[i].glob))
             return &others[names[i].format];
     }
     return NULL;
@@ -71,8 +71,7 @@ const struct other_format *other_format_of_file(const char *name, const uint8_t 
         if (size >= strlen(starts[i].bytes) && memcmp(first, starts[i].bytes, strlen(starts[i].bytes)) == 0)
             return &others[starts[i].format];
     }
-    const char *slash = strrchr(name, '/');
-    return format_of_name(slash ? slash + 1 : name);
+    return format_of_name(str_base_name(str_of(name)).data);
 }
 
 /* ---- what lies below ---- */
@@ -132,7 +131,7 @@ static reshard_status look_into(struct below *below, const char *directory, int 
     reshard_error ignored = { 0 };
     reshard_status status = store_list(below->store, directory, &arena, &entries, &count, &ignored);
     if (!status && !below->other && !has_controls(directory)) {
-        below->other = other_format_of_entries(entries, count, strlen(directory) + 1);
+        below->other = other_format_of_entries(entries, count);
         if (below->other)
             snprintf(below->other_name, sizeof(below->other_name), "%s", directory);
     }

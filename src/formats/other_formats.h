@@ -9,8 +9,8 @@ struct other_format {
     const char *name, *next_step;
 };
 
-/* By the names in a folder, of which the first prefix_bytes are the folder's own; NULL: none that is known. */
-const struct other_format *other_format_of_entries(const struct store_entry *entries, size_t count, size_t prefix_bytes);
+/* By the names in a folder; NULL: none that is known. */
+const struct other_format *other_format_of_entries(const struct store_entry *entries, size_t count);
 
 /* By a file's name and first bytes. */
 const struct other_format *other_format_of_file(const char *name, const uint8_t *first, size_t size);

@@ -61,13 +61,6 @@ reshard_status driver_recognise(struct store *store, const char *name, const str
     return status;
 }
 
-bool store_is_directory(struct store *store, const char *name)
-{
-    bool is_directory = false;
-    uint64_t bytes;
-    return !name[0] || (store_exists(store, name, &is_directory, &bytes) && is_directory);
-}
-
 static void hint_formats(reshard_error *err)
 {
     struct buffer names = { 0 };
@@ -83,11 +76,11 @@ static void hint_formats(reshard_error *err)
     buffer_release(&names);
 }
 
-static void describe_directory(const struct store_entry *entries, size_t count, size_t prefix, struct buffer *text)
+static void describe_directory(const struct store_entry *entries, size_t count, struct buffer *text)
 {
     buffer_printf(text, "a directory with %zu entries", count);
     for (size_t i = 0; i < count && i < ENTRIES_SHOWN; i++) {
-        struct str entry = { entries[i].name.data + prefix, entries[i].name.size - prefix };
+        struct str entry = str_base_name(entries[i].name);
         buffer_append_text(text, i ? ", " : ": ");
         buffer_append(text, entry.data, entry.size);
         if (entries[i].is_directory)
@@ -115,11 +108,11 @@ static reshard_status directory_not_recognised(struct store *store, const char *
     struct arena arena = { 0 };
     struct buffer seen = { 0 };
     struct store_entry *entries;
-    size_t count, prefix = name[0] ? strlen(name) + 1 : 0;
+    size_t count;
     reshard_status status = store_list(store, name, &arena, &entries, &count, err);
     if (!status) {
-        describe_directory(entries, count, prefix, &seen);
-        status = not_recognised(&seen, other_format_of_entries(entries, count, prefix), err);
+        describe_directory(entries, count, &seen);
+        status = not_recognised(&seen, other_format_of_entries(entries, count), err);
         if (status == RESHARD_ERR_UNSUPPORTED && hint_checkpoints_below(store, entries, count, err))
             status = error_set_memory(err);
     }

@@ -11,9 +11,6 @@ reshard_status driver_score(const struct format_driver *driver, struct store *st
 /* *out is the surest driver for store's name, or NULL if no driver knows it. */
 reshard_status driver_recognise(struct store *store, const char *name, const struct format_driver **out, reshard_error *err);
 
-/* Whether name is a directory ("" always is). */
-bool store_is_directory(struct store *store, const char *name);
-
 /* The error for what no driver knows: says what was seen, and which formats there are. */
 reshard_status driver_not_recognised(struct store *store, const char *name, reshard_error *err);
 

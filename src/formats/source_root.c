@@ -23,21 +23,7 @@ struct root_listing {
     struct store *store;
     const struct store_entry *entries;
     size_t count;
-    size_t prefix_bytes; /* of the directory's own name in an entry's */
 };
-
-char *root_join(struct arena *arena, const char *directory, const char *name)
-{
-    if (!directory[0])
-        return arena_printf(arena, "%s", name);
-    return arena_printf(arena, "%s/%s", directory, name);
-}
-
-static struct str entry_base(const struct root_listing *listing, size_t index)
-{
-    struct str name = listing->entries[index].name;
-    return (struct str){ name.data + listing->prefix_bytes, name.size - listing->prefix_bytes };
-}
 
 /* The number that the text from there on is, with or without zeros before it. */
 static bool root_number_at(struct str text, size_t start, int64_t *out)
@@ -78,10 +64,8 @@ static bool choose_entry(const struct root_listing *listing, size_t index, int64
 static bool entry_holds(const struct root_listing *listing, size_t index, const char *file)
 {
     char name[STEP_NAME_BYTES];
-    bool is_directory = false;
-    uint64_t bytes;
     int length = snprintf(name, sizeof(name), "%.*s/%s", STR_ARG(listing->entries[index].name), file);
-    return length > 0 && (size_t)length < sizeof(name) && store_exists(listing->store, name, &is_directory, &bytes) && !is_directory;
+    return length > 0 && (size_t)length < sizeof(name) && store_is_file(listing->store, name);
 }
 
 /*
@@ -116,7 +100,7 @@ static bool is_orbax_step(const struct root_listing *listing, size_t index)
 /* The number that an entry has if it is an iteration's; *is_sure: its name suffices, else what is in it decides. */
 static bool entry_number(const struct root_listing *listing, size_t index, int64_t *out, bool *is_sure)
 {
-    struct str base = entry_base(listing, index);
+    struct str base = str_base_name(listing->entries[index].name);
     *is_sure = iteration_of(base, out);
     return listing->entries[index].is_directory && (*is_sure || orbax_number_of(base, out));
 }
@@ -188,12 +172,10 @@ static reshard_status read_tracker(struct store *store, const char *directory, c
                                    struct str *text, reshard_error *err)
 {
     *text = (struct str){ 0 };
-    char *path = root_join(arena, directory, name);
+    char *path = store_join(arena, directory, str_of(name));
     if (!path)
         return error_set_memory(err);
-    bool is_directory = false;
-    uint64_t size;
-    if (!store_exists(store, path, &is_directory, &size) || is_directory)
+    if (!store_is_file(store, path))
         return RESHARD_OK;
     buffer_clear(bytes);
     reshard_status status = store_read_all(store, path, AT_MOST(TRACKER_BYTES_MAX), bytes, err);
@@ -204,10 +186,10 @@ static reshard_status read_tracker(struct store *store, const char *directory, c
 
 static size_t find_directory(const struct root_listing *listing, struct str base)
 {
-    size_t index = 0;
-    while (index < listing->count && !(listing->entries[index].is_directory && str_equal(entry_base(listing, index), base)))
-        index++;
-    return index;
+    for (size_t i = 0; i < listing->count; i++)
+        if (listing->entries[i].is_directory && str_equal(str_base_name(listing->entries[i].name), base))
+            return i;
+    return listing->count;
 }
 
 /* What a tracker says is a number ("10"), or the name of a sub-directory ("release", "global_step10"). */
@@ -295,7 +277,7 @@ reshard_status root_choose(struct store *store, const char *directory, int64_t i
     reshard_status status = store_list(store, directory, arena, &entries, &count, err);
     if (status)
         return status;
-    struct root_listing listing = { store, entries, count, directory[0] ? strlen(directory) + 1 : 0 };
+    struct root_listing listing = { store, entries, count };
     if (iteration >= 0)
         status = choose_wanted(&listing, iteration, arena, &choice, err);
     else

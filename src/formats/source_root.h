@@ -30,7 +30,4 @@ reshard_status root_choose(struct store *store, const char *directory, int64_t i
 /* Whether this is how the folder of one iteration is called. */
 bool root_is_iteration(struct str name);
 
-/* directory/name, or name alone in the store's root; in arena. NULL without memory. */
-char *root_join(struct arena *arena, const char *directory, const char *name);
-
 #endif

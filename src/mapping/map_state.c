@@ -71,10 +71,8 @@ bool map_state_of_family(struct str key, struct map_state_key *out)
     struct str rest;
     if (!key_below(key, "optimizer:", &rest))
         return false;
-    size_t at = rest.size;
-    while (at && rest.data[at - 1] != '/')
-        at--;
-    out->state = at > 1 ? state_of_suffix((struct str){ rest.data + at, rest.size - at }) : MAP_STATE_WEIGHT;
+    const size_t at = str_folder(rest).size;
+    out->state = at > 1 ? state_of_suffix(str_base_name(rest)) : MAP_STATE_WEIGHT;
     out->name = (struct str){ rest.data, at ? at - 1 : 0 };
     return out->state != MAP_STATE_WEIGHT;
 }

@@ -329,10 +329,8 @@ static int read_numbers(struct str text, int64_t numbers[RANK_MAX])
 /* The object's rank; -1: it is no such key. */
 static int object_key_read(struct str text, struct str *key, int64_t offset[RANK_MAX], int64_t shape[RANK_MAX])
 {
-    size_t slash = text.size;
-    while (slash > 0 && text.data[slash - 1] != '/')
-        slash--;
-    struct str rest = { text.data + slash, text.size - slash }, head = str_take(&rest, '_'), place = str_take(&rest, '_');
+    const size_t slash = str_folder(text).size;
+    struct str rest = str_base_name(text), head = str_take(&rest, '_'), place = str_take(&rest, '_');
     const int rank = slash > 1 && str_is(head, "shard") ? read_numbers(place, offset) : -1;
     bool is_good = rank >= 0 && read_numbers(rest, shape) == rank;
     for (int i = 0; is_good && i < rank; i++)

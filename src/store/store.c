@@ -164,6 +164,38 @@ bool store_exists(struct store *store, const char *name, bool *is_directory, uin
     return store_check_name(name, NULL) == RESHARD_OK && store->ops->exists(store, name, is_directory, bytes);
 }
 
+bool store_is_directory(struct store *store, const char *name)
+{
+    bool is_directory = false;
+    uint64_t bytes;
+    return !name[0] || (store_exists(store, name, &is_directory, &bytes) && is_directory);
+}
+
+bool store_is_file(struct store *store, const char *name)
+{
+    bool is_directory = false;
+    uint64_t bytes;
+    return store_exists(store, name, &is_directory, &bytes) && !is_directory;
+}
+
+bool store_has_file(struct store *store, const char *directory, const char *name, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    const char *full = store_join(&arena, directory, str_of(name));
+    if (!full)
+        error_set_memory(err);
+    const bool has_file = full && store_is_file(store, full);
+    arena_release(&arena);
+    return has_file;
+}
+
+char *store_join(struct arena *arena, const char *directory, struct str name)
+{
+    const struct str above = str_of(directory);
+    const bool is_open = above.size && above.data[above.size - 1] != '/';
+    return (char *)ARENA_JOIN(arena, above, is_open ? STR("/") : STR(""), name).data;
+}
+
 bool store_errno_is_answer(int number)
 {
     switch (number) {

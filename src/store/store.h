@@ -91,7 +91,19 @@ reshard_status store_list(struct store *store, const char *directory, struct are
  * meanwhile is not seen. They nest. */
 void store_hold_listing(struct store *store);
 void store_release_listing(struct store *store);
+
+/* Whether there is anything of that name; *is_directory and *bytes are written only then. */
 bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
+
+/* Whether there is a directory, which "" always is, or a file of that name. */
+bool store_is_directory(struct store *store, const char *name);
+bool store_is_file(struct store *store, const char *name);
+
+/* Whether directory has such a file; false without memory, too, which err then says. */
+bool store_has_file(struct store *store, const char *directory, const char *name, reshard_error *err);
+
+/* The name of what lies in directory, which is "" for the root and may end with a '/'; in arena, NUL-terminated. NULL without memory. */
+char *store_join(struct arena *arena, const char *directory, struct str name);
 
 /* Names of links that lead out of the directory and were met by listing or store_exists but not followed; NULL behind the last. Of
  * many not all are kept: then store_has_more_links_out. */

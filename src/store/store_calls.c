@@ -238,12 +238,12 @@ static int listing_take(const char *name, size_t name_size, int is_folder, uint6
             error_set(listing->err, RESHARD_ERR_FORMAT, "the store lists '%.*s', which is no name in a folder", STR_ARG(last));
     if (listing->status)
         return ECANCELED;
-    const struct str above = str_of(listing->directory), full = ARENA_JOIN(listing->arena, above, above.size ? STR("/") : STR(""), last);
-    if (!full.data || !ARRAY_ROOM(listing->entries, listing->count, listing->capacity)) {
+    const char *full = store_join(listing->arena, listing->directory, last);
+    if (!full || !ARRAY_ROOM(listing->entries, listing->count, listing->capacity)) {
         listing->status = error_set_memory(listing->err);
         return ECANCELED;
     }
-    listing->entries[listing->count++] = (struct store_entry){ .name = full, .bytes = bytes, .is_directory = is_folder != 0 };
+    listing->entries[listing->count++] = (struct store_entry){ .name = str_of(full), .bytes = bytes, .is_directory = is_folder != 0 };
     return 0;
 }
 

@@ -205,8 +205,7 @@ static int look_at_entry(const struct listing *listing, int directory, const cha
 
 static reshard_status listing_add(struct listing *listing, int directory, const char *base, reshard_error *err)
 {
-    char *full = listing->directory[0] ? arena_printf(listing->arena, "%s/%s", listing->directory, base)
-                                       : arena_copy(listing->arena, base, strlen(base));
+    const char *full = store_join(listing->arena, listing->directory, str_of(base));
     struct stat info;
     if (!full)
         return error_set_memory(err);

@@ -49,17 +49,12 @@ enum atorch_file_kind atorch_file_of(struct str name, uint64_t *rank, uint64_t *
 struct folder_reading {
     struct atorch_folder *folder;
     const struct store_entry *entries;
-    size_t count, skip;
+    size_t count;
     uint64_t world;
     const struct store_entry *first; /* the file that said world first */
     size_t room; /* ranks that tables are made for: all, unless they are too many for as few files */
     reshard_error *err;
 };
-
-static struct str folder_base(const struct folder_reading *reading, const struct store_entry *entry)
-{
-    return (struct str){ entry->name.data + reading->skip, entry->name.size - reading->skip };
-}
 
 /* All files of ranks say the same number of them. */
 static reshard_status folder_find_world(struct folder_reading *reading, uint32_t counts[ATORCH_RANK_FILES])
@@ -67,7 +62,7 @@ static reshard_status folder_find_world(struct folder_reading *reading, uint32_t
     for (size_t i = 0; i < reading->count; i++) {
         const struct store_entry *entry = &reading->entries[i];
         uint64_t rank, world;
-        struct str base = folder_base(reading, entry);
+        struct str base = str_base_name(entry->name);
         enum atorch_file_kind kind = entry->is_directory ? ATORCH_BESIDE : atorch_file_of(base, &rank, &world);
         if (kind >= ATORCH_RANK_FILES)
             continue;
@@ -76,7 +71,7 @@ static reshard_status folder_find_world(struct folder_reading *reading, uint32_t
             reading->world = world;
         }
         if (world != reading->world) {
-            struct str first = folder_base(reading, reading->first);
+            struct str first = str_base_name(reading->first->name);
             error_set(reading->err, RESHARD_ERR_FORMAT,
                       "files of two world sizes lie in one directory: '%.*s' of %" PRIu64 " ranks and '%.*s' of %" PRIu64, STR_ARG(first),
                       reading->world, STR_ARG(base), world);
@@ -140,7 +135,7 @@ static reshard_status folder_sort(struct folder_reading *reading, const uint32_t
     for (size_t i = 0; i < reading->count; i++) {
         const struct store_entry *entry = &reading->entries[i];
         uint64_t rank, world;
-        enum atorch_file_kind kind = atorch_file_of(folder_base(reading, entry), &rank, &world);
+        enum atorch_file_kind kind = atorch_file_of(str_base_name(entry->name), &rank, &world);
         if (entry->is_directory)
             continue;
         if (kind == ATORCH_BESIDE)
@@ -157,7 +152,7 @@ static reshard_status folder_sort(struct folder_reading *reading, const uint32_t
 static void folder_warn(const struct folder_reading *reading, struct catalog *catalog)
 {
     for (uint32_t i = 0; i < reading->folder->beside_count; i++) {
-        struct str base = folder_base(reading, reading->folder->beside[i]);
+        struct str base = str_base_name(reading->folder->beside[i]->name);
         for (int kind = 0; kind < ATORCH_RANK_FILES; kind++) {
             if (str_starts_with(base, stems[kind]))
                 catalog_warn(catalog, false, "'%.*s' is no file of a rank; atorch itself would take it for one", STR_ARG(base));
@@ -167,11 +162,10 @@ static void folder_warn(const struct folder_reading *reading, struct catalog *ca
 
 reshard_status atorch_folder_read(const struct source *source, struct atorch_folder *out, reshard_error *err)
 {
-    const char *directory = source->name;
-    struct folder_reading reading = { .folder = out, .skip = directory[0] ? strlen(directory) + 1 : 0, .err = err };
+    struct folder_reading reading = { .folder = out, .err = err };
     uint32_t counts[ATORCH_RANK_FILES] = { 0 };
     struct store_entry *entries;
-    reshard_status status = store_list(source->store, directory, &out->arena, &entries, &reading.count, err);
+    reshard_status status = store_list(source->store, source->name, &out->arena, &entries, &reading.count, err);
     if (status)
         return status;
     reading.entries = entries;

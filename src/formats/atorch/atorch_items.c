@@ -64,11 +64,10 @@ static reshard_status items_read_checkpoint(struct source *source, const struct 
 
 static reshard_status items_add_files(struct source *source, const struct atorch_folder *folder, reshard_error *err)
 {
-    size_t skip = source->name[0] ? strlen(source->name) + 1 : 0;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < folder->beside_count && !status; i++) {
         const struct store_entry *entry = folder->beside[i];
-        struct str base = { entry->name.data + skip, entry->name.size - skip };
+        struct str base = str_base_name(entry->name);
         if (!entry->leads_out && !str_is(base, SIDECAR_NAME))
             status = catalog_add_file(source->catalog, base, entry->name, entry->bytes, err);
     }

@@ -22,28 +22,20 @@ int atorch_probe(struct store *store, const char *name, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count = 0, skip = name[0] ? strlen(name) + 1 : 0;
-    bool is_directory = name[0] == '\0';
-    uint64_t bytes, rank, world;
+    size_t count = 0;
+    uint64_t rank, world;
     int score = 0;
-    if ((!is_directory && !(store_exists(store, name, &is_directory, &bytes) && is_directory)) ||
-        store_list(store, name, &arena, &entries, &count, err)) {
+    if (!store_is_directory(store, name) || store_list(store, name, &arena, &entries, &count, err)) {
         arena_release(&arena);
         return 0;
     }
     for (size_t i = 0; i < count && !score; i++) {
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        struct str base = str_base_name(entries[i].name);
         if (!entries[i].is_directory && atorch_file_of(base, &rank, &world) < ATORCH_RANK_FILES)
             score = 95;
     }
     arena_release(&arena);
     return score;
-}
-
-static struct str base_of(const struct source *source, const struct store_entry *entry)
-{
-    size_t skip = source->name[0] ? strlen(source->name) + 1 : 0;
-    return (struct str){ entry->name.data + skip, entry->name.size - skip };
 }
 
 reshard_status atorch_open_header(struct source *source, const struct store_entry *entry, struct st_header *out, uint32_t *object,
@@ -60,8 +52,8 @@ reshard_status atorch_open_header(struct source *source, const struct store_entr
     if (!status)
         status = catalog_add_object(source->catalog, entry->name, reader.size, object, err);
     if (status) {
-        error_object(err, "%.*s", STR_ARG(base_of(source, entry)));
-        error_prefix(err, "%.*s", STR_ARG(base_of(source, entry)));
+        error_object(err, "%.*s", STR_ARG(str_base_name(entry->name)));
+        error_prefix(err, "%.*s", STR_ARG(str_base_name(entry->name)));
     }
     store_object_close(file);
     return status;
@@ -142,8 +134,8 @@ static reshard_status atorch_read_rank(struct flat_reading *reading, uint32_t ra
     if (!status)
         status = atorch_building_add(reading->building, rank, &meta, reading->flats, header.count, err);
     if (status) {
-        error_object(err, "%.*s", STR_ARG(base_of(reading->source, entry)));
-        error_prefix(err, "%.*s", STR_ARG(base_of(reading->source, entry)));
+        error_object(err, "%.*s", STR_ARG(str_base_name(entry->name)));
+        error_prefix(err, "%.*s", STR_ARG(str_base_name(entry->name)));
         goto out;
     }
     status = read_keep_offsets(reading, rank, &header, err);

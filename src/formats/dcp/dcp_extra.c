@@ -41,20 +41,18 @@ static reshard_status extra_list(struct source *source, const char *folder, stru
                                  reshard_error *err)
 {
     struct store_entry *entries;
-    size_t count, prefix = strlen(folder);
-    char *plain = arena_copy(arena, folder, prefix - 1);
-    bool is_directory = false;
-    uint64_t size;
+    size_t count;
+    char *plain = arena_copy(arena, folder, strlen(folder) - 1);
     *out_count = 0;
     if (!plain)
         return error_set_memory(err);
-    if (!store_exists(source->store, plain, &is_directory, &size) || !is_directory)
+    if (!store_is_directory(source->store, plain))
         return RESHARD_OK;
     reshard_status status = store_list(source->store, plain, arena, &entries, &count, err);
     if (!status && !(*out = arena_array(arena, count + 1, sizeof(**out))))
         status = error_set_memory(err);
     for (size_t i = 0; !status && i < count; i++) {
-        struct str base = { entries[i].name.data + prefix, entries[i].name.size - prefix };
+        struct str base = str_base_name(entries[i].name);
         const size_t head = sizeof(FILE_PREFIX) - 1, around = head + sizeof(FILE_SUFFIX) - 1;
         struct extra_file file = { .entry = &entries[i] };
         if (!entries[i].is_directory && !entries[i].leads_out && str_starts_with(base, FILE_PREFIX) && str_ends_with(base, FILE_SUFFIX) &&

@@ -3,15 +3,6 @@
 
 #include <stdlib.h>
 
-static struct str dcp_metadata_read_base_of(struct str name)
-{
-    for (size_t i = name.size; i > 0; i--) {
-        if (name.data[i - 1] == '/')
-            return (struct str){ name.data + i, name.size - i };
-    }
-    return name;
-}
-
 /* R of "__R.metadata". */
 static bool rank_of_metadata(struct str name, uint64_t *rank)
 {
@@ -32,7 +23,7 @@ static reshard_status no_metadata(const struct store_entry *entries, size_t coun
     bool has_temporary = false;
     size_t data_files = 0;
     for (size_t i = 0; i < count; i++) {
-        has_temporary = has_temporary || str_is(dcp_metadata_read_base_of(entries[i].name), ".metadata.tmp");
+        has_temporary = has_temporary || str_is(str_base_name(entries[i].name), ".metadata.tmp");
         data_files += str_ends_with(entries[i].name, ".distcp");
     }
     error_set(err, RESHARD_ERR_FORMAT, "no .metadata beside %zu data files%s: the save was never finished", data_files,
@@ -60,7 +51,7 @@ reshard_status dcp_metadata_files(const struct source *source, struct arena *are
     *is_per_rank = true;
     for (size_t i = 0; i < count && *is_per_rank; i++) {
         uint64_t rank;
-        struct str base = dcp_metadata_read_base_of(entries[i].name);
+        struct str base = str_base_name(entries[i].name);
         if (entries[i].is_directory)
             continue;
         if (str_is(base, DCP_METADATA)) {

@@ -27,10 +27,8 @@ static const struct parts {
 static bool has_metadata(struct store *store, const char *directory, const char *folder)
 {
     char name[4096];
-    bool is_directory = true;
-    uint64_t bytes;
     int size = snprintf(name, sizeof(name), "%s%s" DCP_METADATA, directory, folder);
-    return size > 0 && (size_t)size < sizeof(name) && store_exists(store, name, &is_directory, &bytes) && !is_directory;
+    return size > 0 && (size_t)size < sizeof(name) && store_is_file(store, name);
 }
 
 const char *dcp_model_folder(struct store *store, const char *directory)

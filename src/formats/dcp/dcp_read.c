@@ -77,7 +77,7 @@ static unsigned dcp_read_look(struct store *store, const char *directory, reshar
     if (!plain || store_list(store, plain, &arena, &entries, &count, err))
         count = 0;
     for (size_t i = 0; i < count; i++) {
-        struct str base = { entries[i].name.data + size, entries[i].name.size - size };
+        struct str base = str_base_name(entries[i].name);
         uint64_t rank;
         if (entries[i].is_directory)
             continue;

@@ -63,23 +63,13 @@ reshard_status dcp_open_object(const struct source *source, uint32_t object, str
 
 /* ---- where the checkpoint is ---- */
 
-/* The part of name before its last component, with the '/'. */
-static struct str parent_of(struct str name)
-{
-    while (name.size && name.data[name.size - 1] != '/')
-        name.size--;
-    return name;
-}
-
 reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err)
 {
     struct str directory = str_of(name);
-    bool is_directory = true;
-    uint64_t size;
-    if (directory.size && store_exists(store, name, &is_directory, &size) && !is_directory) {
+    if (store_is_file(store, name)) {
         if (!str_ends_with(directory, DCP_METADATA))
             return error_set(err, RESHARD_ERR_FORMAT, "'%s' is no directory and no .metadata file", name);
-        directory = parent_of(directory);
+        directory = str_folder(directory);
     }
     char *found = malloc(directory.size + 2 + DCP_MODEL_FOLDER_MAX);
     if (!found)

@@ -256,9 +256,8 @@ static bool is_referenced(const struct catalog *catalog, struct str name)
 
 static void warn_unreferenced(const struct source *source, const struct store_entry *entries, size_t count, bool has_metadata)
 {
-    size_t directory_size = strlen(dcp_state((struct source *)source)->directory);
     for (size_t i = 0; i < count; i++) {
-        struct str base = { entries[i].name.data + directory_size, entries[i].name.size - directory_size };
+        struct str base = str_base_name(entries[i].name);
         bool is_data = str_ends_with(base, ".distcp") && entries[i].bytes > 0;
         bool is_remnant = str_ends_with(base, ".metadata.tmp") || str_is(base, ".metadata.bck") ||
                           (has_metadata && str_starts_with(base, "__") && str_ends_with(base, ".metadata"));

@@ -17,16 +17,16 @@ static int probe_either(struct store *store, const char *name, bool wants_univer
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count = 0, skip = name[0] ? strlen(name) + 1 : 0;
+    size_t count = 0;
     int score = 0;
-    if ((name[0] && !store_is_directory(store, name)) || store_list(store, name, &arena, &entries, &count, err)) {
+    if (!store_is_directory(store, name) || store_list(store, name, &arena, &entries, &count, err)) {
         arena_release(&arena);
         return 0;
     }
     bool is_universal = false;
     for (size_t i = 0; i < count; i++) {
         uint64_t rank, part;
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        struct str base = str_base_name(entries[i].name);
         is_universal = is_universal || (entries[i].is_directory && str_is(base, "zero"));
         if (!entries[i].is_directory && deepspeed_file_of(base, &rank, &part) != DEEPSPEED_BESIDE)
             score = 92;
@@ -164,10 +164,10 @@ static bool is_beside_run(const void *context, const struct store_entry *entry, 
 /* Who opens a run's folder gets what Transformers keeps beside `latest`: config.json, a tokenizer. */
 static reshard_status add_side_files(struct source *source, reshard_error *err)
 {
-    const char *slash = strrchr(source->name, '/');
     if (!source->name[0])
         return RESHARD_OK;
-    char *folder = arena_printf(&source->catalog->arena, "%.*s", slash ? (int)(slash - source->name) : 0, source->name);
+    const struct str above = str_without_slashes(str_folder(str_of(source->name)));
+    const char *folder = arena_copy(&source->catalog->arena, above.data, above.size);
     return folder ? side_files_add(source, folder, "", is_beside_run, NULL, err) : error_set_memory(err);
 }
 

@@ -51,25 +51,19 @@ enum deepspeed_file_kind deepspeed_file_of(struct str base, uint64_t *rank, uint
 
 struct folder_listing {
     const struct store_entry *entries;
-    size_t count, skip;
+    size_t count;
     bool is_universal;
     uint32_t counts[DEEPSPEED_BESIDE + 1];      /* of the first part, by kind */
     uint32_t part_counts[DEEPSPEED_BESIDE + 1]; /* of rank 0, beyond it */
 };
 
-static struct str folder_base_of(const struct folder_listing *listing, const struct store_entry *entry)
-{
-    return (struct str){ entry->name.data + listing->skip, entry->name.size - listing->skip };
-}
-
 /* What no run of data-parallel ranks alone has. */
-static reshard_status folder_refuse(const struct folder_listing *listing, const struct store_entry *entry, enum deepspeed_file_kind kind,
-                                    reshard_error *err)
+static reshard_status folder_refuse(const struct store_entry *entry, enum deepspeed_file_kind kind, reshard_error *err)
 {
     static const char *const what[] = { [DEEPSPEED_PIPELINE] = "a layer of a pipeline", [DEEPSPEED_EXPERT] = "of experts" };
     error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is %s: such checkpoints of DeepSpeed are not read",
-              STR_ARG(folder_base_of(listing, entry)), kind < DEEPSPEED_PIPELINE ? "one of several tensor-parallel parts" : what[kind]);
-    error_object(err, "%.*s", STR_ARG(folder_base_of(listing, entry)));
+              STR_ARG(str_base_name(entry->name)), kind < DEEPSPEED_PIPELINE ? "one of several tensor-parallel parts" : what[kind]);
+    error_object(err, "%.*s", STR_ARG(str_base_name(entry->name)));
     error_hint(err, "what ds_to_universal.py makes of it is read, and what data-parallel ranks alone write, ZeRO 0 to 3");
     return RESHARD_ERR_UNSUPPORTED;
 }
@@ -78,11 +72,11 @@ static reshard_status folder_count(struct folder_listing *listing, reshard_error
 {
     for (size_t i = 0; i < listing->count; i++) {
         uint64_t rank, part;
-        enum deepspeed_file_kind kind = deepspeed_file_of(folder_base_of(listing, &listing->entries[i]), &rank, &part);
+        enum deepspeed_file_kind kind = deepspeed_file_of(str_base_name(listing->entries[i].name), &rank, &part);
         if (listing->entries[i].is_directory || kind == DEEPSPEED_BESIDE)
             continue;
         if (!listing->is_universal && (part || kind >= DEEPSPEED_PIPELINE))
-            return folder_refuse(listing, &listing->entries[i], kind, err);
+            return folder_refuse(&listing->entries[i], kind, err);
         listing->counts[kind] += !part;
         listing->part_counts[kind] += part && !rank;
     }
@@ -100,7 +94,7 @@ static reshard_status folder_take(const struct folder_listing *listing, enum dee
     for (size_t i = 0; i < listing->count; i++) {
         uint64_t rank, part;
         const struct store_entry *entry = &listing->entries[i];
-        struct str base = folder_base_of(listing, entry);
+        struct str base = str_base_name(entry->name);
         if (entry->is_directory || deepspeed_file_of(base, &rank, &part) != kind || (by_part ? rank || !part : part))
             continue;
         uint64_t place = by_part ? part - 1 : rank;
@@ -146,7 +140,7 @@ static reshard_status folder_fill(struct folder_listing *listing, struct deepspe
 
 reshard_status deepspeed_folder_read(const struct source *source, bool is_universal, struct deepspeed_folder *out, reshard_error *err)
 {
-    struct folder_listing listing = { .skip = source->name[0] ? strlen(source->name) + 1 : 0, .is_universal = is_universal };
+    struct folder_listing listing = { .is_universal = is_universal };
     struct store_entry *entries;
     *out = (struct deepspeed_folder){ 0 };
     reshard_status status = store_list(source->store, source->name, &out->arena, &entries, &listing.count, err);

@@ -148,7 +148,7 @@ static reshard_status universal_add_entry(struct deepspeed_reading *reading, str
     size_t count = 0;
     reshard_status status = directory ? store_list(reading->source->store, directory, arena, &files, &count, err) : error_set_memory(err);
     for (size_t i = 0; !status && i < count; i++) {
-        struct str base = { files[i].name.data + path.size + 1, files[i].name.size - path.size - 1 };
+        struct str base = str_base_name(files[i].name);
         if (!files[i].is_directory && str_ends_with(base, ".pt"))
             status = universal_add_state(reading, &entry, (struct str){ base.data, base.size - 3 }, files[i].name, err);
     }
@@ -168,13 +168,12 @@ static reshard_status universal_add_entry(struct deepspeed_reading *reading, str
 static reshard_status universal_list(struct deepspeed_reading *reading, reshard_error *err)
 {
     struct arena *arena = &reading->folder.arena;
-    char *directory = root_join(arena, reading->source->name, "zero");
+    char *directory = store_join(arena, reading->source->name, STR("zero"));
     struct store_entry *entries;
     size_t count = 0;
     reshard_status status = directory ? store_list(reading->source->store, directory, arena, &entries, &count, err) : error_set_memory(err);
     for (size_t i = 0; !status && i < count; i++) {
-        size_t skip = strlen(directory) + 1;
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        struct str base = str_base_name(entries[i].name);
         if (entries[i].is_directory)
             status = universal_add_entry(reading, base, entries[i].name, err);
         else if (str_is(base, "optimizer_state.pt"))

@@ -31,23 +31,12 @@ static struct str printed(char *text)
     return text ? str_of(text) : (struct str){ 0 };
 }
 
-/* Behind the last '/'. */
-static struct str hf_assign_last_part(struct str name)
-{
-    struct str last = name;
-    for (size_t i = 0; i < name.size; i++) {
-        if (name.data[i] == '/')
-            last = (struct str){ name.data + i + 1, name.size - i - 1 };
-    }
-    return last;
-}
-
 /* Adapters and parts of pipelines are looked for under names of their own: PEFT's and diffusers' weights keep them. */
 static const char *stem_of_source(const struct catalog *source)
 {
     static const char *const stems[] = { "adapter_model", "diffusion_pytorch_model" };
     for (uint32_t i = 0; i < source->object_count; i++) {
-        struct str base = hf_assign_last_part(source->objects[i].name);
+        struct str base = str_base_name(source->objects[i].name);
         for (size_t s = 0; s < sizeof(stems) / sizeof(stems[0]); s++) {
             const size_t size = strlen(stems[s]);
             if (str_starts_with(base, stems[s]) && base.size > size && (base.data[size] == '.' || base.data[size] == '-'))
@@ -202,7 +191,7 @@ static struct str reference_file(const struct hf_reference *reference, uint32_t 
     uint64_t plan, file, total;
     size_t prefix = reference->state->directory.size;
     struct str base = { name.data + prefix, name.size - prefix };
-    bool is_shard = hf_parse_shard_name(hf_assign_last_part(base), &plan, &file, &total);
+    bool is_shard = hf_parse_shard_name(str_base_name(base), &plan, &file, &total);
     return is_shard == reference->state->is_dcp ? base : (struct str){ 0 };
 }
 

@@ -180,30 +180,23 @@ static reshard_status hf_folder_choose(struct hf_folder *folder, struct arena *a
 
 static bool is_index_file(struct store *store, struct str name)
 {
-    bool is_directory = false;
-    uint64_t bytes;
-    return st_name_is_index(name) && store_exists(store, name.data, &is_directory, &bytes) && !is_directory;
+    return st_name_is_index(name) && store_is_file(store, name.data);
 }
 
 reshard_status hf_folder_scan(struct store *store, const char *name, struct arena *arena, struct hf_folder *out, reshard_error *err)
 {
     struct hf_folder folder = { 0 };
-    size_t size = strlen(name);
-    if (is_index_file(store, str_of(name))) {
+    struct str path = str_of(name);
+    if (is_index_file(store, path)) {
         folder.kind = HF_INDEXED;
-        if (!arena_str(arena, str_of(name), &folder.index))
+        if (!arena_str(arena, path, &folder.index))
             return error_set_memory(err);
-        while (size > 0 && name[size - 1] != '/')
-            size--;
-        size -= size > 0;
+        path = str_without_slashes(str_folder(path));
     }
-    char *directory = arena_printf(arena, "%.*s%s", (int)size, name, size ? "/" : "");
+    const char *listed = arena_copy(arena, path.data, path.size), *directory = listed ? store_join(arena, listed, STR("")) : NULL;
     if (!directory)
         return error_set_memory(err);
     folder.directory = str_of(directory);
-    char *listed = arena_copy(arena, name, size);
-    if (!listed)
-        return error_set_memory(err);
     reshard_status status = store_list(store, listed, arena, &folder.entries, &folder.entry_count, err);
     if (status)
         return status;

@@ -11,13 +11,11 @@ static reshard_status load_sharded(struct hf_read *read, reshard_error *err)
 {
     struct hf_folder folder = { 0 };
     struct store *store = read->source->store;
-    bool is_directory = false;
-    uint64_t bytes;
     read->looked_for_sharded = true;
     char *path = arena_printf(&read->arena, "%s" SHARDED, read->folder.directory.data);
     if (!path)
         return error_set_memory(err);
-    if (!store_exists(store, path, &is_directory, &bytes) || !is_directory)
+    if (!store_is_directory(store, path))
         return RESHARD_OK;
     reshard_status status = hf_folder_scan(store, path, &read->arena, &folder, err);
     if (status || folder.kind != HF_DCP)

@@ -45,13 +45,11 @@ reshard_status mcore_config_read(struct store *store, const char *directory, str
     struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
     char *name = NULL;
-    bool is_directory;
-    uint64_t size;
     *out = (struct mcore_config){ 0 };
     reshard_status status = dcp_name_join(directory, STR("metadata.json"), &name, err);
     if (status)
         return status;
-    if (!store_exists(store, name, &is_directory, &size) || is_directory)
+    if (!store_is_file(store, name))
         goto out;
     out->backend = MCORE_UNREADABLE;
     status = store_read_all(store, name, AT_MOST(CONFIG_BYTES_MAX), &bytes, err);
@@ -75,13 +73,7 @@ out:
 
 bool mcore_is_iteration(const struct store *store, const char *name)
 {
-    struct str path = str_of(name[0] ? name : store_path(store));
-    while (path.size && path.data[path.size - 1] == '/')
-        path.size--;
-    size_t slash = path.size;
-    while (slash > 0 && path.data[slash - 1] != '/')
-        slash--;
-    struct str base = { path.data + slash, path.size - slash };
+    const struct str base = str_base_name(str_without_slashes(str_of(name[0] ? name : store_path(store))));
     if (str_is(base, "release"))
         return true;
     if (!str_starts_with(base, "iter_") || base.size == 5)

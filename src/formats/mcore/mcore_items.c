@@ -46,10 +46,8 @@ static size_t mcore_items_count_numbers(struct str text)
 bool mcore_object_key(struct str name, struct str *key)
 {
     static const char prefix[] = "shard_";
-    size_t slash = name.size;
-    while (slash > 0 && name.data[slash - 1] != '/')
-        slash--;
-    struct str rest = { name.data + slash, name.size - slash };
+    const size_t slash = str_folder(name).size;
+    struct str rest = str_base_name(name);
     size_t middle;
     if (slash < 2 || !str_starts_with(rest, prefix))
         return false;

@@ -16,24 +16,13 @@ struct mcore_look {
     enum mcore_backend backend; /* that metadata.json gives */
 };
 
-static bool has_common_file(struct store *store, const char *directory, reshard_error *err)
-{
-    char *name = NULL;
-    bool is_directory;
-    uint64_t bytes;
-    bool found = !dcp_name_join(directory, STR(MCORE_COMMON_FILE), &name, err) && store_exists(store, name, &is_directory, &bytes) &&
-                 !is_directory;
-    free(name);
-    return found;
-}
-
 static struct mcore_look mcore_probe_look_at(struct store *store, const char *name, reshard_error *err)
 {
     struct mcore_look look = { .seen = dcp_look(store, name, err) };
     struct mcore_config config = { .backend = MCORE_ABSENT };
     char *directory = NULL;
     if (dcp_directory_find(store, name, &directory, err) == RESHARD_OK) {
-        look.has_common = has_common_file(store, directory, err);
+        look.has_common = store_has_file(store, directory, MCORE_COMMON_FILE, err);
         (void)mcore_config_read(store, directory, &config, err);
     }
     look.backend = config.backend;

@@ -222,22 +222,13 @@ static reshard_status check_config(struct source *source, reshard_error *err)
 /* The tokenizer lies in a directory of its own; a quantizer's state there is a checkpoint by itself. */
 static reshard_status mcore_read_add_files(struct source *source, reshard_error *err)
 {
-    static const char tokenizer[] = "tokenizer/";
-    bool is_directory;
-    uint64_t bytes;
-    char *name = NULL;
-    reshard_status status = dcp_add_side_files(source, "", mcore_own_files, err);
-    if (!status)
-        status = dcp_name_join(dcp_state(source)->directory, STR("tokenizer"), &name, err);
-    if (!status && store_exists(source->store, name, &is_directory, &bytes) && is_directory)
-        status = dcp_add_side_files(source, tokenizer, NULL, err);
-    free(name);
-    name = NULL;
-    if (!status)
-        status = dcp_name_join(dcp_state(source)->directory, STR("modelopt_state"), &name, err);
-    if (!status && store_exists(source->store, name, &is_directory, &bytes) && is_directory)
-        catalog_warn(source->catalog, false, "'%s' is a checkpoint of its own, which is not read with this one", name);
-    free(name);
+    const char *directory = dcp_state(source)->directory, *tokenizer = store_join(&source->catalog->arena, directory, STR("tokenizer")),
+               *quantizer = store_join(&source->catalog->arena, directory, STR("modelopt_state"));
+    reshard_status status = tokenizer && quantizer ? dcp_add_side_files(source, "", mcore_own_files, err) : error_set_memory(err);
+    if (!status && store_is_directory(source->store, tokenizer))
+        status = dcp_add_side_files(source, "tokenizer/", NULL, err);
+    if (!status && store_is_directory(source->store, quantizer))
+        catalog_warn(source->catalog, false, "'%s' is a checkpoint of its own, which is not read with this one", quantizer);
     return status;
 }
 

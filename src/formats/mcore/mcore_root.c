@@ -67,14 +67,7 @@ reshard_status mcore_option_word(const struct layout_request *request, const cha
 /* The last part of the directory that a source was read from: "iter_0000010", "release", "" for the root of its store. */
 static struct str folder_of(const struct source *source)
 {
-    struct str name = str_of(source && source->name ? source->name : "");
-    while (name.size && name.data[name.size - 1] == '/')
-        name.size--;
-    for (size_t i = name.size; i > 0; i--) {
-        if (name.data[i - 1] == '/')
-            return (struct str){ name.data + i, name.size - i };
-    }
-    return name;
+    return str_base_name(str_without_slashes(str_of(source && source->name ? source->name : "")));
 }
 
 /* The iteration that the source's state tells, or its folder's; -1 if none does. */
@@ -163,14 +156,7 @@ static reshard_status choose_folder(const struct layout_request *request, struct
 
 static bool like_has(const struct source *like, const char *name)
 {
-    char *path = NULL;
-    bool is_directory;
-    uint64_t bytes;
-    if (!like || dcp_name_join(((const struct dcp_source *)like->driver_state)->directory, str_of(name), &path, NULL))
-        return false;
-    bool found = store_exists(like->store, path, &is_directory, &bytes) && !is_directory;
-    free(path);
-    return found;
+    return like && store_has_file(like->store, ((const struct dcp_source *)like->driver_state)->directory, name, NULL);
 }
 
 static reshard_status choose_common(const struct layout_request *request, struct mcore_target *state, reshard_error *err)

@@ -26,16 +26,6 @@
 
 /* ---- whose store it is ---- */
 
-static bool mcore_zarr_read_has_file(struct store *store, const char *directory, const char *base, reshard_error *err)
-{
-    char *name = NULL;
-    bool is_directory;
-    uint64_t bytes;
-    bool found = !dcp_name_join(directory, str_of(base), &name, err) && store_exists(store, name, &is_directory, &bytes) && !is_directory;
-    free(name);
-    return found;
-}
-
 static bool says_zarr(struct store *store, const char *directory, reshard_error *err)
 {
     struct mcore_config config = { 0 };
@@ -51,7 +41,7 @@ int mcore_zarr_probe(struct store *store, const char *name, reshard_error *err)
         return score;
     if (says_zarr(store, directory, err))
         return 100;
-    return score == ZARR_SCORE_OF_ARRAYS && mcore_zarr_read_has_file(store, directory, MCORE_COMMON_FILE, err) ? 96 : score;
+    return score == ZARR_SCORE_OF_ARRAYS && store_has_file(store, directory, MCORE_COMMON_FILE, err) ? 96 : score;
 }
 
 /* Plain stores have no state. */
@@ -154,10 +144,9 @@ static bool is_numbers(struct str text)
 
 static bool shard_name_parse(struct str name, struct shard_name *out)
 {
-    size_t slash = name.size, score;
-    while (slash > 0 && name.data[slash - 1] != '/')
-        slash--;
-    struct str base = { name.data + slash, name.size - slash };
+    const size_t slash = str_folder(name).size;
+    struct str base = str_base_name(name);
+    size_t score;
     if (slash < 2 || !str_starts_with(base, "shard_") || !str_ends_with(base, ".pt"))
         return false;
     base = (struct str){ base.data + 6, base.size - 6 - 3 };

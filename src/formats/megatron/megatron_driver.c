@@ -8,15 +8,9 @@
 
 /* ---- recognising ---- */
 
-static struct str megatron_base_name(const char *name)
-{
-    const char *slash = strrchr(name, '/');
-    return str_of(slash ? slash + 1 : name);
-}
-
 static bool is_rank_file_name(const char *name)
 {
-    struct str base = megatron_base_name(name);
+    struct str base = str_base_name(str_of(name));
     return str_is(base, MEGATRON_MODEL_FILE) || str_is(base, MEGATRON_OPTIMIZER_FILE) || str_is(base, MEGATRON_OLD_MODEL_FILE);
 }
 
@@ -36,13 +30,12 @@ static bool has_rank_folder(struct store *store, const char *name, reshard_error
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count, prefix = name[0] ? strlen(name) + 1 : 0;
+    size_t count;
     bool found = false;
     if (!store_list(store, name, &arena, &entries, &count, err)) {
         for (size_t i = 0; i < count && !found; i++) {
             struct rank_folder folder;
-            found = entries[i].is_directory &&
-                    rank_folder_parse((struct str){ entries[i].name.data + prefix, entries[i].name.size - prefix }, &folder);
+            found = entries[i].is_directory && rank_folder_parse(str_base_name(entries[i].name), &folder);
         }
     }
     arena_release(&arena);
@@ -51,9 +44,7 @@ static bool has_rank_folder(struct store *store, const char *name, reshard_error
 
 static int megatron_probe(struct store *store, const char *name, reshard_error *err)
 {
-    bool is_directory = false;
-    uint64_t bytes;
-    if (name[0] == '\0' || (store_exists(store, name, &is_directory, &bytes) && is_directory))
+    if (store_is_directory(store, name))
         return has_rank_folder(store, name, err) ? 80 : 0;
     return is_rank_file_name(name) && is_torch_file(store, name, err) ? 95 : 0;
 }
@@ -99,12 +90,10 @@ static reshard_status read_folder(struct source *source, reshard_error *err)
 
 reshard_status megatron_read_catalog(struct source *source, reshard_error *err)
 {
-    bool is_directory = false;
-    uint64_t bytes;
     source->driver_state = calloc(1, sizeof(struct megatron_source));
     if (!source->driver_state)
         return error_set_memory(err);
-    if (source->name[0] == '\0' || (store_exists(source->store, source->name, &is_directory, &bytes) && is_directory))
+    if (store_is_directory(source->store, source->name))
         return read_folder(source, err);
     return read_rank_file(source, err);
 }

@@ -18,7 +18,7 @@ static reshard_status list_folders(struct source *source, struct rank_folder **o
 {
     struct megatron_source *state = megatron_source_of(source);
     struct store_entry *entries;
-    size_t entry_count, prefix = source->name[0] ? strlen(source->name) + 1 : 0;
+    size_t entry_count;
     reshard_status status = store_list(source->store, source->name, &state->arena, &entries, &entry_count, err);
     if (status)
         return status;
@@ -27,7 +27,7 @@ static reshard_status list_folders(struct source *source, struct rank_folder **o
     if (!*out)
         return error_set_memory(err);
     for (size_t i = 0; i < entry_count; i++) {
-        struct str base = { entries[i].name.data + prefix, entries[i].name.size - prefix };
+        struct str base = str_base_name(entries[i].name);
         if (entries[i].is_directory && rank_folder_parse(base, &(*out)[*count]))
             (*count)++;
     }
@@ -38,15 +38,9 @@ static reshard_status list_folders(struct source *source, struct rank_folder **o
 
 static const char *file_path(struct source *source, struct str folder, const char *file)
 {
-    const struct str root = str_of(source->name);
-    return ARENA_JOIN(&megatron_source_of(source)->arena, root, root.size ? STR("/") : STR(""), folder, STR("/"), str_of(file)).data;
-}
-
-static bool open_is_file(struct source *source, const char *name)
-{
-    bool is_directory = false;
-    uint64_t bytes;
-    return store_exists(source->store, name, &is_directory, &bytes) && !is_directory;
+    struct arena *arena = &megatron_source_of(source)->arena;
+    const char *path = store_join(arena, source->name, folder);
+    return path ? store_join(arena, path, str_of(file)) : NULL;
 }
 
 /* ---- one rank ---- */
@@ -56,15 +50,14 @@ static reshard_status warn_unread(struct source *source, struct str folder, bool
 {
     static const char *const known[] = { MEGATRON_MODEL_FILE, MEGATRON_OLD_MODEL_FILE, MEGATRON_OPTIMIZER_FILE };
     struct megatron_source *state = megatron_source_of(source);
-    const struct str root = str_of(source->name);
-    const char *path = ARENA_JOIN(&state->arena, root, root.size ? STR("/") : STR(""), folder).data;
+    const char *path = store_join(&state->arena, source->name, folder);
     struct store_entry *entries;
     size_t count;
     if (*was_warned)
         return RESHARD_OK;
     reshard_status status = path ? store_list(source->store, path, &state->arena, &entries, &count, err) : error_set_memory(err);
     for (size_t i = 0; !status && i < count; i++) {
-        struct str base = { entries[i].name.data + strlen(path) + 1, entries[i].name.size - strlen(path) - 1 };
+        struct str base = str_base_name(entries[i].name);
         bool is_known = false;
         for (size_t j = 0; j < sizeof(known) / sizeof(known[0]); j++)
             is_known = is_known || str_is(base, known[j]);
@@ -101,15 +94,15 @@ static reshard_status open_rank(struct source *source, const struct rank_folder 
     const char *optimizer = file_path(source, folder->name, MEGATRON_OPTIMIZER_FILE);
     if (!name || !old || !optimizer)
         return error_set_memory(err);
-    if (!open_is_file(source, name) && open_is_file(source, old))
+    if (!store_is_file(source->store, name) && store_is_file(source->store, old))
         name = old;
-    *is_missing = !open_is_file(source, name);
+    *is_missing = !store_is_file(source->store, name);
     if (*is_missing)
         return RESHARD_OK;
     reshard_status status = torch_source_open_file(source, name, -1, &out->file, err);
     if (!status)
         status = check_root(source, out, name, err);
-    if (!status && open_is_file(source, optimizer))
+    if (!status && store_is_file(source->store, optimizer))
         status = torch_source_open_file(source, optimizer, -1, &out->optimizer_file, err);
     return status;
 }
@@ -336,14 +329,8 @@ static void open_read_run(struct megatron_source *state)
 static reshard_status name_directory(struct source *source, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
-    const char *path = source->name[0] ? source->name : store_path(source->store);
-    size_t size = strlen(path);
-    while (size > 0 && path[size - 1] == '/')
-        size--;
-    size_t begin = size;
-    while (begin > 0 && path[begin - 1] != '/')
-        begin--;
-    return arena_str(&state->arena, (struct str){ path + begin, size - begin }, &state->directory) ? RESHARD_OK : error_set_memory(err);
+    const struct str path = str_of(source->name[0] ? source->name : store_path(source->store));
+    return arena_str(&state->arena, str_base_name(str_without_slashes(path)), &state->directory) ? RESHARD_OK : error_set_memory(err);
 }
 
 reshard_status megatron_open_ranks(struct source *source, reshard_error *err)

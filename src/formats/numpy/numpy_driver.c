@@ -19,23 +19,15 @@ static void read_first(struct store *store, const char *name, uint64_t offset, u
                        reshard_error *err)
 {
     struct store_object *object = NULL;
-    bool is_directory = true;
     uint64_t bytes;
     *size = 0;
-    if (!name[0] || !store_exists(store, name, &is_directory, &bytes) || is_directory || store_open_object(store, name, &object, err))
+    if (!store_is_file(store, name) || store_open_object(store, name, &object, err))
         return;
     bytes = store_object_size(object) > offset ? store_object_size(object) - offset : 0;
     size_t wanted = bytes < room ? (size_t)bytes : room;
     if (wanted && !store_read_at(object, offset, out, wanted, err))
         *size = wanted;
     store_object_close(object);
-}
-
-static bool npy_is_file(struct store *store, const char *name)
-{
-    bool is_directory = true;
-    uint64_t bytes;
-    return name[0] && store_exists(store, name, &is_directory, &bytes) && !is_directory;
 }
 
 /* Whether a zip archive's first member has the name of an array, which may be longer than what was read. */
@@ -57,7 +49,7 @@ static int npz_probe(struct store *store, const char *name, reshard_error *err)
 {
     uint8_t first[FIRST_BYTES];
     size_t size;
-    if (!npy_is_file(store, name))
+    if (!store_is_file(store, name))
         return 0;
     if (str_ends_with(str_of(name), ".npz"))
         return 97;
@@ -102,7 +94,7 @@ static int npy_probe(struct store *store, const char *name, reshard_error *err)
     size_t size;
     if (store_is_directory(store, name))
         return folder_probe(store, name, err);
-    if (!npy_is_file(store, name))
+    if (!store_is_file(store, name))
         return 0;
     if (str_ends_with(str_of(name), NUMPY_SUFFIX))
         return 97;

@@ -8,26 +8,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Fails without memory alone. */
-static reshard_status has_file(struct store *store, const char *folder, const char *base, bool *out, reshard_error *err)
-{
-    struct arena arena = { 0 };
-    bool is_directory = false;
-    uint64_t size;
-    char *name = root_join(&arena, folder, base);
-    *out = name && store_exists(store, name, &is_directory, &size) && !is_directory;
-    arena_release(&arena);
-    return name ? RESHARD_OK : error_set_memory(err);
-}
-
 /* Surer than of arrays of zarr alone. */
 static int orbax_probe(struct store *store, const char *name, reshard_error *err)
 {
-    bool has_manifest, has_tree;
-    if ((name[0] && !store_is_directory(store, name)) || has_file(store, name, OCDBT_MANIFEST, &has_manifest, err) ||
-        has_file(store, name, "_METADATA", &has_tree, err))
+    if (!store_is_directory(store, name))
         return 0;
-    return has_manifest ? 96 : has_tree ? 95 : 0;
+    return store_has_file(store, name, OCDBT_MANIFEST, err) ? 96 : store_has_file(store, name, "_METADATA", err) ? 95 : 0;
 }
 
 /* From here on the source reads its files and the values of nodes as one store. */
@@ -64,13 +50,13 @@ static reshard_status read_tree(struct zarr_reading *reading, reshard_error *err
 static reshard_status orbax_read_catalog(struct source *source, reshard_error *err)
 {
     struct zarr_reading reading = { .source = source, .flavour = "orbax" };
-    bool has_manifest;
     source->driver_state = calloc(1, sizeof(struct orbax_state));
     if (!source->driver_state)
         return error_set_memory(err);
-    reshard_status status = has_file(source->store, source->name, OCDBT_MANIFEST, &has_manifest, err);
-    if (!status)
-        status = has_manifest ? read_tree(&reading, err) : zarr_read_begin(&reading, err);
+    const char *manifest = store_join(&source->catalog->arena, source->name, STR(OCDBT_MANIFEST));
+    reshard_status status = !manifest                                 ? error_set_memory(err)
+                            : store_is_file(source->store, manifest) ? read_tree(&reading, err)
+                                                                      : zarr_read_begin(&reading, err);
     if (!status)
         status = zarr_read_documents(&reading, err);
     if (!status)

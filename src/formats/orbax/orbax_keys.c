@@ -69,7 +69,7 @@ static reshard_status file_name(struct keys_walk *walk, struct str base, const s
     reshard_status status = store_name_check(path, err);
     if (status)
         return status;
-    *out = root_join(arena, walk->source->name, path.data);
+    *out = store_join(arena, walk->source->name, path);
     *own_base = (struct str){ path.data, base.size + file->base_size };
     return *out ? RESHARD_OK : error_set_memory(err);
 }
@@ -218,11 +218,11 @@ static reshard_status newest_manifest(struct keys_walk *walk, char **out, reshar
     static const char prefix[] = "manifest.";
     struct arena *arena = &walk->keys->arena;
     struct store_entry *entries;
-    size_t count, skip = walk->source->name[0] ? strlen(walk->source->name) + 1 : 0;
+    size_t count;
     *out = NULL;
     reshard_status status = store_list(walk->source->store, walk->source->name, arena, &entries, &count, err);
     for (size_t i = 0; !status && i < count; i++) {
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        struct str base = str_base_name(entries[i].name);
         if (!entries[i].is_directory && base.size == sizeof(prefix) - 1 + GENERATION_DIGITS && str_starts_with(base, prefix) &&
             strspn(base.data + sizeof(prefix) - 1, "0123456789abcdef") >= GENERATION_DIGITS)
             *out = arena_copy(arena, entries[i].name.data, entries[i].name.size);
@@ -254,7 +254,7 @@ static reshard_status push_root(struct keys_walk *walk, uint64_t *generation, re
 {
     struct ocdbt_manifest manifest;
     struct node_place root = { 0 };
-    char *name = root_join(&walk->keys->arena, walk->source->name, OCDBT_MANIFEST);
+    char *name = store_join(&walk->keys->arena, walk->source->name, STR(OCDBT_MANIFEST));
     reshard_status status = name ? manifest_read(walk, name, false, &manifest, err) : error_set_memory(err);
     if (!status && manifest.is_numbered) {
         status = newest_manifest(walk, &name, err);

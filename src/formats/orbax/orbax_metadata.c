@@ -36,12 +36,10 @@ static reshard_status json_of(struct source *source, const char *base, const str
     struct arena arena = { 0 };
     struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
-    bool is_directory = false;
-    uint64_t size;
-    char *name = root_join(&arena, source->name, base);
+    char *name = store_join(&arena, source->name, str_of(base));
     *out = NULL;
     reshard_status status = name ? RESHARD_OK : error_set_memory(err);
-    if (!status && store_exists(source->store, name, &is_directory, &size) && !is_directory) {
+    if (!status && store_is_file(source->store, name)) {
         status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &bytes, err);
         if (!status)
             status = json_parse_python(bytes.data ? (const void *)bytes.data : "", bytes.size, &source->limits, &graph, err);

@@ -73,7 +73,7 @@ reshard_status flex_folders_like(struct target *target, const struct source *lik
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < from->part_count && !status; i++) {
         const struct flex_part *part = &from->parts[i];
-        const struct str metadata = { part->metadata_name.data + part->directory.size, part->metadata_name.size - part->directory.size };
+        const struct str metadata = str_base_name(part->metadata_name);
         uint32_t number;
         bool is_safetensors;
         status = flex_folders_safetensors(like, part, &is_safetensors, err);

@@ -46,8 +46,7 @@ enum flex_file_kind flex_file_kind_of(struct str base, uint64_t *rank, uint64_t 
 struct str flex_key_in(struct str name, struct str key)
 {
     const size_t size = sizeof(FLEX_EMA_NAME "."), behind = sizeof(FLEX_EMA_NAME "/") - 1;
-    while (name.size && name.data[name.size - 1] != '/')
-        name.size--;
+    name = str_folder(name);
     bool is_ema = str_ends_with(name, FLEX_EMA_NAME "/") && (name.size == behind || name.data[name.size - behind - 1] == '/');
     return is_ema && key.size >= size && str_starts_with(key, FLEX_EMA_NAME ".") ? (struct str){ key.data + size - 1, key.size - size + 1 }
                                                                                  : key;
@@ -79,7 +78,7 @@ reshard_status flex_list(struct store *store, struct str directory, struct arena
     if (!out->files)
         return error_set_memory(err);
     for (size_t i = 0; i < count; i++) {
-        struct str base = { entries[i].name.data + directory.size, entries[i].name.size - directory.size };
+        struct str base = str_base_name(entries[i].name);
         if (entries[i].is_directory) {
             names_note_folder(out, base);
             continue;
@@ -97,22 +96,18 @@ reshard_status flex_locate(struct store *store, const char *name, struct arena *
                            reshard_error *err)
 {
     struct str whole = str_of(name);
-    uint64_t rank, uid, bytes;
-    bool is_directory = true;
+    uint64_t rank, uid;
     *directory = whole;
     *metadata = (struct str){ "", 0 };
-    if (store_exists(store, name, &is_directory, &bytes) && !is_directory) {
-        while (directory->size && directory->data[directory->size - 1] != '/')
-            directory->size--;
-        *metadata = (struct str){ whole.data + directory->size, whole.size - directory->size };
+    if (store_is_file(store, name)) {
+        *directory = str_folder(whole);
+        *metadata = str_base_name(whole);
         enum flex_file_kind kind = flex_file_kind_of(*metadata, &rank, &uid);
         if (kind != FLEX_METADATA && kind != FLEX_AUTO)
             return error_set(err, RESHARD_ERR_FORMAT, "'%s' is no folder and no <uid>.metadata", name);
         return RESHARD_OK;
     }
-    if (!directory->size || directory->data[directory->size - 1] == '/')
-        return RESHARD_OK;
-    char *joined = arena_printf(arena, "%s/", name);
+    const char *joined = store_join(arena, name, STR(""));
     if (!joined)
         return error_set_memory(err);
     *directory = str_of(joined);

@@ -18,7 +18,7 @@ struct flex_opening {
 /* ---- which metadata file ---- */
 
 /* Names of the listing's files of a kind, for messages. */
-static const char *read_file_names(const struct flex_listing *listing, size_t prefix, enum flex_file_kind kind, struct arena *arena)
+static const char *read_file_names(const struct flex_listing *listing, enum flex_file_kind kind, struct arena *arena)
 {
     const char *text = "";
     size_t shown = 0;
@@ -26,7 +26,7 @@ static const char *read_file_names(const struct flex_listing *listing, size_t pr
         const struct flex_file *file = &listing->files[i];
         if (file->kind != kind || shown++ >= NAMES_SHOWN)
             continue;
-        text = arena_printf(arena, "%s%s%.*s", text, text[0] ? ", " : "", (int)(file->name.size - prefix), file->name.data + prefix);
+        text = arena_printf(arena, "%s%s%s", text, text[0] ? ", " : "", str_base_name(file->name).data);
     }
     return !text ? "…" : shown > NAMES_SHOWN ? arena_printf(arena, "%s, …", text) : text;
 }
@@ -38,7 +38,7 @@ static reshard_status read_choose(struct flex_opening *opening, struct str direc
     const struct flex_file *best = NULL;
     for (size_t i = 0; i < listing->count; i++) {
         const struct flex_file *file = &listing->files[i];
-        struct str base = { file->name.data + directory.size, file->name.size - directory.size };
+        struct str base = str_base_name(file->name);
         if (file->kind != FLEX_METADATA && file->kind != FLEX_AUTO)
             continue;
         if (opening->metadata.size ? str_equal(base, opening->metadata)
@@ -49,7 +49,7 @@ static reshard_status read_choose(struct flex_opening *opening, struct str direc
     if (best)
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_FORMAT, "there is no metadata file (<uid>.metadata) for %s",
-              read_file_names(listing, directory.size, FLEX_DISTCP, &opening->arena));
+              read_file_names(listing, FLEX_DISTCP, &opening->arena));
     error_object(err, "%.*s", STR_ARG(directory));
     error_hint(err, "`reshard salvage` can take the layout from a checkpoint of the same run");
     return RESHARD_ERR_FORMAT;
@@ -73,8 +73,8 @@ static reshard_status read_check_kinds(const struct flex_listing *listing, const
 }
 
 /* What else lies there, and means nothing to this checkpoint. */
-static reshard_status read_note_others(struct flex_opening *opening, struct str directory, const struct flex_listing *listing,
-                                       const struct flex_file *chosen, reshard_error *err)
+static reshard_status read_note_others(struct flex_opening *opening, const struct flex_listing *listing, const struct flex_file *chosen,
+                                       reshard_error *err)
 {
     struct catalog *catalog = opening->source->catalog;
     size_t metadata_count = 0;
@@ -87,7 +87,7 @@ static reshard_status read_note_others(struct flex_opening *opening, struct str 
     if (metadata_count < 2)
         return RESHARD_OK;
     return catalog_add_fact(catalog, "uid", err, "%" PRIu64 " of %s (open PATH/<uid>.metadata for another)", chosen->uid,
-                            read_file_names(listing, directory.size, FLEX_METADATA, &opening->arena));
+                            read_file_names(listing, FLEX_METADATA, &opening->arena));
 }
 
 /* ---- metadata ---- */
@@ -281,7 +281,7 @@ static reshard_status read_part(struct flex_opening *opening, struct str directo
     if (!status)
         status = read_check_kinds(listing, chosen, err);
     if (!status)
-        status = read_note_others(opening, directory, listing, chosen, err);
+        status = read_note_others(opening, listing, chosen, err);
     if (!status)
         status = catalog_add_object(source->catalog, chosen->name, chosen->bytes, &object, err);
     if (!status)
@@ -327,7 +327,7 @@ static reshard_status read_side_files(struct flex_opening *opening, const struct
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < listing->count && !status; i++) {
         const struct flex_file *file = &listing->files[i];
-        struct str base = { file->name.data + opening->directory.size, file->name.size - opening->directory.size };
+        struct str base = str_base_name(file->name);
         if (file->kind == FLEX_OTHER_FILE && uc_is_side_file(base))
             status = catalog_add_file(catalog, base, file->name, file->bytes, err);
     }

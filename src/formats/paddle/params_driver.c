@@ -18,13 +18,6 @@ bool params_is_name(struct str name)
     return false;
 }
 
-static bool params_driver_is_folder(struct store *store, const char *name)
-{
-    bool is_directory = false;
-    uint64_t bytes;
-    return name[0] == '\0' || (store_exists(store, name, &is_directory, &bytes) && is_directory);
-}
-
 /* Any pickle may begin so; with another name a file has to show an array, or the table of names. */
 static bool shows_arrays(const uint8_t *head, size_t size)
 {
@@ -54,7 +47,7 @@ static int probe_file(struct store *store, const char *name, reshard_error *err)
 static int params_driver_probe(struct store *store, const char *name, reshard_error *err)
 {
     enum params_folder_kind kind;
-    if (!params_driver_is_folder(store, name))
+    if (!store_is_directory(store, name))
         return probe_file(store, name, err);
     if (params_look_at_folder(store, name, &kind, err))
         return 0;
@@ -97,11 +90,11 @@ static reshard_status params_driver_read_files(struct source *source, reshard_er
     struct arena arena = { 0 };
     struct params_forms forms = { 0 };
     struct store_entry *entries;
-    size_t count = 0, skip = source->name[0] ? strlen(source->name) + 1 : 0;
+    size_t count = 0;
     reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
     for (size_t i = 0; i < count && !status; i++)
         if (!entries[i].is_directory && params_is_name(entries[i].name))
-            status = params_driver_read_one(source, entries[i].name.data, entries[i].name.data + skip, &forms, err);
+            status = params_driver_read_one(source, entries[i].name.data, str_base_name(entries[i].name).data, &forms, err);
     if (!status)
         status = params_forms_keep(&forms, source, err);
     params_forms_release(&forms);
@@ -135,11 +128,11 @@ static reshard_status params_driver_read(struct source *source, reshard_error *e
     source->driver_state = calloc(1, sizeof(struct params_source));
     if (!source->driver_state)
         return error_set_memory(err);
-    if (!params_driver_is_folder(source->store, source->name))
+    if (!store_is_directory(source->store, source->name))
         status = params_driver_read_single(source, err);
     else
         status = params_read_family(source, &is_family, err);
-    if (!status && !is_family && params_driver_is_folder(source->store, source->name))
+    if (!status && !is_family && store_is_directory(source->store, source->name))
         status = params_driver_read_files(source, err);
     return status ? status : params_add_facts(source, err);
 }

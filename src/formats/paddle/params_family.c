@@ -28,12 +28,12 @@ reshard_status params_look_at_folder(struct store *store, const char *name, enum
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count = 0, skip = name[0] ? strlen(name) + 1 : 0;
+    size_t count = 0;
     reshard_status status = store_list(store, name, &arena, &entries, &count, err);
     *out = PARAMS_NO_FOLDER;
     for (size_t i = 0; i < count && !status; i++) {
         struct family_file file = { 0 };
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        struct str base = str_base_name(entries[i].name);
         if (entries[i].is_directory || !params_is_name(base))
             continue;
         if (family_read_name(base, &file))
@@ -71,7 +71,6 @@ static reshard_status family_add_side_file(struct family *family, const struct s
 
 static reshard_status family_list(struct family *family, const struct store_entry *entries, size_t count, reshard_error *err)
 {
-    size_t skip = family->source->name[0] ? strlen(family->source->name) + 1 : 0;
     reshard_status status = RESHARD_OK;
     family->files = arena_array(&family->arena, count, sizeof(*family->files));
     family->indexes = arena_array(&family->arena, count, sizeof(*family->indexes));
@@ -79,7 +78,7 @@ static reshard_status family_list(struct family *family, const struct store_entr
         return error_set_memory(err);
     for (size_t i = 0; i < count && !status; i++) {
         struct family_file file = { .name = entries[i].name };
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        struct str base = str_base_name(entries[i].name);
         if (entries[i].is_directory)
             continue;
         if (family_read_name(base, &file))

@@ -70,7 +70,7 @@ struct uc_read {
 
 /* The number of a file, from 0 on, as its name says it, else the given one; *count is made larger than it, and as large as the name
  * says. */
-uint16_t uc_file_number(const struct uc_read *read, struct str name, uint32_t index, uint32_t *count);
+uint16_t uc_file_number(struct str name, uint32_t index, uint32_t *count);
 
 /* Adds the tensor of an entry under the family's prefix and the given name, and its bytes. */
 reshard_status uc_add_tensor(struct uc_read *read, enum uc_family family, const struct st_file *file, uint32_t file_index,

@@ -12,9 +12,7 @@ static int unified_driver_probe(struct store *store, const char *name, reshard_e
 {
     struct arena arena = { 0 };
     struct uc_folder folder = { 0 };
-    bool is_directory = true;
-    uint64_t bytes;
-    if (name[0] && (!store_exists(store, name, &is_directory, &bytes) || !is_directory))
+    if (!store_is_directory(store, name))
         return 0;
     int score = 0;
     if (!uc_folder_scan(store, name, &arena, &folder, err)) {

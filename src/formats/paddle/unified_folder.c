@@ -78,7 +78,7 @@ static void unified_folder_take_entry(struct uc_members *members, const char *st
 
 reshard_status uc_folder_scan(struct store *store, const char *name, struct arena *arena, struct uc_folder *out, reshard_error *err)
 {
-    char *directory = arena_printf(arena, "%s%s", name, name[0] ? "/" : "");
+    const char *directory = store_join(arena, name, STR(""));
     if (!directory)
         return error_set_memory(err);
     out->directory = str_of(directory);

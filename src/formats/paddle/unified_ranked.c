@@ -102,7 +102,7 @@ static reshard_status unified_ranked_add_piece(struct uc_pieces *pieces, uint32_
     reshard_status status = catalog_add_chunk(catalog, tensor, start, st_entry_shape(&file->header, entry), file->object,
                                               file->header.data_start + entry->begin, entry->end - entry->begin, &chunk, err);
     if (!status)
-        chunk->writer = uc_file_number(pieces->read, file->name, file_index, &pieces->read->files[pieces->family]);
+        chunk->writer = uc_file_number(file->name, file_index, &pieces->read->files[pieces->family]);
     return status;
 }
 

@@ -6,12 +6,11 @@
 
 #include <inttypes.h>
 
-uint16_t uc_file_number(const struct uc_read *read, struct str name, uint32_t index, uint32_t *count)
+uint16_t uc_file_number(struct str name, uint32_t index, uint32_t *count)
 {
-    size_t prefix = read->folder.directory.size;
     struct str stem;
     uint64_t number, total;
-    if (st_name_parse_numbered((struct str){ name.data + prefix, name.size - prefix }, &stem, &number, &total) && number > 0 &&
+    if (st_name_parse_numbered(str_base_name(name), &stem, &number, &total) && number > 0 &&
         number <= total && total < UINT16_MAX) {
         *count = total > *count ? (uint32_t)total : *count;
         index = (uint32_t)number - 1;
@@ -36,20 +35,19 @@ reshard_status uc_add_tensor(struct uc_read *read, enum uc_family family, const 
     if (!status)
         status = st_file_add_chunk(read->source, tensor, file, entry, NULL, &chunk, err);
     if (!status && chunk)
-        chunk->writer = uc_file_number(read, file->name, file_index, &read->files[family]);
+        chunk->writer = uc_file_number(file->name, file_index, &read->files[family]);
     return status;
 }
 
 /* ---- the files of a family ---- */
 
 /* Without an index the numbers in the names say how many files there are. */
-static reshard_status unified_read_check_numbered(const struct uc_read *read, const struct uc_members *members, reshard_error *err)
+static reshard_status unified_read_check_numbered(const struct uc_members *members, reshard_error *err)
 {
-    size_t prefix = read->folder.directory.size;
     for (size_t i = 0; i < members->numbered_count; i++) {
-        struct str name = members->numbered[i], base = { name.data + prefix, name.size - prefix }, stem;
+        struct str name = members->numbered[i], stem;
         uint64_t number = 0, total = 0;
-        st_name_parse_numbered(base, &stem, &number, &total);
+        st_name_parse_numbered(str_base_name(name), &stem, &number, &total);
         if (number == i + 1 && total == members->numbered_count)
             continue;
         error_set(err, RESHARD_ERR_FORMAT, "'%.*s': there is no index, and of %" PRIu64 " files there are %zu", STR_ARG(name), total,
@@ -84,10 +82,8 @@ static reshard_status unified_read_load(struct uc_read *read, enum uc_family fam
     struct str *numbered = arena_array(&read->arena, members->numbered_count, sizeof(*numbered));
     if (!numbered)
         return error_set_memory(err);
-    for (size_t i = 0; i < members->numbered_count; i++) {
-        struct str name = members->numbered[i];
-        numbered[i] = (struct str){ name.data + read->folder.directory.size, name.size - read->folder.directory.size };
-    }
+    for (size_t i = 0; i < members->numbered_count; i++)
+        numbered[i] = str_base_name(members->numbered[i]);
     set->numbered = numbered;
     set->numbered_count = members->numbered_count;
     if (members->index.size)
@@ -99,7 +95,7 @@ static reshard_status unified_read_load(struct uc_read *read, enum uc_family fam
         return unified_read_load_ranked(read, members, set, err);
     if (members->single.size)
         return st_set_read_listed(read->source, &members->single, 1, set, err);
-    status = unified_read_check_numbered(read, members, err);
+    status = unified_read_check_numbered(members, err);
     return status ? status : st_set_read_listed(read->source, members->numbered, members->numbered_count, set, err);
 }
 
@@ -217,7 +213,7 @@ static reshard_status unified_read_add_side_files(struct uc_read *read, reshard_
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < read->folder.entry_count && !status; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
-        struct str base = { entry->name.data + read->folder.directory.size, entry->name.size - read->folder.directory.size };
+        struct str base = str_base_name(entry->name);
         if (!entry->is_directory && !entry->leads_out && str_ends_with(base, ".safetensors") &&
             name_map_find(&catalog->object_names, entry->name) == NAME_NONE)
             catalog_warn(catalog, false, "'%.*s' is no part of the checkpoint", STR_ARG(entry->name));

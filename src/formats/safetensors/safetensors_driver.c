@@ -25,9 +25,7 @@ static bool starts_like_header(const struct store_object *object, reshard_error 
 static int st_probe(struct store *store, const char *name, reshard_error *err)
 {
     struct store_object *object = NULL;
-    bool is_directory = true;
-    uint64_t bytes;
-    if (!name[0] || !store_exists(store, name, &is_directory, &bytes) || is_directory)
+    if (!store_is_file(store, name))
         return 0;
     if (str_ends_with(str_of(name), ".safetensors"))
         return 99;

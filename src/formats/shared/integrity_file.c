@@ -74,14 +74,12 @@ static reshard_status check_listed_file(struct integrity_check *check, struct st
 {
     char hex[DIGEST_HEX_MAX];
     const char *name = NULL;
-    bool is_directory;
-    uint64_t bytes;
     struct catalog *catalog = check->source->catalog;
     struct store_object *object = NULL;
     reshard_status status = integrity_path(check, base, &name, err);
     if (status)
         return status;
-    if (!store_exists(check->source->store, name, &is_directory, &bytes) || is_directory) {
+    if (!store_is_file(check->source->store, name)) {
         catalog_warn(catalog, true, "'" INTEGRITY_FILE "' lists '%.*s', which does not exist", STR_ARG(base));
         return RESHARD_OK;
     }
@@ -89,7 +87,7 @@ static reshard_status check_listed_file(struct integrity_check *check, struct st
     if (!status)
         status = integrity_hash(check->hasher, object, hex, err);
     uint32_t index = name_map_find(&catalog->object_names, str_of(name));
-    if (!status && index != NAME_NONE && !checked_ranges_add(&check->checked, index, 0, bytes))
+    if (!status && index != NAME_NONE && !checked_ranges_add(&check->checked, index, 0, store_object_size(object)))
         status = error_set_memory(err);
     if (!status && str_is(base, ".metadata"))
         catalog->names_are_checked = true;
@@ -127,10 +125,8 @@ reshard_status integrity_verify(struct source *source, const char *directory, re
     struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
     const char *name = NULL;
-    bool is_directory;
-    uint64_t size;
     reshard_status status = integrity_path(&check, STR(INTEGRITY_FILE), &name, err);
-    if (!status && store_exists(source->store, name, &is_directory, &size) && !is_directory) {
+    if (!status && store_is_file(source->store, name)) {
         status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &bytes, err);
         if (!status)
             status = json_parse(bytes.data, bytes.size, &source->limits, &graph, err);
@@ -194,21 +190,18 @@ static reshard_status integrity_rewrite(const struct value *root, const struct r
 
 reshard_status integrity_without(struct store *store, const struct removal *removal, struct buffer *out, reshard_error *err)
 {
-    const char *slash = strrchr(removal->name, '/');
-    const size_t folder = slash ? (size_t)(slash - removal->name) + 1 : 0;
+    const struct str folder = str_folder(str_of(removal->name));
     struct arena arena = { 0 };
     struct buffer text = { 0 };
     struct value_graph graph = { 0 };
-    uint64_t bytes;
-    bool is_directory;
-    const char *name = arena_printf(&arena, "%.*s" INTEGRITY_FILE, (int)folder, removal->name);
+    const char *name = ARENA_JOIN(&arena, folder, STR(INTEGRITY_FILE)).data;
     reshard_status status = name ? RESHARD_OK : error_set_memory(err);
-    if (!status && store_exists(store, name, &is_directory, &bytes) && !is_directory) {
+    if (!status && store_is_file(store, name)) {
         status = store_read_all(store, name, NAMED_LIMIT(&limits_default, json_bytes), &text, err);
         if (!status)
             status = json_parse(text.data, text.size, &limits_default, &graph, err);
         if (!status)
-            status = integrity_rewrite(graph.root, removal, folder, out, err);
+            status = integrity_rewrite(graph.root, removal, folder.size, out, err);
     }
     value_graph_release(&graph);
     buffer_release(&text);

@@ -19,13 +19,6 @@ void st_files_release(struct st_files *files)
     *files = (struct st_files){ 0 };
 }
 
-static bool file_is_there(struct store *store, struct str name)
-{
-    bool is_directory = false;
-    uint64_t bytes;
-    return store_exists(store, name.data, &is_directory, &bytes) && !is_directory;
-}
-
 /* How headers are read: strictly, but where damage is shown a file may end before its tensors do. */
 static enum st_care header_care(const struct source *source)
 {
@@ -40,7 +33,7 @@ static reshard_status safetensors_set_read_file(struct source *source, struct st
 {
     struct store_object *object = NULL;
     reshard_status status = store_open_object(source->store, file->name.data, &object, err);
-    if (status && !file_is_there(source->store, file->name))
+    if (status && !store_is_file(source->store, file->name.data))
         status = error_set(err, RESHARD_ERR_FORMAT, "it is not there");
     if (!status) {
         struct reader reader = store_object_reader(object);
@@ -66,7 +59,7 @@ static reshard_status read_next(struct source *source, struct str name, bool has
     if (!status) {
         files->count++;
     } else if (status == RESHARD_ERR_FORMAT && source_bears_loss(source)) {
-        if (has_index && file_is_there(source->store, name)) /* the index tells what was in it, and what is not there is told */
+        if (has_index && store_is_file(source->store, name.data)) /* the index tells what was in it, and what is not there is told */
             catalog_warn(source->catalog, true, "%s", seen.message);
         else if (!has_index)
             catalog_warn_lost(source->catalog, (struct str){ 0 }, "%s", seen.message);
@@ -231,7 +224,7 @@ static reshard_status check_files_exist(const struct source *source, const struc
                                         reshard_error *err)
 {
     for (uint32_t i = 0; i < set->index.files.count; i++) {
-        if (file_is_there(source->store, names[i]))
+        if (store_is_file(source->store, names[i].data))
             continue;
         if (source_bears_loss(source)) {
             catalog_warn(source->catalog, true, "'%.*s' names the file '%.*s', which is not there", STR_ARG(set->index_name),

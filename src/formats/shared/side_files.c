@@ -12,7 +12,7 @@ reshard_status side_files_add(struct source *source, const char *directory, cons
     reshard_status status = store_list(source->store, directory, &arena, &entries, &count, err);
     for (size_t i = 0; !status && i < count; i++) {
         const struct store_entry *entry = &entries[i];
-        struct str base = { entry->name.data + size, entry->name.size - size };
+        struct str base = str_base_name(entry->name);
         if (entry->is_directory || entry->leads_out || (is_wanted && !is_wanted(context, entry, base)))
             continue;
         status = catalog_add_file(source->catalog, (struct str){ entry->name.data + skip, entry->name.size - skip }, entry->name,

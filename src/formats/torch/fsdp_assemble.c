@@ -365,12 +365,10 @@ static reshard_status fsdp_add_config(struct source *source, uint32_t ranks, res
     struct buffer text = { 0 };
     struct value_graph graph = { 0 };
     int64_t version;
-    bool is_directory = true;
-    uint64_t bytes;
-    char *name = arena_printf(&source->catalog->arena, "%s%s" CONFIG_NAME, source->name, source->name[0] ? "/" : "");
+    char *name = store_join(&source->catalog->arena, source->name, STR(CONFIG_NAME));
     if (!name)
         return error_set_memory(err);
-    if (!store_exists(source->store, name, &is_directory, &bytes) || is_directory)
+    if (!store_is_file(source->store, name))
         return RESHARD_OK;
     reshard_status status = store_read_all(source->store, name, AT_MOST(CONFIG_BYTES_MAX), &text, err);
     if (!status)
@@ -398,14 +396,10 @@ static bool is_no_weights(const void *context, const struct store_entry *entry, 
 
 static reshard_status add_huggingface(struct source *source, reshard_error *err)
 {
-    char *folder;
-    if (asprintf(&folder, "%s%shuggingface", source->name, source->name[0] ? "/" : "") < 0)
+    const char *folder = store_join(&source->catalog->arena, source->name, STR("huggingface"));
+    if (!folder)
         return error_set_memory(err);
-    reshard_status status = RESHARD_OK;
-    if (store_is_directory(source->store, folder))
-        status = side_files_add(source, folder, "", is_no_weights, NULL, err);
-    free(folder);
-    return status;
+    return store_is_directory(source->store, folder) ? side_files_add(source, folder, "", is_no_weights, NULL, err) : RESHARD_OK;
 }
 
 static void assembling_release(struct assembling *assembling)

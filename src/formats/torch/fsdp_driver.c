@@ -42,9 +42,8 @@ static int fsdp_probe(struct store *store, const char *name, reshard_error *err)
     bool is_torch = false;
     if (!folder || !store_is_directory(store, folder) || store_list(store, folder, &arena, &entries, &count, err))
         count = 0;
-    size_t skip = folder && folder[0] ? strlen(folder) + 1 : 0;
     for (size_t i = 0; i < count && !is_torch; i++) {
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        struct str base = str_base_name(entries[i].name);
         is_torch = !entries[i].is_directory && is_rank_file(base) && is_container(store, entries[i].name, err);
     }
     arena_release(&arena);

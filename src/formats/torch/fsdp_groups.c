@@ -140,7 +140,7 @@ static reshard_status list_files(struct store *store, const char *directory, boo
                                  struct arena *arena, struct fsdp_file **out, size_t *count, reshard_error *err)
 {
     struct store_entry *entries;
-    size_t entry_count = 0, skip = directory[0] ? strlen(directory) + 1 : 0;
+    size_t entry_count = 0;
     *count = 0;
     reshard_status status = store_list(store, directory, arena, &entries, &entry_count, err);
     if (status)
@@ -149,8 +149,8 @@ static reshard_status list_files(struct store *store, const char *directory, boo
     if (!*out)
         return error_set_memory(err);
     for (size_t i = 0; i < entry_count; i++) {
-        struct str name = entries[i].name, base = { name.data + skip, name.size - skip };
-        if (entries[i].is_directory || !parse(base, &(*out)[*count]))
+        struct str name = entries[i].name;
+        if (entries[i].is_directory || !parse(str_base_name(name), &(*out)[*count]))
             continue;
         (*out)[(*count)++].name = name;
     }
@@ -178,7 +178,7 @@ char *fsdp_folder_find(struct store *store, const char *name, struct arena *aren
     if (!status && !is_chosen)
         status = look_for_rank_files(store, name, arena, &is_chosen, err);
     for (size_t i = 0; i < sizeof(roles) / sizeof(*roles) && !status && !is_chosen && !*other; i++) {
-        char *folder = arena_printf(arena, "%s%s%s", name, name[0] ? "/" : "", roles[i]);
+        char *folder = store_join(arena, name, str_of(roles[i]));
         bool is_one = false;
         if (!folder)
             status = error_set_memory(err);
@@ -196,8 +196,8 @@ char *fsdp_folder_find(struct store *store, const char *name, struct arena *aren
 /* Directory part of a name, in the arena. */
 static char *directory_of(struct arena *arena, const char *name)
 {
-    const char *slash = strrchr(name, '/');
-    return arena_copy(arena, name, slash ? (size_t)(slash - name) : 0);
+    const struct str folder = str_without_slashes(str_folder(str_of(name)));
+    return arena_copy(arena, folder.data, folder.size);
 }
 
 static reshard_status group_files(const struct fsdp_file *files, size_t count, const struct fsdp_file *only, bool may_lack,
@@ -223,16 +223,14 @@ reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_
     struct fsdp_groups found = { 0 };
     struct fsdp_file *files = NULL, only;
     size_t count = 0;
-    bool is_directory = false;
-    uint64_t bytes;
-    const char *directory = name, *base = strrchr(name, '/');
-    bool is_file = name[0] && store_exists(store, name, &is_directory, &bytes) && !is_directory;
+    const char *directory = name;
+    bool is_file = store_is_file(store, name);
     reshard_status status = RESHARD_OK;
     if (is_file) {
         directory = directory_of(&found.arena, name);
         if (!directory)
             status = error_set_memory(err);
-        else if (!fsdp_file_parse(str_of(base ? base + 1 : name), &only))
+        else if (!fsdp_file_parse(str_base_name(str_of(name)), &only))
             status = error_set(err, RESHARD_ERR_FORMAT, "'%s' is not the file of one rank: no \"rank_N\" before its extension", name);
     }
     if (!status)

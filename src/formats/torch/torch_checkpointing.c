@@ -22,12 +22,12 @@ static int items_probe(struct store *store, const char *name, reshard_error *err
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count = 0, skip = name[0] ? strlen(name) + 1 : 0;
+    size_t count = 0;
     bool has_metadata = false, has_items = false;
-    if ((name[0] && !store_is_directory(store, name)) || store_list(store, name, &arena, &entries, &count, err))
+    if (!store_is_directory(store, name) || store_list(store, name, &arena, &entries, &count, err))
         count = 0;
     for (size_t i = 0; i < count; i++) {
-        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        struct str base = str_base_name(entries[i].name);
         struct fsdp_file file;
         has_metadata = has_metadata || (!entries[i].is_directory && str_is(base, METADATA));
         has_items = has_items || (!entries[i].is_directory && fsdp_item_file_parse(base, &file));
@@ -109,7 +109,7 @@ static reshard_status read_metadata(struct source *source, struct fsdp_groups *g
     struct buffer text = { 0 };
     struct value_graph graph = { .arena.work = source->limits.budget };
     struct str version;
-    char *name = root_join(&source->catalog->arena, source->name, METADATA);
+    char *name = store_join(&source->catalog->arena, source->name, STR(METADATA));
     reshard_status status = name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, metadata_bytes), &text, err)
                                  : error_set_memory(err);
     if (!status)

@@ -8,9 +8,7 @@
 
 static int torch_probe(struct store *store, const char *name, reshard_error *err)
 {
-    bool is_directory = false;
-    uint64_t bytes;
-    if (name[0] == '\0' || (store_exists(store, name, &is_directory, &bytes) && is_directory))
+    if (store_is_directory(store, name))
         return torch_folder_probe(store, name, err) ? 60 : 0;
     struct store_object *object = NULL;
     if (store_open_object(store, name, &object, err))
@@ -39,9 +37,7 @@ static reshard_status read_one_file(struct source *source, reshard_error *err)
 
 static reshard_status torch_read_catalog(struct source *source, reshard_error *err)
 {
-    bool is_directory = false;
-    uint64_t bytes;
-    bool is_folder = source->name[0] == '\0' || (store_exists(source->store, source->name, &is_directory, &bytes) && is_directory);
+    bool is_folder = store_is_directory(source->store, source->name);
     reshard_status status = torch_source_new(source, err);
     if (!status)
         torch_source_of(source)->is_kept_whole = true;

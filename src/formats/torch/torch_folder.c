@@ -13,26 +13,6 @@
 #define INDEX_SUFFIX ".index.json"
 #define SIDE_FILE_BYTES_MAX (UINT64_C(1) << 30)
 
-char *torch_folder_name(const char *directory, const char *file)
-{
-    char *name = NULL;
-    if (asprintf(&name, "%s%s%s", directory, directory[0] ? "/" : "", file) < 0)
-        return NULL;
-    return name;
-}
-
-static bool torch_folder_has_file(struct store *store, const char *directory, const char *file, reshard_error *err)
-{
-    char *name = torch_folder_name(directory, file);
-    bool is_directory = false;
-    uint64_t bytes;
-    if (!name)
-        error_set_memory(err);
-    bool exists = name && store_exists(store, name, &is_directory, &bytes) && !is_directory;
-    free(name);
-    return exists;
-}
-
 /* The file that a folder begins at, its index rather than its weights: of Transformers, PEFT and diffusers. NULL: it has none. */
 static const char *torch_folder_first(struct store *store, const char *directory, reshard_error *err)
 {
@@ -42,7 +22,7 @@ static const char *torch_folder_first(struct store *store, const char *directory
     };
     const char *found = NULL;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !found; i++)
-        found = torch_folder_has_file(store, directory, names[i], err) ? names[i] : NULL;
+        found = store_has_file(store, directory, names[i], err) ? names[i] : NULL;
     return found;
 }
 
@@ -67,7 +47,7 @@ struct index_reading {
 static reshard_status torch_folder_read_index(struct index_reading *index, const char *file, reshard_error *err)
 {
     struct source *source = index->source;
-    char *name = torch_folder_name(source->name, file);
+    const char *name = store_join(&source->catalog->arena, source->name, str_of(file));
     reshard_status status =
         name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &index->text, err) : error_set_memory(err);
     if (!status)
@@ -99,7 +79,6 @@ static reshard_status torch_folder_read_index(struct index_reading *index, const
         error_prefix(err, "'%s'", name);
         error_object(err, "%s", name);
     }
-    free(name);
     return status;
 }
 
@@ -118,8 +97,7 @@ static bool accept_key(struct str key, void *context)
 static reshard_status read_shard(struct index_reading *index, uint32_t number, reshard_error *err)
 {
     struct source *source = index->source;
-    struct str file_name = name_map_at(&index->files, number);
-    char *plain = strndup(file_name.data, file_name.size), *name = plain ? torch_folder_name(source->name, plain) : NULL;
+    const char *name = store_join(&source->catalog->arena, source->name, name_map_at(&index->files, number));
     uint32_t file;
     reshard_status status = name ? torch_source_open_file(source, name, -1, &file, err) : error_set_memory(err);
     index->current = number;
@@ -131,8 +109,6 @@ static reshard_status read_shard(struct index_reading *index, uint32_t number, r
     if (!status && index->strangers > 0)
         catalog_warn(source->catalog, false, "'%s': %" PRIu32 " tensors that the index does not list there are left out", name,
                      index->strangers);
-    free(name);
-    free(plain);
     return status;
 }
 
@@ -155,14 +131,13 @@ static bool is_folder_side_file(const void *context, const struct store_entry *e
 
 static reshard_status read_single(struct source *source, const char *file, reshard_error *err)
 {
-    char *name = torch_folder_name(source->name, file);
+    const char *name = store_join(&source->catalog->arena, source->name, str_of(file));
     uint32_t number;
     reshard_status status = name ? torch_source_open_file(source, name, -1, &number, err) : error_set_memory(err);
     if (!status)
         status = torch_source_add_file(source, number, NULL, NULL, err);
     if (!status)
         status = torch_source_add_facts(source, number, err);
-    free(name);
     return status;
 }
 

@@ -9,9 +9,6 @@
 
 #include "formats/shared/torch_source.h"
 
-/* Name of a file in a directory of the store ("" is the root); free with free(). */
-char *torch_folder_name(const char *directory, const char *file);
-
 bool torch_folder_probe(struct store *store, const char *directory, reshard_error *err);
 reshard_status torch_folder_read(struct source *source, reshard_error *err);
 

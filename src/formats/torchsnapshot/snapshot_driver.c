@@ -9,17 +9,9 @@
 /* The manifest is written last, so that a folder without it is no snapshot yet. */
 static int snapshot_probe(struct store *store, const char *name, reshard_error *err)
 {
-    struct arena arena = { 0 };
-    bool is_directory = true;
-    uint64_t bytes;
-    if (name[0] && store_exists(store, name, &is_directory, &bytes) && !is_directory)
+    if (store_is_file(store, name))
         return str_ends_with(str_of(name), SNAPSHOT_METADATA) ? 95 : 0;
-    char *manifest = root_join(&arena, name, SNAPSHOT_METADATA);
-    bool is_there = manifest && store_exists(store, manifest, &is_directory, &bytes) && !is_directory;
-    if (!manifest)
-        error_set_memory(err);
-    arena_release(&arena);
-    return is_there ? 95 : 0;
+    return store_has_file(store, name, SNAPSHOT_METADATA, err) ? 95 : 0;
 }
 
 /* ---- verifying ---- */

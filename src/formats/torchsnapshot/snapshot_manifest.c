@@ -90,9 +90,7 @@ static reshard_status manifest_add_entry(struct snapshot_manifest *manifest, str
 static void note_children(struct snapshot_manifest *manifest)
 {
     for (uint32_t i = 0; i < manifest->names.count; i++) {
-        struct str parent = name_map_at(&manifest->names, i);
-        while (parent.size && parent.data[parent.size - 1] != '/')
-            parent.size--;
+        const struct str parent = str_folder(name_map_at(&manifest->names, i));
         uint32_t at = parent.size ? name_map_find(&manifest->names, (struct str){ parent.data, parent.size - 1 }) : NAME_NONE;
         if (at != NAME_NONE)
             manifest->paths[at].has_children = true;

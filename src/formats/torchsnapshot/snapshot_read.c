@@ -211,15 +211,9 @@ static reshard_status snapshot_open(struct source *source, reshard_error *err)
     struct str name = str_of(source->name), directory = name;
     if (str_ends_with(name, SNAPSHOT_METADATA))
         directory.size -= sizeof(SNAPSHOT_METADATA) - 1;
-    char *copy = malloc(directory.size + 2);
-    if (!copy)
-        return error_set_memory(err);
-    memcpy(copy, directory.data, directory.size);
-    if (directory.size && copy[directory.size - 1] != '/')
-        copy[directory.size++] = '/';
-    copy[directory.size] = '\0';
-    reshard_status status = dcp_source_new(source, copy, err);
-    free(copy);
+    struct arena *arena = &source->catalog->arena;
+    const char *opened = arena_copy(arena, directory.data, directory.size), *folder = opened ? store_join(arena, opened, STR("")) : NULL;
+    reshard_status status = folder ? dcp_source_new(source, folder, err) : error_set_memory(err);
     if (status)
         return status;
     struct snapshot_state *state = calloc(1, sizeof(*state));

@@ -89,10 +89,7 @@ static reshard_status list_zip(struct store *store, const char *name, const stru
 static bool is_document(struct str name)
 {
     static const char *const documents[] = { ".zarray", ".zgroup", ".zmetadata", "zarr.json" };
-    size_t start = name.size;
-    while (start > 0 && name.data[start - 1] != '/')
-        start--;
-    struct str base = { name.data + start, name.size - start };
+    const struct str base = str_base_name(name);
     for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++)
         if (str_is(base, documents[i]))
             return true;

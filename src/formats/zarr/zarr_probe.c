@@ -10,15 +10,6 @@
 
 #define FOLDERS_LOOKED_AT 64
 
-static bool zarr_probe_has_file(struct store *store, const char *directory, const char *base)
-{
-    char name[4096];
-    bool is_directory;
-    uint64_t bytes;
-    int size = snprintf(name, sizeof(name), "%s%s%s", directory, directory[0] ? "/" : "", base);
-    return size > 0 && (size_t)size < sizeof(name) && store_exists(store, name, &is_directory, &bytes) && !is_directory;
-}
-
 /* Whether a file has the name of an array's first chunk: 0, 0.0, 0.0.0 … */
 static bool is_first_chunk(struct str name)
 {
@@ -34,12 +25,11 @@ static bool has_chunks_alone(struct store *store, const char *directory, reshard
     struct arena arena = { 0 };
     struct store_entry *entries;
     size_t count;
-    const size_t before = strlen(directory) + 1; /* of each entry's name */
     bool is_begun = false, is_alone = true;
     if (store_list(store, directory, &arena, &entries, &count, err))
         count = 0;
     for (size_t i = 0; i < count && is_alone; i++) {
-        const struct str name = { entries[i].name.data + before, entries[i].name.size - before };
+        const struct str name = str_base_name(entries[i].name);
         for (size_t k = 0; k < name.size; k++)
             is_alone = is_alone && (name.data[k] == '.' || isdigit((unsigned char)name.data[k]));
         is_alone = is_alone && !entries[i].is_directory;
@@ -51,8 +41,7 @@ static bool has_chunks_alone(struct store *store, const char *directory, reshard
 
 static bool is_array(struct store *store, const char *directory, reshard_error *err)
 {
-    (void)err;
-    return zarr_probe_has_file(store, directory, ".zarray") || zarr_probe_has_file(store, directory, "zarr.json");
+    return store_has_file(store, directory, ".zarray", err) || store_has_file(store, directory, "zarr.json", err);
 }
 
 /* Whether one of the first folders in it is so. */
@@ -84,8 +73,7 @@ int zarr_probe(struct store *store, const char *name, reshard_error *err)
         return 0;
     if (!is_directory)
         return zarr_zip_probe(store, name, err) ? 95 : 0;
-    if (zarr_probe_has_file(store, name, ".zarray") || zarr_probe_has_file(store, name, ".zgroup") ||
-        zarr_probe_has_file(store, name, "zarr.json") || zarr_probe_has_file(store, name, ".zmetadata"))
+    if (is_array(store, name, err) || store_has_file(store, name, ".zgroup", err) || store_has_file(store, name, ".zmetadata", err))
         return 90;
     return has_folder(store, name, is_array, err) ? ZARR_SCORE_OF_ARRAYS : 0;
 }

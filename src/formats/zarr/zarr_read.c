@@ -9,20 +9,6 @@
 #define ATTRIBUTES ".zattrs"
 #define DIMENSION_NAMES "dimension_names"
 
-static struct str zarr_read_base_of(struct str name)
-{
-    size_t start = name.size;
-    while (start > 0 && name.data[start - 1] != '/')
-        start--;
-    return (struct str){ name.data + start, name.size - start };
-}
-
-/* What stands before the entry's last component, with the '/'. */
-static struct str prefix_of(struct str name)
-{
-    return (struct str){ name.data, name.size - zarr_read_base_of(name).size };
-}
-
 /* ---- documents ---- */
 
 static reshard_status document_read(struct zarr_reading *reading, const struct zarr_entry *entry, struct value_graph *out,
@@ -108,13 +94,13 @@ static reshard_status check_consolidated(struct zarr_reading *reading, const str
 /* That of the array or group which a document describes: the path of its folder. */
 static struct str key_of(const struct zarr_entry *document)
 {
-    struct str prefix = prefix_of(document->name);
+    struct str prefix = str_folder(document->name);
     return prefix.size ? (struct str){ prefix.data, prefix.size - 1 } : prefix;
 }
 
 static reshard_status add_array(struct zarr_reading *reading, const struct zarr_array *array, uint32_t entry_index, reshard_error *err)
 {
-    struct str prefix = prefix_of(reading->keys.entries[entry_index].name), key = key_of(&reading->keys.entries[entry_index]);
+    struct str prefix = str_folder(reading->keys.entries[entry_index].name), key = key_of(&reading->keys.entries[entry_index]);
     uint32_t tensor;
     reshard_status status = catalog_add_tensor(reading->source->catalog, key, array->dtype, array->rank, array->shape, &tensor, err);
     if (!status)
@@ -146,7 +132,7 @@ static reshard_status read_zgroup(struct zarr_reading *reading, uint32_t entry_i
 
 static reshard_status read_zattrs(struct zarr_reading *reading, uint32_t entry_index, const struct value_graph *graph, reshard_error *err)
 {
-    return add_attributes(reading, prefix_of(reading->keys.entries[entry_index].name), graph->root, graph, err);
+    return add_attributes(reading, str_folder(reading->keys.entries[entry_index].name), graph->root, graph, err);
 }
 
 static reshard_status read_zmetadata(struct zarr_reading *reading, uint32_t entry_index, const struct value_graph *graph,
@@ -188,7 +174,7 @@ static bool has_v2_document(const struct zarr_reading *reading, struct str prefi
 static reshard_status read_zarr_json(struct zarr_reading *reading, uint32_t entry_index, const struct value_graph *graph,
                                      reshard_error *err)
 {
-    struct str prefix = prefix_of(reading->keys.entries[entry_index].name);
+    struct str prefix = str_folder(reading->keys.entries[entry_index].name);
     const struct value *type = graph->root->kind == VALUE_DICT ? value_dict_get(graph->root, "node_type") : NULL;
     struct zarr_array array;
     bool no_memory = false;
@@ -264,7 +250,7 @@ reshard_status zarr_read_documents(struct zarr_reading *reading, reshard_error *
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < reading->keys.count && !status; i++) {
-        struct str base = zarr_read_base_of(reading->keys.entries[i].name);
+        struct str base = str_base_name(reading->keys.entries[i].name);
         for (size_t kind = 0; kind < sizeof(documents) / sizeof(documents[0]) && !status; kind++)
             if (str_is(base, documents[kind].name) && !is_lock(&reading->keys.entries[i]))
                 status = read_document(reading, i, kind, err);
