@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* nan,inf,zero in any order. */
 static int read_fail_on(const struct options *options, int64_t *out)
@@ -170,13 +169,6 @@ static void print_proved(const struct options *options, const reshard_coverage *
     print_coverage(options, covered);
 }
 
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 int command_verify(const struct options *options)
 {
     int exit_status = 0;
@@ -205,9 +197,8 @@ int command_verify(const struct options *options)
         document_begin();
         fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
     }
-    double seconds = -seconds_now();
     reshard_status status = reshard_verify(checkpoint, &verify, &run, print_finding, &findings, &err);
-    seconds += seconds_now();
+    const double seconds = progress_seconds(&progress);
     progress_end(&progress);
     if (uncovered.out)
         fclose(uncovered.out);

@@ -157,6 +157,11 @@ reshard_run_options progress_start(struct progress *progress, const struct optio
     return run;
 }
 
+double progress_seconds(const struct progress *progress)
+{
+    return now() - progress->started;
+}
+
 void progress_end(struct progress *progress)
 {
     if (progress->drawn) {

@@ -17,6 +17,9 @@ struct progress {
 reshard_run_options progress_start(struct progress *progress, const struct options *options, const char *what);
 void progress_end(struct progress *progress);
 
+/* Since its start. */
+double progress_seconds(const struct progress *progress);
+
 /*
  * SIGINT, SIGTERM and SIGHUP end the process at once with 130, as long as nothing is being written. Once convert or salvage writes, the
  * first of each cancels it, so that what is half written can be removed; the second ends the process at once.

@@ -11,8 +11,8 @@
  * The environment says who asks, under the names that other programs use: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN
  * (without them nothing is signed), AWS_REGION or AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL;
  * GOOGLE_OAUTH_ACCESS_TOKEN, or GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY, STORAGE_EMULATOR_HOST;
- * AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_KEY, AZURE_STORAGE_SERVICE_ENDPOINT; HF_TOKEN, HF_ENDPOINT; ~/.netrc
- * and the proxies that libcurl knows.
+ * AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_KEY, AZURE_STORAGE_SERVICE_ENDPOINT, or all of
+ * it in AZURE_STORAGE_CONNECTION_STRING; HF_TOKEN, HF_ENDPOINT; ~/.netrc and the proxies that libcurl knows.
  *
  * A server is believed as little as a file is. What has an ETag is asked for under it, so that bytes of two versions are never mixed.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote/remote_place.h"
 
-#include "encoding/base64.h"
+#include "remote/environment.h"
 #include "store/store.h"
 
 #include <stdio.h>
@@ -10,21 +10,12 @@
 
 #define HUB "https://huggingface.co"
 
-/* ---- the environment ---- */
-
-/* NULL if it is empty, or there is no name. */
-static const char *remote_env(const char *name)
-{
-    const char *value = name ? getenv(name) : NULL;
-    return value && *value ? value : NULL;
-}
-
 /* Of Amazon's. */
 static const char *remote_region(void)
 {
-    const char *region = remote_env("AWS_REGION");
+    const char *region = environment_text("AWS_REGION");
     if (!region)
-        region = remote_env("AWS_DEFAULT_REGION");
+        region = environment_text("AWS_DEFAULT_REGION");
     return region ? region : "us-east-1";
 }
 
@@ -129,19 +120,9 @@ static struct str part_before(struct str text, const char *characters, struct st
 /* The server that a variable of the environment names, without '/' at its end; otherwise that one. */
 static reshard_status endpoint_of(const char *variable, const char *otherwise, struct str *out, reshard_error *err)
 {
-    const char *given = remote_env(variable);
-    struct str rest;
-    *out = str_of(given ? given : otherwise);
-    const size_t scheme = str_starts_with(*out, "https://") ? 8 : str_starts_with(*out, "http://") ? 7 : 0;
-    while (out->size && out->data[out->size - 1] == '/')
-        out->size--;
-    if (!out->size && !given)
-        return RESHARD_OK;
-    if (scheme && out->size > scheme && part_before((struct str){ out->data + scheme, out->size - scheme }, "/?#", &rest).size)
-        return RESHARD_OK;
-    char shown[STORE_SHOWN_MAX];
-    return error_set(err, RESHARD_ERR_USAGE, "the environment's %s is '%s', which is no URL of a server", variable,
-                     store_path_shown(given ? given : otherwise, shown));
+    const char *given = environment_text(variable);
+    *out = str_of(otherwise);
+    return given ? environment_server(variable, given, out, err) : RESHARD_OK;
 }
 
 /* ---- kinds ---- */
@@ -208,11 +189,11 @@ static const struct bucket_store google = {
 /* A token goes before keys. */
 static struct http_identity bucket_identity(const struct bucket_store *store)
 {
-    struct http_identity identity = { .bearer = remote_env(store->bearer), .variables = store->variables };
+    struct http_identity identity = { .bearer = environment_text(store->bearer), .variables = store->variables };
     if (!identity.bearer) {
-        identity.key = remote_env(store->key);
-        identity.secret = remote_env(store->secret);
-        identity.session = remote_env(store->session);
+        identity.key = environment_text(store->key);
+        identity.secret = environment_text(store->secret);
+        identity.session = environment_text(store->session);
     }
     if (!store->server[0])
         identity.region = remote_region();
@@ -227,7 +208,7 @@ static reshard_status bucket_place(const char *url, const struct bucket_store *s
     size_t dot;
     struct str server;
     const struct str region = str_of(remote_region());
-    reshard_status status = endpoint_of(store->endpoints[!remote_env(store->endpoints[0])], store->server, &server, err);
+    reshard_status status = endpoint_of(store->endpoints[!environment_text(store->endpoints[0])], store->server, &server, err);
     if (status)
         return status;
     if (!is_bucket(bucket))
@@ -246,52 +227,22 @@ static reshard_status bucket_place(const char *url, const struct bucket_store *s
     return status ? status : out->listing ? remote_place_check(out, err) : error_set_memory(err);
 }
 
-/* The token of shared access, of which '?' may be the first character; NULL without. */
-static const char *azure_token(void)
-{
-    const char *token = remote_env("AZURE_STORAGE_SAS_TOKEN");
-    return token && token[0] == '?' ? token + 1 : token;
-}
-
-static reshard_status azure_account(struct remote_place *out, struct str *server, reshard_error *err)
-{
-    const char *account = remote_env("AZURE_STORAGE_ACCOUNT"), *key = azure_token() ? NULL : remote_env("AZURE_STORAGE_KEY");
-    struct buffer bytes = { 0 };
-    const bool is_base64 = !key || base64_decode(str_of(key), &bytes);
-    const bool has_memory = !bytes.failed;
-    reshard_status status = endpoint_of("AZURE_STORAGE_SERVICE_ENDPOINT", "", server, err);
-    buffer_release(&bytes);
-    if (!status && !has_memory)
-        return error_set_memory(err);
-    if (!status && !is_base64)
-        return error_set(err, RESHARD_ERR_USAGE, "the environment's AZURE_STORAGE_KEY is no key of an account");
-    if (!status && (account ? !is_bucket(str_of(account)) : key || !server->size)) {
-        error_set(err, RESHARD_ERR_USAGE, "the environment's AZURE_STORAGE_ACCOUNT is '%s', which is no name of an account",
-                  account ? account : "");
-        error_hint(err, "set it to the name of the storage account that has the container");
-        return RESHARD_ERR_USAGE;
-    }
-    out->identity = (struct http_identity){ .protocol = HTTP_AZURE,
-                                            .key = key ? account : NULL,
-                                            .secret = key,
-                                            .token = azure_token(),
-                                            .variables = "AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY, or AZURE_STORAGE_SAS_TOKEN" };
-    return status;
-}
-
 static reshard_status azure_place(const char *url, struct remote_place *out, reshard_error *err)
 {
-    struct str key, server, container = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &key);
-    reshard_status status = azure_account(out, &server, err);
+    struct str key, container = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &key);
+    reshard_status status = azure_account_find(&out->azure, err);
     if (status)
         return status;
     if (!is_bucket(container))
         return bad_url(url, "names no container: az://CONTAINER/BLOB", err);
     out->name = JOINED(STR("az://"), container);
-    if (server.size)
-        out->listing = JOINED(server, STR("/"), container);
-    else
-        out->listing = JOINED(STR("https://"), str_of(remote_env("AZURE_STORAGE_ACCOUNT")), STR(".blob.core.windows.net/"), container);
+    out->identity =
+        (struct http_identity){ .protocol = HTTP_AZURE,
+                                .key = out->azure.key ? out->azure.name : NULL,
+                                .secret = out->azure.key,
+                                .token = out->azure.token,
+                                .variables = "AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN, or " AZURE_CONNECTION };
+    out->listing = JOINED(str_of(out->azure.server), STR("/"), container);
     out->base = out->listing ? JOINED(str_of(out->listing), STR("/")) : NULL;
     out->query = strdup("");
     status = path_take(url, key, false, out, err);
@@ -313,7 +264,7 @@ static reshard_status hub_place(const char *url, struct remote_place *out, resha
     reshard_status status = endpoint_of("HF_ENDPOINT", HUB, &server, err);
     if (status)
         return status;
-    out->identity = (struct http_identity){ .bearer = remote_env("HF_TOKEN"), .variables = "HF_TOKEN" };
+    out->identity = (struct http_identity){ .bearer = environment_text("HF_TOKEN"), .variables = "HF_TOKEN" };
     struct buffer repository = { 0 }, encoded = { 0 };
     url_encode(org, false, &repository);
     buffer_append_byte(&repository, '/');
@@ -372,5 +323,6 @@ void remote_place_release(struct remote_place *place)
     free(place->listing);
     free(place->path);
     free(place->query);
+    azure_account_release(&place->azure);
     *place = (struct remote_place){ 0 };
 }

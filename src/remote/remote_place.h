@@ -5,6 +5,7 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
+#include "remote/azure_account.h"
 #include "remote/http.h"
 
 /* How a server is asked: as a web server, by S3's protocol (Amazon's, Google's and other object stores), by Azure's, as a hub. */
@@ -13,7 +14,8 @@ enum remote_kind { REMOTE_HTTP, REMOTE_S3, REMOTE_AZURE, REMOTE_HUB };
 /* Texts are malloc'd. Paths have no '/' at either end, and are not percent-encoded. */
 struct remote_place {
     enum remote_kind kind;
-    struct http_identity identity; /* who asks; texts of the environment's */
+    struct http_identity identity; /* who asks; texts of the environment's, or of azure's */
+    struct azure_account azure;
     char *name;     /* for messages: "s3://bucket", "https://host", "hf://org/repo@main" */
     char *base;     /* the URL of an object is this and its encoded path */
     char *listing;  /* S3, Azure, hub: the URL that lists; NULL: pages of folders do */

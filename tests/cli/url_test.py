@@ -752,6 +752,14 @@ def azure(shell, fixtures):
             assert one.returncode == 0 and one.stdout == wanted, one.stderr
         assert server.counts["ranges"] and server.counts["lists"], server.counts
         assert any(headers.get("If-Match", "").startswith('"') for _, _, headers in server.asked)
+        for connection in (f"AccountName={object_server.AZURE_ACCOUNT};AccountKey={object_server.AZURE_KEY};BlobEndpoint={server.url}",
+                           f"BlobEndpoint={server.url}/;SharedAccessSignature={object_server.AZURE_TOKEN}"):
+            done = sites.ask("hash", url, AZURE_STORAGE_CONNECTION_STRING=connection, AZURE_STORAGE_ACCOUNT="", AZURE_STORAGE_KEY="",
+                             AZURE_STORAGE_SERVICE_ENDPOINT="")
+            assert done.returncode == 0 and done.stdout == wanted, done.stderr
+        said = sites.refused(["hash", url], "AZURE_STORAGE_CONNECTION_STRING", exit_status=2,
+                             AZURE_STORAGE_CONNECTION_STRING=f"AccountKey={object_server.AZURE_KEY}")
+        assert object_server.AZURE_KEY not in said, said
         other = {"AZURE_STORAGE_KEY": "b3RoZXI="}
         sites.refused(["hash", url], "HTTP 403", "AuthenticationFailed", "the key or token", **other)
         sites.refused(["hash", url + "/model.safetensors"], "HTTP 404", "ResourceNotFound", "AZURE_STORAGE_SAS_TOKEN",

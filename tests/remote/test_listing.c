@@ -263,7 +263,7 @@ static void clear_environment(void)
     static const char *const names[] = { "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN",
                                          "GS_ACCESS_KEY_ID", "GS_SECRET_ACCESS_KEY", "GOOGLE_OAUTH_ACCESS_TOKEN", "STORAGE_EMULATOR_HOST",
                                          "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN",
-                                         "AZURE_STORAGE_SERVICE_ENDPOINT",
+                                         "AZURE_STORAGE_SERVICE_ENDPOINT", "AZURE_STORAGE_CONNECTION_STRING",
                                          "HF_ENDPOINT" };
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         unsetenv(names[i]);
@@ -382,6 +382,46 @@ TEST(places_of_azure)
     clear_environment();
 }
 
+static void connection_is(const char *connection, const char *server, const char *key, const char *secret, const char *token)
+{
+    char base[200];
+    snprintf(base, sizeof(base), "%s/container/", server);
+    setenv("AZURE_STORAGE_CONNECTION_STRING", connection, 1);
+    place_is("az://container/k", REMOTE_AZURE, "az://container", base, "k", "", false);
+    azure_asks(key, secret, token);
+}
+
+/* It goes before variables that say the same one by one. */
+TEST(places_of_azure_by_a_connection_string)
+{
+    static const char *const bad[] = { "account", "AccountName", "AccountKey=a2V5", "BlobEndpoint=http://h;AccountKey=a2V5",
+                                       "AccountName=account;AccountKey=a2V", "AccountName=no/account", "AccountName=account;BlobEndpoint=h",
+                                       "AccountName=account;DefaultEndpointsProtocol=ftp", "UseDevelopmentStorage=false", ";" };
+    struct remote_place place;
+    clear_environment();
+    setenv("AZURE_STORAGE_ACCOUNT", "other", 1);
+    setenv("AZURE_STORAGE_KEY", "b3RoZXI=", 1);
+    setenv("AZURE_STORAGE_SERVICE_ENDPOINT", "http://other", 1);
+    connection_is("DefaultEndpointsProtocol=https;AccountName=account;AccountKey=a2V5;EndpointSuffix=core.windows.net",
+                  "https://account.blob.core.windows.net", "account", "a2V5", "");
+    connection_is("accountname=account;ACCOUNTKEY=a2V5a2V5Cg==;;Other=x=y;", "https://account.blob.core.windows.net", "account",
+                  "a2V5a2V5Cg==", "");
+    connection_is("AccountName=account;DefaultEndpointsProtocol=http;EndpointSuffix=core.chinacloudapi.cn",
+                  "http://account.blob.core.chinacloudapi.cn", "", "", "");
+    connection_is("BlobEndpoint=http://h:8/account/;SharedAccessSignature=?sv=1&sig=a%3D", "http://h:8/account", "", "", "sv=1&sig=a%3D");
+    connection_is("AccountName=account;AccountKey=a2V;SharedAccessSignature=sv=1", "https://account.blob.core.windows.net", "", "", "sv=1");
+    connection_is("UseDevelopmentStorage=true", "http://127.0.0.1:10000/devstoreaccount1", "devstoreaccount1",
+                  "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==", "");
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        setenv("AZURE_STORAGE_CONNECTION_STRING", bad[i], 1);
+        CHECK_FAILS(remote_place_of("az://container/k", &place, &err), RESHARD_ERR_USAGE);
+        assert_non_null(strstr(err.message, "AZURE_STORAGE_CONNECTION_STRING"));
+        assert_null(strstr(err.message, "a2V"));
+        remote_place_release(&place);
+    }
+    clear_environment();
+}
+
 /* The signature is that of Azure's own library for Python (azure-storage-blob 12.31), for what it calls the same request. */
 TEST(requests_to_azure_are_signed)
 {
@@ -492,6 +532,7 @@ int main(void)
         cmocka_unit_test(places_of_s3),
         cmocka_unit_test(places_of_google),
         cmocka_unit_test(places_of_azure),
+        cmocka_unit_test(places_of_azure_by_a_connection_string),
         cmocka_unit_test(requests_to_azure_are_signed),
         cmocka_unit_test(places_of_hubs),
         cmocka_unit_test(what_is_no_place),
