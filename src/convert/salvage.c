@@ -389,7 +389,9 @@ static reshard_status salvage_check_target(const struct salvaging *salvaging, co
 {
     const struct format_driver *driver;
     reshard_status status = conversion_format(salvaging->options->to, salvaging->checkpoint, &driver, err);
-    return status ? status : target_check_source(salvaging->checkpoint, target_path, salvaging->options->overwrite, err);
+    if (!status)
+        status = target_check_source(salvaging->checkpoint, target_path, salvaging->options->overwrite, err);
+    return status ? status : target_check_known(target_path, err);
 }
 
 reshard_status salvage_run(const char *path, const char *target_path, const struct salvage_options *options,

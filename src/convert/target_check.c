@@ -368,6 +368,7 @@ static reshard_status census_take(struct census *census, const struct conversion
     return status;
 }
 
+/* Without a conversion: whether it is a checkpoint at all. */
 static reshard_status check_folder(const struct conversion *conversion, const struct store_target *target, const char *shown,
                                    reshard_error *err)
 {
@@ -378,7 +379,7 @@ static reshard_status check_folder(const struct conversion *conversion, const st
     if (!status && count) {
         status = store_open_path(target->path, 0, &census.store, NULL, err);
         if (!status)
-            status = census_take(&census, conversion, shown, err);
+            status = conversion ? census_take(&census, conversion, shown, err) : recognise_folder(&census, shown, err);
     }
     store_free(census.store);
     arena_release(&census.arena);
@@ -442,11 +443,9 @@ static reshard_status check_stored(const struct conversion *conversion, const ch
     return status;
 }
 
-reshard_status target_check_replaced(const struct conversion *conversion, const char *target_path, reshard_error *err)
+static reshard_status check_path(const struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     struct store_target target;
-    if (conversion->options->store)
-        return check_stored(conversion, target_path, err);
     reshard_status status = store_target_look(target_path, &target, err);
     if (status)
         return status;
@@ -460,6 +459,16 @@ reshard_status target_check_replaced(const struct conversion *conversion, const 
         status = refuse(err, "choose another target", "is neither a file nor a folder", target_path);
     store_target_release(&target);
     return status;
+}
+
+reshard_status target_check_replaced(const struct conversion *conversion, const char *target_path, reshard_error *err)
+{
+    return conversion->options->store ? check_stored(conversion, target_path, err) : check_path(conversion, target_path, err);
+}
+
+reshard_status target_check_known(const char *target_path, reshard_error *err)
+{
+    return check_path(NULL, target_path, err);
 }
 
 /* ---- room ---- */

@@ -14,6 +14,9 @@ reshard_status target_check_source(const struct checkpoint *source, const char *
 /* That what is there may be replaced by what the conversion is about to write. Stores of callers look for themselves. */
 reshard_status target_check_replaced(const struct conversion *conversion, const char *target_path, reshard_error *err);
 
+/* That what is there is nothing, empty, or a checkpoint: what can be said before there is a conversion. */
+reshard_status target_check_known(const char *target_path, reshard_error *err);
+
 /* That the file system has room for all that is to be written; where a run goes on, or is one part of several, that is not asked. */
 reshard_status target_check_space(const struct conversion *conversion, const char *target_path, reshard_error *err);
 

@@ -41,6 +41,8 @@ def refused(good, *cases):
         big_file(shell.work / "b.safetensors", 1)
         (shell.work / "there").mkdir()
         (shell.work / "there.html").write_text("precious")
+        (shell.work / "diary").mkdir()
+        (shell.work / "diary/notes.txt").write_text("precious")
         for words, status, says in cases:
             done = read_by(shell, *words)
             assert done[1] == status and says in done[2], (words, done)
@@ -61,7 +63,9 @@ def main():
             (*salvage, "out", "--to", "hf"), ((*salvage, "there"), 3, "exists"), ((*salvage, "none/out"), 3, "cannot write"),
             ((*salvage, "s3://bucket/out"), 5, "URL"), ((*salvage, "out", "--to", "gguf"), 5, "read only"),
             ((*salvage, "out", "--to", "hff"), 2, "hff"), ((*salvage, "a.safetensors"), 2, "the source itself"),
-            ((*salvage, "a.safetensors", "--overwrite"), 2, "the source itself"))),
+            ((*salvage, "a.safetensors", "--overwrite"), 2, "the source itself"),
+            ((*salvage, "diary", "--overwrite"), 2, "is no checkpoint"),
+            ((*salvage, "there.html", "--overwrite"), 2, "is no checkpoint"))),
         ("draw and its page", refused((*draw, "new.html"), ((*draw, "there.html"), 2, "exists"),
                                       ((*draw, "none/new.html"), 3, "No such file"))),
         ("verify and its reference", refused((*verify, "--against", "b.safetensors"), ((*verify, "--against", "none"), 3, "none"),
