@@ -275,9 +275,9 @@ def check_error_scopes(report, sources):
 
 
 def check_joined_names(report, sources):
-    """STR_ARG is for messages: it ends at 2000 bytes and at a NUL, which names do not."""
+    """printf is for messages: a text in it ends at a NUL, which names do not, and by STR_ARG at 2000 bytes."""
     for source in sources:
-        for m in re.finditer(r"\barena_printf\([^;]*?\bSTR_ARG\(", source.code):
+        for m in re.finditer(r"\barena_printf\([^;]*?%\.\*s", source.text):
             report.check(False, f"{source.path}:{line_of(source.text, m.start())}", "a name is put together by ARENA_JOIN")
 
 
@@ -429,6 +429,7 @@ def main():
     check_jumps(report, [s for s in sources if s.layer])
     check_shown_paths(report, sources)
     check_error_scopes(report, [s for s in sources if s.layer])
+    check_joined_names(report, [s for s in sources if s.layer])
     check_arrays(report, [s for s in sources if s.layer])
     check_decisions(report, root)
     check_conformance(report, root)

@@ -104,8 +104,9 @@ static bool sibling_key(struct str key, const char *first, const char *other, st
             return false;
     }
     const size_t before = (size_t)(word.data - key.data), behind = before + word.size;
-    buffer_printf(out, "%.*s%s%.*s", (int)before, key.data, other, (int)(key.size - behind), key.data + behind);
-    return !out->failed;
+    buffer_append(out, key.data, before);
+    buffer_append_text(out, other);
+    return buffer_append(out, key.data + behind, key.size - behind);
 }
 
 /* Of a weight that is the first of a family, all of it, in order; their number, 0 if there are not all of them among the suspects. by_key:

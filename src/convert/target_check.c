@@ -58,7 +58,9 @@ static reshard_status target_check_objects(const struct source *source, const st
     for (uint32_t i = 0; i < source->catalog->object_count && !is_hit && !path.failed; i++) {
         struct str name = source->catalog->objects[i].name;
         buffer_clear(&path);
-        buffer_printf(&path, "%s/%.*s", store_path(source->store), (int)name.size, name.data);
+        buffer_append_text(&path, store_path(source->store));
+        buffer_append_byte(&path, '/');
+        buffer_append_str(&path, name);
         if (!buffer_append_byte(&path, '\0'))
             continue;
         if (target->kind == TARGET_DIRECTORY && store_follows_links(source->store))

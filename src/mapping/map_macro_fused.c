@@ -7,6 +7,7 @@
 #include "mapping/map_macro.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #define KINDS_MAX 3
 
@@ -116,11 +117,13 @@ static bool make_pieces(struct fused *fused, const char *separator, struct str b
 {
     struct map_name *names = arena_array(fused->context->arena, (size_t)count, sizeof(*names));
     for (int64_t i = 0; names && i < count; i++) {
-        char *text = arena_printf(fused->context->arena, "%.*s%s%s%" PRId64, (int)base.size, base.data, separator, kind, i);
-        if (!text)
+        char end[64];
+        snprintf(end, sizeof(end), "%s%s%" PRId64, separator, kind, i);
+        const struct str text = ARENA_JOIN(fused->context->arena, base, str_of(end));
+        if (!text.data)
             names = NULL;
         else
-            names[i] = (struct map_name){ .text = str_of(text), .span = fused->statement->flag_span, .is_made = true };
+            names[i] = (struct map_name){ .text = text, .span = fused->statement->flag_span, .is_made = true };
     }
     *no_memory |= names == NULL;
     fused->kinds[fused->kind_count++] = (struct piece_kind){ names, count };

@@ -9,6 +9,8 @@
 #include "base/array.h"
 #include "mapping/map_pattern.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define ID_KINDS (1u << MAP_HOLE_EXPERT | 1u << MAP_HOLE_LAYER)
@@ -113,11 +115,12 @@ static bool search_numbered(struct id_search *search, struct str before, const c
 {
     struct str name;
     for (int64_t i = begin; i < end; i++) {
-        char *text = arena_printf(search->context->arena, "%.*s%s%lld%.*s", (int)before.size, before.data, mark, (long long)i,
-                                  (int)behind.size, behind.data ? behind.data : "");
-        if (!text)
+        char number[64];
+        snprintf(number, sizeof(number), "%s%" PRId64, mark, i);
+        const struct str text = ARENA_JOIN(search->context->arena, before, str_of(number), behind);
+        if (!text.data)
             return false;
-        map_strip_transpose(str_of(text), &name);
+        map_strip_transpose(text, &name);
         if (!search_name(search, name))
             return false;
     }

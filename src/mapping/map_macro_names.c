@@ -4,6 +4,8 @@
 #include "base/array.h"
 #include "mapping/map_pattern.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* A list of names that is being made. */
@@ -59,11 +61,11 @@ static reshard_status append_array(const struct map_macro_context *context, cons
     for (int64_t i = name->begin; i < name->end; i++) {
         struct map_name one = { .span = name->span, .is_quoted = name->is_quoted };
         struct str suffix = name->is_inline || i + 1 == name->end ? name->array_suffix : (struct str){ 0 };
-        char *text = arena_printf(context->arena, "%.*s%s%lld%.*s", (int)name->text.size, name->text.data, name->is_inline ? "" : "_",
-                                  (long long)i, (int)suffix.size, suffix.data ? suffix.data : "");
-        if (!text)
+        char number[32];
+        snprintf(number, sizeof(number), "%s%" PRId64, name->is_inline ? "" : "_", i);
+        one.text = ARENA_JOIN(context->arena, name->text, str_of(number), suffix);
+        if (!one.text.data)
             return error_set_memory(err);
-        one.text = str_of(text);
         if (!list_append(context, list, &one))
             return error_set_memory(err);
     }
@@ -148,10 +150,9 @@ static bool append_matches(const struct map_macro_context *context, const struct
     for (uint32_t i = 0; i < count; i++) {
         struct map_name one = { .text = matches[i].name, .span = name->span, .is_quoted = name->is_quoted };
         if (is_transposed) {
-            char *text = arena_printf(context->arena, "%.*s^T", (int)one.text.size, one.text.data);
-            if (!text)
+            one.text = ARENA_JOIN(context->arena, one.text, STR("^T"));
+            if (!one.text.data)
                 return false;
-            one.text = str_of(text);
         }
         if (!list_append(context, list, &one))
             return false;
@@ -185,11 +186,11 @@ static reshard_status append_counted(const struct map_macro_context *context, co
         return error_set_limit(err, "map_names", (uint64_t)count, context->limits->map_names);
     for (int64_t i = 0; i < count; i++) {
         struct map_name one = { .span = name->span, .is_quoted = name->is_quoted };
-        char *text = arena_printf(context->arena, "%.*s%lld%.*s%s", (int)before.size, before.data, (long long)i, (int)behind.size,
-                                  behind.data, is_transposed ? "^T" : "");
-        if (!text)
+        char number[32];
+        snprintf(number, sizeof(number), "%" PRId64, i);
+        one.text = ARENA_JOIN(context->arena, before, str_of(number), behind, is_transposed ? STR("^T") : STR(""));
+        if (!one.text.data)
             return error_set_memory(err);
-        one.text = str_of(text);
         if (!list_append(context, list, &one))
             return error_set_memory(err);
     }
@@ -331,9 +332,9 @@ void map_macro_check_sides(const struct map_macro_context *context, struct map_p
 /* name_transpose_tmp; remembers which name it stands for. */
 static bool transposed_name(const struct map_macro_context *context, const struct map_name *name, struct str base, struct map_name *out)
 {
-    char *text = arena_printf(context->arena, "%.*s_transpose_tmp", (int)base.size, base.data);
-    *out = (struct map_name){ .text = str_of(text ? text : ""), .span = name->span, .is_made = true, .transpose_of = base };
-    return text != NULL;
+    const struct str text = ARENA_JOIN(context->arena, base, STR("_transpose_tmp"));
+    *out = (struct map_name){ .text = text, .span = name->span, .is_made = true, .transpose_of = base };
+    return text.data != NULL;
 }
 
 static reshard_status emit_transpose(const struct map_macro_context *context, const struct map_statement *statement,

@@ -86,6 +86,9 @@ PLANTED = [
      "goto fail: the only label is out"),
     ("a path with its password", "cli/main.c", appended("\nvoid told(const struct options *options)\n{\n    puts(options->paths[0]);\n}\n"),
      "prints a path as it was given"),
+    ("a name put together by printf", "src/engine/run.c",
+     appended('\nchar *joined(struct arena *a, int n, const char *s)\n{\n    return arena_printf(a, "%.*s.bias", n, s);\n}\n'),
+     "a name is put together by ARENA_JOIN"),
     ("an array with slack", "src/engine/run.c", appended("\nvoid *many(int n)\n{\n    return calloc(n + 1, 4);\n}\n"),
      "array_new or array_zeroed"),
     ("an array of unchecked bytes", "src/engine/run.c", appended("\nint *more(int n)\n{\n    return malloc(n * sizeof(int));\n}\n"),
@@ -137,8 +140,12 @@ def main():
     parser.add_argument("tidy")
     tidy = parser.parse_args().tidy
     cases = [("a tree that keeps all rules", None, None, None)] + [(*kept, None) for kept in KEPT] + PLANTED
-    print(f"1..{len(cases)}")
-    failed = 0
+    print(f"1..{len(cases) + 1}")
+    program = pathlib.Path(tidy).read_text(encoding="utf-8")
+    rules = re.findall(r"^def (check_\w+)", program, re.M)
+    idle = [rule for rule in rules if program.count(rule + "(") < 2]
+    failed = bool(idle) or not rules
+    print(f"{'not ok' if failed else 'ok'} {len(cases) + 1} - every rule is asked" + (f"\n# {idle}" if idle else ""))
     for number, (what, name, change, said) in enumerate(cases, 1):
         if said and "c++" in said and not shutil.which(os.environ.get("CXX", "c++").split()[0]):
             print(f"ok {number} - {what} # SKIP no C++ compiler")

@@ -115,9 +115,8 @@ static reshard_status groups_collapse(struct group_writing *writing)
             if (elements[u * writing->group_count + g] > elements[u * writing->group_count + best])
                 best = g;
         struct str unit = model->units[u].name;
-        char *name =
-            arena_printf(&writing->arena, "%.*s%s", (int)unit.size, unit.data, unit.size ? "." ATORCH_FLAT_NAME : ATORCH_FLAT_NAME);
-        if (!name || (writing->group_count && !groups_add_name(&writing->groups[best], str_of(name))))
+        const struct str name = ARENA_JOIN(&writing->arena, unit, unit.size ? STR("." ATORCH_FLAT_NAME) : STR(ATORCH_FLAT_NAME));
+        if (!name.data || (writing->group_count && !groups_add_name(&writing->groups[best], name)))
             return error_set_memory(writing->err);
     }
     return RESHARD_OK;
@@ -223,9 +222,8 @@ static reshard_status groups_invent(struct group_writing *writing, struct target
             good = groups_add_name(&names, plan->model.parameters[i].name);
     for (uint32_t i = 0; i < plan->model.unit_count && good && !plan->model.is_original; i++) {
         struct str unit = plan->model.units[i].name;
-        char *name =
-            arena_printf(&writing->arena, "%.*s%s", (int)unit.size, unit.data, unit.size ? "." ATORCH_FLAT_NAME : ATORCH_FLAT_NAME);
-        good = name && groups_add_name(&names, str_of(name));
+        const struct str name = ARENA_JOIN(&writing->arena, unit, unit.size ? STR("." ATORCH_FLAT_NAME) : STR(ATORCH_FLAT_NAME));
+        good = name.data && groups_add_name(&names, name);
     }
     if (good && groups_set_names(&graph, group, &names, &number)) {
         items[0] = group;

@@ -352,8 +352,10 @@ static reshard_status optimizer_source_state_tensor(struct rank_state *all, cons
     bool is_new;
     int64_t shape[RANK_MAX];
     buffer_clear(&all->text);
-    if (!buffer_printf(&all->text, "optimizer.state.%.*s.%.*s", (int)piece->state.size, piece->state.data, (int)weight->key.size,
-                       weight->key.data))
+    buffer_append_text(&all->text, "optimizer.state.");
+    buffer_append_str(&all->text, piece->state);
+    buffer_append_byte(&all->text, '.');
+    if (!buffer_append_str(&all->text, weight->key))
         return error_set_memory(err);
     uint32_t number = name_map_intern(all->tensors, buffer_str(&all->text), &is_new);
     if (number == NAME_NONE)
