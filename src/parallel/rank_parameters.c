@@ -70,36 +70,52 @@ static bool place_parameter(const struct parallel_model *model, const struct par
     return stage < pp * model->pipeline.vp;
 }
 
-static bool is_original(const struct parallel_model *model, struct str name, struct str *copy)
-{
-    if (model->args.is_untied != 0 || model->pipeline.pp == 1)
-        return false;
-    for (uint32_t i = 0; i < model->rules.copy_count; i++) {
-        if (str_equal(model->rules.copies[i].original, name)) {
-            *copy = model->rules.copies[i].copy;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The last stage's copy of a tied embedding has a place in that stage's buffers. */
-static reshard_status add_copy(struct taking *taking, const struct model_parameter *original, struct str name, reshard_error *err)
+/* A copy on another stage has a place in that stage's buffers. */
+static reshard_status rank_add_copy(struct taking *taking, struct model_parameter made, struct str name, int64_t stage, reshard_error *err)
 {
     struct parallel_model *model = taking->model;
-    struct parameter_name read;
-    if (!parameter_name_read(&model->names, name_conditions_of(&model->args), name, &read))
+    if (!parameter_name_read(&model->names, name_conditions_of(&model->args), name, &made.name))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the order of '%.*s' among the parameters is not known", STR_ARG(name));
-    struct model_parameter made = *original, *added = rank_add_parameter(model, UINT32_MAX);
+    struct model_parameter *added = rank_add_parameter(model, UINT32_MAX);
     if (!added)
         return error_set_memory(err);
-    made.name = read;
     made.text = name;
-    made.stage = model->pipeline.pp - 1;
-    made.chunk = model->pipeline.vp - 1;
-    made.is_copy = true;
+    made.stage = stage % model->pipeline.pp;
+    made.chunk = stage / model->pipeline.pp;
     *added = made;
     return RESHARD_OK;
+}
+
+/* Of a word embedding: where it is tied, the last stage has it as its output layer too; where further tokens are predicted, their stage
+ * has it under its own name. */
+static reshard_status rank_add_copies(struct taking *taking, uint32_t original, struct str output, reshard_error *err)
+{
+    struct parallel_model *model = taking->model;
+    const struct pipeline_split *pipeline = &model->pipeline;
+    const bool is_tied = model->args.is_untied == 0, predicts = model->args.mtp_layers > 0;
+    reshard_status status = RESHARD_OK;
+    if (pipeline->pp == 1 || !(is_tied || predicts))
+        return RESHARD_OK;
+    if (is_tied && !pipeline_shares_output(pipeline, &model->args))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "'%.*s' is tied, and further tokens are predicted on the last of several stages: what Megatron Core has there as "
+                         "output layer is in no file of this kind", STR_ARG(model->parameters[original].text));
+    model->parameters[original].is_shared_embedding = true;
+    struct model_parameter copy = model->parameters[original];
+    if (is_tied)
+        status = rank_add_copy(taking, copy, output, pipeline->pp * pipeline->vp - 1, err);
+    copy.is_embedding = false; /* which says which rate of learning it has, and is not said of this one */
+    if (!status && predicts && pipeline->mtp_stage > 0)
+        status = rank_add_copy(taking, copy, copy.text, pipeline->mtp_stage, err);
+    return status;
+}
+
+static const struct partition_copy *rank_copy_rule(const struct parallel_model *model, struct str name)
+{
+    for (uint32_t i = 0; i < model->rules.copy_count; i++)
+        if (str_equal(model->rules.copies[i].original, name))
+            return &model->rules.copies[i];
+    return NULL;
 }
 
 static reshard_status add_one(struct taking *taking, const int64_t *lead, int lead_count, reshard_error *err)
@@ -107,8 +123,8 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
     struct parallel_model *model = taking->model;
     const struct catalog *catalog = taking->catalog;
     struct buffer text = { 0 };
-    struct str copy;
     struct partition_key key;
+    const uint32_t number = model->count;
     struct model_parameter *made = rank_add_parameter(model, catalog->limits.tensors);
     if (!made)
         return error_set(err, RESHARD_ERR_MEMORY, "no memory for the parameters of the model, or more than the limit tensors=%" PRIu64,
@@ -124,10 +140,6 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
     if (!kept)
         return error_set_memory(err);
     partition_key_read(&model->rules, made->text, &key);
-    if (key.stack && key.stack->is_own && model->pipeline.pp > 1)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED,
-                         "'%.*s': how the buffers of a run over several stages lie that predicts further tokens is not known",
-                         STR_ARG(made->text));
     if (!place_parameter(model, &key, made->text, made))
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is of a layer beyond those that the arguments place on stages",
                          STR_ARG(made->text));
@@ -138,8 +150,8 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
     if (made->is_expert)
         made->expert_rank = key.expert / (taking->expert_count / model->context.layout.ep);
     made->is_embedding = key.rule && key.rule->is_vocabulary && taking->cut->rank == 2;
-    made->is_shared_embedding = is_original(model, made->text, &copy);
-    return made->is_shared_embedding ? add_copy(taking, made, copy, err) : RESHARD_OK;
+    const struct partition_copy *copy = rank_copy_rule(model, made->text);
+    return copy ? rank_add_copies(taking, number, copy->copy, err) : RESHARD_OK;
 }
 
 /* ---- weights ---- */

@@ -27,7 +27,6 @@ struct model_parameter {
     const int64_t *matrix_shape; /* of as many elements */
     bool is_expert;             /* has the experts' own optimizer: EP > 1 */
     bool is_embedding, is_shared_embedding;
-    bool is_copy;               /* the last stage's copy of the tied embedding */
 };
 
 struct parallel_model {

@@ -165,6 +165,30 @@ def state_of_two_types_is_refused(shell, fixtures):
         shutil.rmtree(shell.work / "out")
 
 
+def stages_that_predict_have_their_copy(shell, fixtures):
+    """The stage that predicts further tokens has the embedding in its buffers too: state by bucket is as Megatron writes it."""
+    legacy, real = (fixtures / "megatron" / f"megatron-optim-mtp-{form}-pp2" / "ckpt" for form in ("legacy", "dpr"))
+    for layout in ([], ["--layout", "pp=1,dp=2"], ["--layout", "tp=2,pp=2,dp=1"]):
+        words = ["--to", "torch_dist", "--overwrite", "--quiet"]
+        shell("convert", legacy, "buckets", *words, "-o", "optimizer=dp_reshardable", *layout)
+        made = shell.tensors("buckets")
+        if not layout:
+            stored = shell.tensors(real)
+            small_models.keys_must_be(set(made), set(stored))
+            wrong = [key for key, tensor in stored.items() for word in ("dtype", "shape") if tensor[word] != made[key][word]]
+            assert len([key for key in made if ".bucket_idx_1." in key]) == 6 and not wrong, (wrong[:4], sorted(made)[:40])
+        shell("convert", "buckets", "back", "--to", "megatron", "--layout", "tp=1,pp=2", "--overwrite", "--quiet")
+        assert differing_tensors(shell, "back", legacy) == [], layout
+
+    def tied(data):
+        key = b"untie_embeddings_and_output_weights"
+        at = data.index(b"\x88", data.index(key) + len(key))
+        return data[:at] + b"\x89" + data[at + 1:]
+    with_common(real, shell.work / "tied", tied)  # which no release of Megatron Core saves
+    said = shell.any("convert", "tied", "out", "--to", "torch_dist", "-o", "optimizer=fully_reshardable")
+    assert said.returncode == 5 and "is tied, and further tokens are predicted on the last of several stages" in said.stderr, said
+
+
 def one_file_for_each_rank_becomes_a_dict(shell, fixtures):
     """Files of ranks have a list of optimizers, distributed checkpoints a dict of their numbers."""
     source = fixtures / "megatron" / "megatron-optim-moe-legacy-ep2dp4" / "ckpt"
@@ -430,6 +454,7 @@ def states_of_other_modules_come_along(shell, fixtures):
 def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
+             stages_that_predict_have_their_copy,
              arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it,
              ranks_have_as_many_model_chunks, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,

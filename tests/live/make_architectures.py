@@ -6,10 +6,12 @@ usage: make_architectures.py --make FOLDER --out FOLDER [--only NAME,…]
 FOLDER of --make has megatron_model.py and megatron_lib.py, which made the other cases of Megatron (tests/fixtures/README.md): they run the
 real Megatron-LM on CPU, from MEGATRON_TREES (folder with core_v0.16.1/megatron). This adds models to theirs. A seed checkpoint is filled
 with random weights and saved at TP1 PP1; every other layout loads it with the real load_checkpoint and saves it again, and is read back.
+`mtp-state`, which --only names, is one run at PP2 with its optimizer's state, by bucket and in legacy files.
 Layers are those of --transformer-impl local; kernels of mamba_ssm and of flash-linear-attention, which only a forward pass calls, are stood
 in for.
 """
 import argparse
+import hashlib
 import os
 import pathlib
 import sys
@@ -162,7 +164,8 @@ def t5_model(args, config, **common):
                    position_embedding_type="learned_absolute", **common)
 
 
-def train_save(kind, argv, seed=None, **named):
+def provide(kind):
+    """From now on lib builds models of this kind."""
     import megatron_lib as lib
     stand_in_kernels()
 
@@ -185,12 +188,108 @@ def train_save(kind, argv, seed=None, **named):
             return model
         return provider
     lib.model_provider = model_provider
+
+
+def train_save(kind, argv, seed=None, **named):
+    import megatron_lib as lib
+    provide(kind)
     if kind == "gdn":
         named["save_args"] = dict(named.get("save_args") or {}, transformer_impl="transformer_engine")  # what its names say
     return lib.train_save(argv=argv, seed=seed, **named)
 
 
+def train_state(kind, argv, **named):
+    """A run that steps or loads, and saves. Of each parameter that this rank has: its key and place in a distributed checkpoint, and what
+    the rank's live optimizer has of its state: state -> (start, values)."""
+    import megatron_lib as lib
+    from megatron.core import parallel_state
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+    provide(kind)
+    models, build = [], lib.model_provider
+
+    def watched(fill_seed=None):
+        provider = build(fill_seed)
+
+        def built(*arguments, **options):
+            models.append(provider(*arguments, **options))
+            return models[-1]
+        return built
+    lib.model_provider = watched
+    _, shards = lib.train_shards(argv=argv, **named)
+    metadata = {"dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
+    entries = [entry for model in models for entry in model.sharded_state_dict(metadata=metadata).values() if hasattr(entry, "data")]
+    places = {entry.data.data_ptr(): entry for entry in entries if isinstance(entry, ShardedTensor)}
+    for entry in entries:
+        if isinstance(entry, ShardedTensorFactory):  # of what TP does not cut the first part begins where the whole does
+            places[entry.data.data_ptr()] = next(iter(entry.build()))
+    found = []
+    for model in models:
+        for name, parameter in model.named_parameters():
+            place = places[parameter.data_ptr()]
+            found.append((place.key, list(place.global_shape), list(place.global_offset), list(parameter.shape), shards.get(name, {})))
+    return found
+
+
 # ---- the maker ----
+
+def state_of(ranks):
+    """The whole state, as a fully_reshardable save names it, of what all ranks have; copies must be equal."""
+    import numpy
+    whole, covered = {}, {}
+    for found in ranks:
+        for key, shape, offset, local, states in found:
+            for state, (start, values) in states.items():
+                name = f"optimizer.state.{state}.{key}"
+                array = whole.setdefault(name, numpy.zeros(shape, numpy.float32))
+                seen = covered.setdefault(name, numpy.zeros(shape, bool))
+                place = numpy.arange(start, start + values.size)
+                index = (numpy.unravel_index(place, local) if local else ())
+                lead = len(shape) - len(local)
+                index = tuple(numpy.full(values.size, o) for o in offset[:lead]) + tuple(i + o for i, o in zip(index, offset[lead:]))
+                if not numpy.array_equal(array[index][seen[index]], values[seen[index]]):
+                    raise RuntimeError(f"{name}: ranks have different values of the same elements")
+                array[index], seen[index] = values, True
+    holes = [name for name, seen in covered.items() if not seen.all()]
+    if holes:
+        raise RuntimeError(f"no rank has all of {holes}")
+    return {name: {"dtype": "F32", "shape": list(array.shape), "sha256": hashlib.sha256(array.tobytes()).hexdigest()}
+            for name, array in sorted(whole.items())}
+
+
+def make_state(kind, flags, options, get, out, work):
+    """The same run's optimizer state by bucket and in legacy files. The truth is what the live optimizer had, and has again after the
+    framework has loaded the files."""
+    import megatron_lib as lib
+    import megatron_model as maker
+    import megatron_optim as optim
+    server, (layout_flags, world, _) = get(maker.MAIN), flags
+    base = maker.COMMON + MODELS[kind].split() + optim.DIST + ["--seed", str(1000 + options.seed)] + layout_flags.split()
+    for form in ("dpr", "legacy"):
+        case, words = f"megatron-optim-{kind}-{form}-pp2", ["--ckpt-format", "torch" if form == "legacy" else "torch_dist"]
+        folders = [os.path.join(work, case + end) for end in ("", "-back")]
+        for folder in folders:
+            os.makedirs(folder)
+        run = dict(world=world["ranks"], kind=kind)
+        truth = state_of(server.run("make_architectures.train_state", cwd=folders[0], argv=base + words, seed=options.seed, steps=2, **run))
+        root = os.path.join(folders[0], "ckpt")
+        again = state_of(server.run("make_architectures.train_state", cwd=folders[1],
+                                    argv=base + words + ["--load", root, "--exit-on-missing-checkpoint"], **run))
+        maker.same(again, truth, case)
+        if form == "dpr":
+            got = server.run("megatron_lib.plain", folder=maker.iteration_folder(root))[0]
+            weights = {key: maker.strip(t) for key, t in got["tensors"].items() if ".distributed." not in key}
+            tensors, items, more = got["tensors"], maker.items_of(got["common"]), {"objects": got["objects"]}
+            notes = ["tensors: as stored; also.fully_reshardable: what the live optimizer had, and again after loading"]
+        else:
+            files = server.run("megatron_lib.torch_files", root=root)[0]
+            tensors, more = {**weights, **truth}, {"files": {f: {"tensors": v["tensors"], "items": v["items"]} for f, v in files.items()}}
+            items = {"args": {"kind": "object", "value": next(v["args"] for _, v in sorted(files.items()) if v["args"])}}
+            notes = ["tensors: the whole content under the keys of a torch_dist fully_reshardable save, the state as the live optimizer "
+                     "had it; also.files: each file's own tensors"]
+        also = {"group": f"optim-{kind}", "holds": "weights+optimizer", "fully_reshardable": {**weights, **truth}, **more}
+        lib.write_case(out, case, root, maker.MAIN, f"tests/live/make_architectures.py --only {kind}-state --seed {options.seed}", world,
+                       [optim.WORDS[form], NOTES[kind], *notes], tensors, items, also=also)
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -210,8 +309,13 @@ def main():
     maker.NOTES.update({name: [text] for name, text in NOTES.items()})
     common = list(maker.COMMON)
     real, failed = lib.Server.run, []
+    states = {"mtp-state": ("mtp", maker.layout(pp=2, dp=2))}
     with lib.servers() as get, tempfile.TemporaryDirectory(prefix="architectures") as work:
         for name in options.only.split(","):
+            if name in states:
+                lib.Server.run = real
+                make_state(*states[name], options, get, os.path.abspath(options.out), work)
+                continue
             def run(server, function, kind=name, **named):
                 if function == "megatron_lib.train_save":
                     function, named = "make_architectures.train_save", dict(named, kind=kind)

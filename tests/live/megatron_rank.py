@@ -4,6 +4,7 @@
 No two pieces of a model have equal values: a tensor that ranks cut is filled from its name and the place of the rank that holds it,
 one that ranks share from its name alone. A piece that a conversion puts in a wrong place is seen then.
 """
+import functools
 import os
 import sys
 
@@ -53,6 +54,7 @@ def start(argv, seed=None):
         filled.append(chunk)
     lib.fill = fill
     watch_loading()
+    predict_further()
     parse_arguments(argv)
     return lib.start(argv, fill_seed=seed)
 
@@ -63,6 +65,22 @@ def parse_arguments(argv):
     if hasattr(arguments, "parse_and_validate_args") and not hasattr(initialize, "parse_args"):
         sys.argv = ["pretrain_gpt.py"] + argv
         arguments.parse_and_validate_args()
+
+
+def predict_further():
+    """Models of runs with --mtp-num-layers get these layers, on the stage that Megatron has them on."""
+    import megatron.core.models.gpt as models
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.training import get_args
+    plain = models.GPTModel
+
+    @functools.wraps(plain)
+    def made(*, config, transformer_layer_spec, vp_stage=None, **named):
+        if getattr(get_args(), "mtp_num_layers", None):
+            named["mtp_block_spec"] = lib.call(gpt_layer_specs.get_gpt_mtp_block_spec, config=config, spec=transformer_layer_spec,
+                                               use_transformer_engine=False, vp_stage=vp_stage)
+        return lib.call(plain, config=config, transformer_layer_spec=transformer_layer_spec, vp_stage=vp_stage, **named)
+    models.GPTModel = made
 
 
 REFUSED = []
@@ -131,7 +149,7 @@ def progress(optimizer, scheduler):
     return found
 
 
-def seed_run(argv, seed, steps, sources, truth, iteration=10):
+def seed_run(argv, seed, steps, sources, truth=None, iteration=10):
     """A run that stops after `steps`: saved as `sources` [[folder, format, optimizer layout]], and as `truth` to be compared with."""
     from megatron.training import get_args
     model, optimizer, scheduler = start(argv, seed)
@@ -141,14 +159,15 @@ def seed_run(argv, seed, steps, sources, truth, iteration=10):
     args.iteration, args.consumed_train_samples = iteration, 12 * iteration
     for source in sources:
         save(model, optimizer, scheduler, *source)
-    save(model, optimizer, scheduler, truth, "torch_dist", "full")
-    return content(truth)["tensors"], progress(optimizer, scheduler)
+    if truth:
+        save(model, optimizer, scheduler, truth, "torch_dist", "full")
+    return content(truth)["tensors"] if truth else None, progress(optimizer, scheduler)
 
 
-def load_run(argv, back):
-    """A run that loads (--load in argv) and saves what it has as torch_dist."""
+def load_run(argv, back, kind="torch_dist"):
+    """A run that loads (--load in argv) and saves what it has in a format."""
     model, optimizer, scheduler = start(argv)
     found = progress(optimizer, scheduler)
-    save(model, optimizer, scheduler, back, "torch_dist", "full")
-    return content(back)["tensors"], found, REFUSED
+    save(model, optimizer, scheduler, back, kind, "full")
+    return content(back)["tensors"] if kind == "torch_dist" else None, found, REFUSED
 

@@ -55,7 +55,7 @@ def random_model(chance, a, b, has_experts):
                  vocabulary=chance.randint(7, 50), divisible=chance.randint(1, 12), gated=chance.random() < 0.7,
                  bias=not has_experts and chance.random() < 0.4, norm=chance.choice(["RMSNorm", "RMSNorm", "LayerNorm"]),
                  learned=chance.random() < 0.3, tied=chance.random() < 0.35, precision=chance.choice(["bf16", "bf16", "bf16", "fp16", ""]),
-                 qk=chance.random() < 0.2)
+                 qk=chance.random() < 0.2, mtp=chance.choice([0, 0, 0, 1, 2]))
     if has_experts:
         model.update(experts=math.lcm(a["ep"], b["ep"], 2) * chance.choice([1, 2]), expert_ffn=tp * chance.randint(1, 4),
                      shared=chance.choice([0, 0, tp * 2]), expert_bias=chance.random() < 0.3, mixed=chance.random() < 0.25)
@@ -73,6 +73,7 @@ def model_flags(model):
                          (not model["tied"], "--untie-embeddings-and-output-weights"), (model["precision"], "--" + model["precision"]),
                          (model["qk"], "--qk-layernorm")):
         flags += [flag] if is_set else []
+    flags += ["--mtp-num-layers", model["mtp"]] if model["mtp"] else []
     if "experts" in model:
         flags += ["--num-experts", model["experts"], "--moe-ffn-hidden-size", model["expert_ffn"], "--moe-router-topk", 2]
         if model["shared"]:
@@ -129,12 +130,24 @@ def draw(chance, releases):
         drawn["source"] = "torch_dist"
     if number(drawn["release"]) < (0, 14, 0) and has_experts and drawn["target"] == "torch_dist" and a["ep"] + b["ep"] > 2:
         drawn["optimizer"] = "none"  # state is named after the number of an optimizer
-    if drawn["optimizer"] == "distributed" and model["tied"]:
-        model["tied"] = a["pp"] == b["pp"] == 1  # with more stages Megatron itself writes that state wrongly as fully_reshardable
+    if number(drawn["release"]) < (0, 15, 0):
+        model["mtp"] = 0
+    if model["mtp"]:
+        model["learned"] = False  # refused
+        model["tied"] = model["tied"] and a["pp"] == b["pp"] == 1  # saved by no release
     if drawn["optimizer"] == "distributed":
         model["precision"] = model["precision"] or "bf16"  # Megatron cannot load fp32 parameters from distrib_optim.pt
     if not model["precision"] and drawn["optimizer"] == "plain":
         drawn["optimizer"] = "fp32"
+    # An embedding that stages share has a bucket of its own: Megatron itself writes and reads such state wrongly as fully_reshardable.
+    drawn["has_buckets"] = drawn["optimizer"] == "distributed" and bool(model["tied"] or model["mtp"]) and max(a["pp"], b["pp"]) > 1
+    if drawn["has_buckets"]:
+        drawn["stored"] = "default"
+        added = number(drawn["release"]) < (0, 19, 0)  # by the tokenizer
+        # Legacy files have padding of the vocabulary; Megatron refuses to save buckets that are small, or
+        # end in padding. They are of one split of the layers.
+        model.update(vocabulary=2 * model["divisible"] * math.lcm(a["tp"], b["tp"]) - added, hidden=32 * model["hidden"])
+        a.pop("extra", None), b.pop("extra", None)
     return drawn
 
 
@@ -152,29 +165,42 @@ class Round:
 
     def run(self):
         drawn = self.drawn
-        has_state = drawn["optimizer"] != "none"
-        kind, layout = drawn["source"], drawn["stored"]
+        has_state, kind = drawn["optimizer"] != "none", drawn["source"]
+        sources = [["source", kind, drawn["stored"]]] + [["legacy", "torch", ""]] * drawn["has_buckets"]
         truth, before = self.server.run("megatron_rank.seed_run", world=drawn["a"]["world"], cwd=str(self.work),
                                         argv=self.flags("a") + ["--ckpt-format", kind, "--save", "truth"], seed=self.seed,
-                                        steps=2 if has_state else 0, sources=[["source", kind, layout]], truth="truth")[0]
-        for words in (["verify", "source"], ["convert", "source", "target", "--to",
-                                             {"torch": "megatron"}.get(drawn["target"], drawn["target"]), "--layout", self.layout_words()],
-                      ["verify", "target"]):
-            result = subprocess.run([self.binary, *words], cwd=self.work, capture_output=True, text=True)
-            if result.returncode:
-                return f"reshard {' '.join(words)}: exit {result.returncode}: {(result.stderr or result.stdout).strip()[-600:]}"
+                                        steps=2 if has_state else 0, sources=sources,
+                                        truth=None if drawn["has_buckets"] else "truth")[0]
+        convert = ["convert", "source", "target", "--to", {"torch": "megatron"}.get(drawn["target"], drawn["target"]), "--layout",
+                   self.layout_words()]
+        if drawn["has_buckets"] and drawn["target"] == "torch_dist":
+            convert += ["-o", "optimizer=dp_reshardable"]
+        wrong = self.reshard(["verify", "source"], convert, ["verify", "target"])
+        if wrong:
+            return wrong
         results = self.server.run("megatron_rank.load_run", world=drawn["b"]["world"], cwd=str(self.work),
-                                  argv=self.flags("b") + self.load_flags() + ["--save", "back"], back="back")
+                                  argv=self.flags("b") + self.load_flags() + ["--save", "back"], back="back",
+                                  kind="torch" if drawn["has_buckets"] else "torch_dist")
+        if drawn["has_buckets"]:  # legacy files are right; in them each rank has its own parameters in the order of its own model
+            wrong = self.reshard(["diff", "legacy", "source", "--items", "ignore"], ["diff", "legacy", "back", "--items", "ignore"])
+            return wrong or compare({}, before, [({}, *result[1:]) for result in results], False)
         # Releases from 0.19 on have groups for experts without expert parallelism too, where they are cut for other ranks than the rest.
         is_new = number(drawn["release"]) >= (0, 19, 0)
         is_apart = [drawn[which]["ep"] > 1 or (is_new and drawn[which]["etp"] != drawn[which]["tp"]) for which in "ab"]
         return compare(truth, before, results, is_apart[0] == is_apart[1])
 
+    def reshard(self, *commands):
+        for words in commands:
+            result = subprocess.run([self.binary, *words], cwd=self.work, capture_output=True, text=True)
+            if result.returncode:
+                return f"reshard {' '.join(words)}: exit {result.returncode}: {(result.stderr or result.stdout).strip()[-600:]}"
+        return None
+
     def layout_words(self):
         b = self.drawn["b"]
         words = [f"{word}={b[word]}" for word in ("tp", "pp", "vp", *(("ep", "etp") if "experts" in self.drawn["model"] else ()))]
         # This release asks for an RNG state of each data-parallel rank.
-        if (0, 16, 0) <= number(self.drawn["release"]) < (0, 17, 0) and b["ep"] > 1:
+        if ((0, 16, 0) <= number(self.drawn["release"]) < (0, 17, 0) and b["ep"] > 1) or self.drawn["has_buckets"]:
             words.append(f"dp={b['world'] // (b['tp'] * b['pp'])}")
         return ",".join(words)
 
