@@ -234,6 +234,20 @@ TEST(parts_and_words_are_taken_off_the_front)
     assert_true(str_is(str_take_word(&rest), ""));
 }
 
+static void paths_have_two_parts(void **state)
+{
+    static const char *const cases[][3] = { { "", "", "" },    { "a", "", "a" },           { "a/b", "a/", "b" },
+                                            { "/a", "/", "a" }, { "a/b/c", "a/b/", "c" }, { "a/", "a/", "" } };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        assert_true(str_is(str_folder(str_of(cases[i][0])), cases[i][1]));
+        assert_true(str_is(str_base_name(str_of(cases[i][0])), cases[i][2]));
+    }
+    assert_true(str_is(str_without_slashes(STR("a/b//")), "a/b"));
+    assert_true(str_is(str_without_slashes(STR("//")), ""));
+    assert_true(str_is(str_without_slashes(STR("/a")), "/a"));
+}
+
 static void hexadecimal_digits_are_whole_and_in_the_text(void **state)
 {
     uint64_t value = 7;
@@ -267,6 +281,7 @@ int main(void)
         cmocka_unit_test(utf8_texts_report_the_first_bad_byte),
         cmocka_unit_test(printable_characters_are_no_controls),
         cmocka_unit_test(what_is_not_seen_is_not_printable),
+        cmocka_unit_test(paths_have_two_parts),
         cmocka_unit_test(globs),
         cmocka_unit_test(globs_end_where_their_text_ends),
         cmocka_unit_test(random_globs_match_as_the_slow_matcher_says),

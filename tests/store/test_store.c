@@ -477,6 +477,12 @@ TEST(a_memory_store_lists_directories_by_their_files)
     assert_true(store_exists(store, "b-c", &is_directory, &bytes) && !is_directory && bytes == 5);
     assert_false(store_exists(store, "b/", &is_directory, &bytes));
     assert_false(store_exists(store, "b/z", &is_directory, &bytes));
+    assert_true(store_is_directory(store, "") && store_is_directory(store, "b"));
+    assert_false(store_is_directory(store, "b-c") || store_is_directory(store, "none"));
+    assert_true(store_is_file(store, "b-c") && store_is_file(store, "b/y"));
+    assert_false(store_is_file(store, "") || store_is_file(store, "b") || store_is_file(store, "none"));
+    assert_true(store_has_file(store, "", "b-c", &err) && store_has_file(store, "b", "y", &err) && store_has_file(store, "b/", "y", &err));
+    assert_false(store_has_file(store, "", "b", &err) || store_has_file(store, "b", "z", &err));
     struct store_object *object = NULL;
     CHECK_OK(store_open_object(store, "b/y", &object, &err));
     CHECK_OK(store_memory_put(store, "b/y", "other", 5, &err)); /* what is open stays as it was */
@@ -485,6 +491,19 @@ TEST(a_memory_store_lists_directories_by_their_files)
     CHECK_FAILS(store_open_object(store, "b", &object, &err), RESHARD_ERR_IO);
     CHECK_FAILS(store_memory_put(store, "../x", "1", 1, &err), RESHARD_ERR_FORMAT);
     store_free(store);
+}
+
+TEST(names_are_joined_by_one_slash)
+{
+    struct arena arena = { 0 }, full = { .bytes_max = 1 };
+    assert_string_equal(store_join(&arena, "", STR("a")), "a");
+    assert_string_equal(store_join(&arena, "a", STR("b/c")), "a/b/c");
+    assert_string_equal(store_join(&arena, "a/b/", STR("c")), "a/b/c");
+    assert_string_equal(store_join(&arena, "a", STR("")), "a/");
+    assert_string_equal(store_join(&arena, "", STR("")), "");
+    assert_null(store_join(&full, "a", STR("b")));
+    arena_release(&full);
+    arena_release(&arena);
 }
 
 TEST(a_null_store_swallows_what_is_written)
@@ -682,6 +701,7 @@ int main(void)
         cmocka_unit_test(the_parent_of_a_file_in_the_root_is_the_root),
         cmocka_unit_test(a_memory_store_lists_directories_by_their_files),
         cmocka_unit_test(a_held_listing_is_read_once_and_read_again_when_it_is_released),
+        cmocka_unit_test(names_are_joined_by_one_slash),
         cmocka_unit_test(a_null_store_swallows_what_is_written),
         cmocka_unit_test(memory_of_a_caller_is_found_by_its_number_alone),
         cmocka_unit_test(want_of_memory_for_a_listing_is_an_error),
