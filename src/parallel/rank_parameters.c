@@ -82,6 +82,7 @@ static reshard_status rank_add_copy(struct taking *taking, struct model_paramete
     made.text = name;
     made.stage = stage % model->pipeline.pp;
     made.chunk = stage / model->pipeline.pp;
+    made.is_copy = true;
     *added = made;
     return RESHARD_OK;
 }

@@ -27,6 +27,7 @@ struct model_parameter {
     const int64_t *matrix_shape; /* of as many elements */
     bool is_expert;             /* has the experts' own optimizer: EP > 1 */
     bool is_embedding, is_shared_embedding;
+    bool is_copy;               /* of the word embedding, whose first stage saves it */
 };
 
 struct parallel_model {

@@ -146,7 +146,7 @@ def state_in_several_buckets_comes_back(shell, fixtures):
     for layout in ("dp_reshardable", "dp_zero_gather_scatter"):
         words = ["--to", "torch_dist", "--overwrite", "--verify"]
         said = shell.any("convert", "source", "buckets", *words, "-o", f"optimizer={layout}")
-        assert said.returncode == 0 and "gradient buffers have several buckets" in said.stderr, said.stderr
+        assert said.returncode == 0 and "padding between their buckets" in said.stderr, said.stderr
         buckets = {key.split("bucket_idx_")[1].split(".")[0] for key in shell.tensors("buckets") if "bucket_idx_" in key}
         assert layout != "dp_reshardable" or buckets == set("01234567"), buckets
         shell("convert", "buckets", "back", *words, "-o", "optimizer=fully_reshardable", "--quiet")
@@ -168,8 +168,8 @@ def state_of_two_types_is_refused(shell, fixtures):
 def stages_that_predict_have_their_copy(shell, fixtures):
     """The stage that predicts further tokens has the embedding in its buffers too: state by bucket is as Megatron writes it."""
     legacy, real = (fixtures / "megatron" / f"megatron-optim-mtp-{form}-pp2" / "ckpt" for form in ("legacy", "dpr"))
+    words = ["--to", "torch_dist", "--overwrite", "--quiet"]
     for layout in ([], ["--layout", "pp=1,dp=2"], ["--layout", "tp=2,pp=2,dp=1"]):
-        words = ["--to", "torch_dist", "--overwrite", "--quiet"]
         shell("convert", legacy, "buckets", *words, "-o", "optimizer=dp_reshardable", *layout)
         made = shell.tensors("buckets")
         if not layout:
@@ -179,6 +179,11 @@ def stages_that_predict_have_their_copy(shell, fixtures):
             assert len([key for key in made if ".bucket_idx_1." in key]) == 6 and not wrong, (wrong[:4], sorted(made)[:40])
         shell("convert", "buckets", "back", "--to", "megatron", "--layout", "tp=1,pp=2", "--overwrite", "--quiet")
         assert differing_tensors(shell, "back", legacy) == [], layout
+    # Megatron saves wrongly what follows padding. The first stage's embedding follows 1536 elements. In the second one a copy alone, which
+    # is not saved, follows 3968.
+    for ranks, is_shifted in ((2, False), (3, False), (5, True)):
+        shell("convert", legacy, "full", *words, "-o", "optimizer=fully_reshardable", "--layout", f"pp=2,dp={ranks}")
+        assert ("have padding between their buckets" in shell.any("ls", "full").stderr) == is_shifted, ranks
 
     def tied(data):
         key = b"untie_embeddings_and_output_weights"

@@ -139,7 +139,7 @@ def draw(chance, releases):
         model["precision"] = model["precision"] or "bf16"  # Megatron cannot load fp32 parameters from distrib_optim.pt
     if not model["precision"] and drawn["optimizer"] == "plain":
         drawn["optimizer"] = "fp32"
-    # An embedding that stages share has a bucket of its own: Megatron itself writes and reads such state wrongly as fully_reshardable.
+    # An embedding that stages share has a bucket of its own: Megatron itself saves such state wrongly as fully_reshardable.
     drawn["has_buckets"] = drawn["optimizer"] == "distributed" and bool(model["tied"] or model["mtp"]) and max(a["pp"], b["pp"]) > 1
     if drawn["has_buckets"]:
         drawn["stored"] = "default"
@@ -174,7 +174,7 @@ class Round:
         convert = ["convert", "source", "target", "--to", {"torch": "megatron"}.get(drawn["target"], drawn["target"]), "--layout",
                    self.layout_words()]
         if drawn["has_buckets"] and drawn["target"] == "torch_dist":
-            convert += ["-o", "optimizer=dp_reshardable"]
+            convert += ["-o", "optimizer=" + ("dp_reshardable" if self.seed % 2 else "fully_reshardable")]
         wrong = self.reshard(["verify", "source"], convert, ["verify", "target"])
         if wrong:
             return wrong

@@ -492,8 +492,20 @@ reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value
 
 /* ---- what upstream writes wrongly ---- */
 
-/* Whether any rank's buffers have several buckets. */
-static reshard_status has_several_buckets(const struct parallel_model *model, const struct catalog *catalog, bool *out, reshard_error *err)
+/* Gathered buffers have no padding, and Megatron looks for a parameter where it lies with the padding of the buckets before it. */
+static bool is_buffer_shifted(const struct parallel_model *model, const struct rank_parameters *rank, const struct flat_buffers *made,
+                              const struct flat_buffer *buffer)
+{
+    for (uint32_t i = 0; i < buffer->place_count; i++) {
+        const struct flat_place *place = &made->places[buffer->first_place + i];
+        if (!model->parameters[rank->indices[place->parameter]].is_copy && flat_packed_start(made, place) != place->start)
+            return true;
+    }
+    return false;
+}
+
+/* Whether any rank's buffers are gathered wrongly. */
+static reshard_status are_shifted(const struct parallel_model *model, const struct catalog *catalog, bool *out, reshard_error *err)
 {
     const struct parallel_layout *layout = &model->context.layout;
     reshard_status status = RESHARD_OK;
@@ -511,7 +523,7 @@ static reshard_status has_several_buckets(const struct parallel_model *model, co
             if (!status)
                 status = flat_buffers_make(rank.parameters, rank.count, kind == 1, &rules, &made, err);
             for (uint32_t i = 0; !status && i < made.buffer_count; i++)
-                *out |= made.buffers[i].bucket_count > 1;
+                *out |= is_buffer_shifted(model, &rank, &made, &made.buffers[i]);
             flat_buffers_release(&made);
             rank_parameters_release(&rank);
         }
@@ -526,15 +538,15 @@ reshard_status optimizer_dist_check(struct catalog *catalog, const struct value 
     bool is_suspect = false;
     reshard_status status = parallel_model_make(catalog, namespace, &model, &unknown);
     if (!status)
-        status = has_several_buckets(&model, catalog, &is_suspect, &unknown);
+        status = are_shifted(&model, catalog, &is_suspect, &unknown);
     parallel_model_release(&model);
     if (status == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
     if (is_suspect)
         catalog_warn(
             catalog, false,
-            "optimizer state: this run's gradient buffers have several buckets, and Megatron Core 0.15 to 0.19 writes fully_reshardable "
-            "state "
-            "shifted then. If one of them wrote it, it is wrong as stored; a legacy or dp_reshardable save of the same run is right");
+            "optimizer state: this run's gradient buffers have padding between their buckets, and Megatron Core 0.15 to 0.19 saves "
+            "fully_reshardable state shifted then. If one of them saved it, it is wrong as stored; a legacy or dp_reshardable save of the "
+            "same run is right");
     return RESHARD_OK;
 }

@@ -36,8 +36,8 @@ reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value
  */
 bool optimizer_state_key(struct arena *arena, struct str key, bool is_flattened, struct str *out);
 
-/* Warns where a run's fully_reshardable state may be wrong as stored: Megatron Core 0.15 to 0.19 shifts it if a buffer has several buckets.
- */
+/* Warns where a run's fully_reshardable state may be wrong as stored: Megatron Core 0.15 to 0.19 shifts it if there is padding between the
+ * buckets of a buffer. */
 reshard_status optimizer_dist_check(struct catalog *catalog, const struct value *namespace, reshard_error *err);
 
 #endif
