@@ -194,6 +194,22 @@ def stages_that_predict_have_their_copy(shell, fixtures):
     assert said.returncode == 5 and "is tied, and further tokens are predicted on the last of several stages" in said.stderr, said
 
 
+def stages_without_experts_have_their_optimizer(shell, fixtures):
+    """Stages without experts have the objects of their optimizer too: Megatron asks for them. Of one optimizer it gets the same groups."""
+    legacy, real = (fixtures / "megatron" / f"megatron-optim-moe-mixed-{form}-pp2" / "ckpt" for form in ("legacy", "dpr"))
+    words = ["--to", "torch_dist", "--quiet"]
+    shell("convert", legacy, "two", *words, "-o", "optimizer=dp_reshardable")
+    shell("convert", legacy, "one", *words, "--layout", "pp=1,ep=1")
+    shell("convert", "one", "again", *words, "-o", "optimizer=dp_reshardable", "--layout", "pp=2,ep=2,dp=2")
+    for stage in (0, 1):
+        prefix = f"chained_1.optimizer.distributed.dp_group_idx_{2 * stage}."
+        for name in ("per_bucket_numel", "per_bucket_numel_unpadded", "optimizer"):
+            expected = item(shell, real, prefix + name + "/shard_0_1")
+            assert (name == "optimizer" or bool(expected[0]) == (stage == 0)), expected
+            for made in ("two", "again"):
+                assert item(shell, made, prefix + name + "/shard_0_1") == expected, (made, stage, name)
+
+
 def one_file_for_each_rank_becomes_a_dict(shell, fixtures):
     """Files of ranks have a list of optimizers, distributed checkpoints a dict of their numbers."""
     source = fixtures / "megatron" / "megatron-optim-moe-legacy-ep2dp4" / "ckpt"
@@ -459,7 +475,7 @@ def states_of_other_modules_come_along(shell, fixtures):
 def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
-             stages_that_predict_have_their_copy,
+             stages_that_predict_have_their_copy, stages_without_experts_have_their_optimizer,
              arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it,
              ranks_have_as_many_model_chunks, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,

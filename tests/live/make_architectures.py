@@ -6,7 +6,7 @@ usage: make_architectures.py --make FOLDER --out FOLDER [--only NAME,…]
 FOLDER of --make has megatron_model.py and megatron_lib.py, which made the other cases of Megatron (tests/fixtures/README.md): they run the
 real Megatron-LM on CPU, from MEGATRON_TREES (folder with core_v0.16.1/megatron). This adds models to theirs. A seed checkpoint is filled
 with random weights and saved at TP1 PP1; every other layout loads it with the real load_checkpoint and saves it again, and is read back.
-`mtp-state`, which --only names, is one run at PP2 with its optimizer's state, by bucket and in legacy files.
+`mtp-state` and `moe-state`, which --only names, are runs at PP2 with their optimizer's state, by bucket and in legacy files.
 Layers are those of --transformer-impl local; kernels of mamba_ssm and of flash-linear-attention, which only a forward pass calls, are stood
 in for.
 """
@@ -25,6 +25,8 @@ MODELS = {
     + "--num-layers 2 --num-attention-heads 4 --multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 4 "
       "--qk-pos-emb-head-dim 2 --v-head-dim 5", "mtp": LLAMA + " " + BASE + "--num-layers 2 --num-attention-heads 4 --kv-channels 3 "
                                                                             "--mtp-num-layers 1",
+    "moe-mixed": LLAMA + " " + BASE
+    + "--num-layers 2 --num-attention-heads 4 --kv-channels 3 --num-experts 4 --moe-ffn-hidden-size 6 --moe-layer-freq [1,0]",
     "mamba": LLAMA + " " + BASE
     + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 --hybrid-override-pattern M*M- --is-hybrid-model --mamba-state-dim 4 "
       "--mamba-head-dim 3 --mamba-num-groups 2", "gdn": LLAMA + " " + BASE + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 "
@@ -36,7 +38,8 @@ MODELS = {
 }
 CUT = {"mla": ("tp2", "tp2pp2"), "mtp": ("tp2", "pp2"), "mamba": ("tp2", "pp2"), "gdn": ("tp2", "pp2"), "bert": ("tp2", "pp2"),
        "t5": ("tp2",)}
-NOTES = {"mla": "multi-latent attention", "mtp": "a layer of multi-token prediction", "mamba": "hybrid of Mamba, attention and MLP layers",
+NOTES = {"mla": "multi-latent attention", "moe-mixed": "experts on the first of two stages alone",
+         "mtp": "a layer of multi-token prediction", "mamba": "hybrid of Mamba, attention and MLP layers",
          "gdn": "gated delta nets and attention by turns", "bert": "BERT with its binary head", "t5": "encoder and decoder"}
 
 
@@ -137,6 +140,9 @@ def gpt_model(args, config, vp_stage, **common):
     spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=args.normalization, multi_latent_attention=args.multi_latent_attention,
                                                     qk_layernorm=args.multi_latent_attention)
     more = {}
+    if args.num_experts:
+        spec = gpt_layer_specs.get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=args.normalization,
+                                                          vp_stage=vp_stage)
     if args.experimental_attention_variant:
         spec = delta_spec(args, config)
     if args.mtp_num_layers:
@@ -295,7 +301,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--make", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--only", default=",".join(MODELS))
+    parser.add_argument("--only", default=",".join(CUT))
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     options.variant = "a"
@@ -305,11 +311,11 @@ def main():
     import megatron_model as maker
     layouts = {"tp1": maker.layout(), "tp2": maker.layout(tp=2), "pp2": maker.layout(pp=2), "tp2pp2": maker.layout(tp=2, pp=2)}
     maker.MODELS["a"] = {name: text for name, text in MODELS.items()}
-    maker.LAYOUTS["a"] = {name: {key: layouts[key] for key in ("tp1", *CUT[name])} for name in MODELS}
+    maker.LAYOUTS["a"] = {name: {key: layouts[key] for key in ("tp1", *CUT[name])} for name in CUT}
     maker.NOTES.update({name: [text] for name, text in NOTES.items()})
     common = list(maker.COMMON)
     real, failed = lib.Server.run, []
-    states = {"mtp-state": ("mtp", maker.layout(pp=2, dp=2))}
+    states = {"mtp-state": ("mtp", maker.layout(pp=2, dp=2)), "moe-state": ("moe-mixed", maker.layout(pp=2, ep=2, dp=2))}
     with lib.servers() as get, tempfile.TemporaryDirectory(prefix="architectures") as work:
         for name in options.only.split(","):
             if name in states:

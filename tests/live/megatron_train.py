@@ -145,9 +145,11 @@ def draw(chance, releases):
         drawn["stored"] = "default"
         added = number(drawn["release"]) < (0, 19, 0)  # by the tokenizer
         # Legacy files have padding of the vocabulary; Megatron refuses to save buckets that are small, or
-        # end in padding. They are of one split of the layers.
+        # end in padding. They are of one split of the layers, and lack parts where experts are cut for fewer ranks than the rest.
         model.update(vocabulary=2 * model["divisible"] * math.lcm(a["tp"], b["tp"]) - added, hidden=32 * model["hidden"])
-        a.pop("extra", None), b.pop("extra", None)
+        for layout in (a, b):
+            layout.pop("extra", None)
+            layout["etp"] = layout["tp"] if layout["etp"] * layout["ep"] < layout["tp"] else layout["etp"]
     return drawn
 
 

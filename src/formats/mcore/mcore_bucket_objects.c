@@ -121,6 +121,15 @@ static void order_groups(const struct mcore_group *of, struct value *groups)
     }
 }
 
+/* Of the same optimizer on a stage that has parameters of it. */
+static const struct mcore_group *with_parameters(const struct mcore_buckets *buckets, const struct mcore_group *group)
+{
+    for (uint32_t i = 0; group->rank.count == 0 && i < buckets->group_count; i++)
+        if (buckets->groups[i].is_expert == group->is_expert && buckets->groups[i].rank.count > 0)
+            return &buckets->groups[i];
+    return group;
+}
+
 /*
  * {"param_groups": […]}. Where the source had one optimizer for everything, the experts' has copies of the groups that it needs.
  */
@@ -128,11 +137,12 @@ static struct value *copy_groups(struct adding *adding, const struct mcore_group
 {
     const struct value *from = optimizer_at(adding->optimizer, group->is_expert), *groups = parameter_group_list(from);
     const struct value *step = value_dict_get(from, "common_step");
+    const struct mcore_group *members = with_parameters(adding->state->buckets, group);
     bool is_borrowed = group->is_expert && from == optimizer_at(adding->optimizer, 0);
     struct value *list = new_list(adding->graph, VALUE_LIST, groups->list.count), *dict = new_list(adding->graph, VALUE_DICT, 2);
     for (size_t i = 0; i < groups->list.count; i++) {
         const struct value *one = groups->list.items[i];
-        if (one->kind != VALUE_DICT || (is_borrowed && first_member(group, one) == group->rank.count))
+        if (one->kind != VALUE_DICT || (is_borrowed && first_member(members, one) == members->rank.count))
             continue;
         if (!mcore_bucket_objects_append(list, copy_group(adding, one, step, group->is_expert)))
             return NULL;

@@ -161,7 +161,8 @@ static reshard_status mcore_buckets_add_group(const struct layout_request *reque
     const struct training_run run = { .args = buckets->model.args.members, .stage = place->pp };
     *group = (struct mcore_group){ .place = *place, .is_expert = is_expert, .index = index, .first_vector = state->dcp.vectors.count };
     reshard_status status = rank_parameters_make(&buckets->model, request->wanted, place, is_expert, &group->rank, err);
-    if (status || group->rank.count == 0) {
+    /* A stage without experts has their optimizer all the same. */
+    if (status || (group->rank.count == 0 && !(is_expert && state->optimizer_layout == MCORE_BUCKETS))) {
         rank_parameters_release(&group->rank);
         return status;
     }
