@@ -61,12 +61,12 @@ static bool mcore_bucket_objects_is_numbered(const struct value *dict)
     return dict->kind == VALUE_DICT && dict->list.count >= 2 && dict->list.items[0]->kind == VALUE_INT;
 }
 
-/* What the source says about one optimizer; the first where it does not have that many. */
+/* What is said about one optimizer; NULL: nothing. */
 static const struct value *optimizer_at(const struct value *all, size_t number)
 {
     if (!mcore_bucket_objects_is_numbered(all))
-        return all;
-    return all->list.items[2 * number + 1 < all->list.count ? 2 * number + 1 : 1];
+        return number ? NULL : all;
+    return 2 * number + 1 < all->list.count ? all->list.items[2 * number + 1] : NULL;
 }
 
 /* The group without its list of parameters, for experts or not, and with the step that the optimizer's own state may keep apart. */
@@ -121,30 +121,15 @@ static void order_groups(const struct mcore_group *of, struct value *groups)
     }
 }
 
-/* Of the same optimizer on a stage that has parameters of it. */
-static const struct mcore_group *with_parameters(const struct mcore_buckets *buckets, const struct mcore_group *group)
-{
-    for (uint32_t i = 0; group->rank.count == 0 && i < buckets->group_count; i++)
-        if (buckets->groups[i].is_expert == group->is_expert && buckets->groups[i].rank.count > 0)
-            return &buckets->groups[i];
-    return group;
-}
-
-/*
- * {"param_groups": […]}. Where the source had one optimizer for everything, the experts' has copies of the groups that it needs.
- */
+/* {"param_groups": […]} */
 static struct value *copy_groups(struct adding *adding, const struct mcore_group *group)
 {
     const struct value *from = optimizer_at(adding->optimizer, group->is_expert), *groups = parameter_group_list(from);
     const struct value *step = value_dict_get(from, "common_step");
-    const struct mcore_group *members = with_parameters(adding->state->buckets, group);
-    bool is_borrowed = group->is_expert && from == optimizer_at(adding->optimizer, 0);
     struct value *list = new_list(adding->graph, VALUE_LIST, groups->list.count), *dict = new_list(adding->graph, VALUE_DICT, 2);
     for (size_t i = 0; i < groups->list.count; i++) {
         const struct value *one = groups->list.items[i];
-        if (one->kind != VALUE_DICT || (is_borrowed && first_member(members, one) == members->rank.count))
-            continue;
-        if (!mcore_bucket_objects_append(list, copy_group(adding, one, step, group->is_expert)))
+        if (one->kind == VALUE_DICT && !mcore_bucket_objects_append(list, copy_group(adding, one, step, group->is_expert)))
             return NULL;
     }
     if (list && adding->state->optimizer_layout == MCORE_GATHERED)
@@ -275,8 +260,9 @@ reshard_status mcore_bucket_objects_add(const struct layout_request *request, st
     };
     uint32_t first = state->dcp.item_count;
     reshard_status status = RESHARD_OK;
-    for (size_t i = 0; i < 2; i++) {
-        if (!parameter_group_list(optimizer_at(*optimizer, i)))
+    for (size_t i = 0; i <= state->buckets->has_experts; i++) {
+        const struct value *one = optimizer_at(*optimizer, i);
+        if (!one || !parameter_group_list(one))
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "the source has no parameter groups of optimizer %zu", i);
     }
     for (uint32_t i = 0; i < state->buckets->group_count && !status; i++)
