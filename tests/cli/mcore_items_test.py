@@ -210,6 +210,16 @@ def stages_without_experts_have_their_optimizer(shell, fixtures):
                 assert item(shell, made, prefix + name + "/shard_0_1") == expected, (made, stage, name)
 
 
+def experts_that_predict_become_those_of_ranks(shell, fixtures):
+    """From 0.17 on ranks call the inner layer of multi-token prediction otherwise than checkpoints do, of which rules know nothing."""
+    stored, legacy = (fixtures / "megatron" / f"megatron-mtp-moe-{form}-tp1" / "ckpt" for form in ("dist", "legacy"))
+    shell("convert", stored, "out", "--to", "megatron", "--quiet")
+    assert differing_tensors(shell, legacy, "out") == []
+    files = [shell.tensors(root / "iter_0000010/mp_rank_00/model_optim_rng.pt") for root in (legacy, shell.work / "out")]
+    assert any(".mtp_model_layer.mlp.experts.local_experts.1." in key for key in files[0]), files[0]
+    assert files[0] == files[1], set(files[0]) ^ set(files[1])
+
+
 def one_file_for_each_rank_becomes_a_dict(shell, fixtures):
     """Files of ranks have a list of optimizers, distributed checkpoints a dict of their numbers."""
     source = fixtures / "megatron" / "megatron-optim-moe-legacy-ep2dp4" / "ckpt"
@@ -476,6 +486,7 @@ def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
              stages_that_predict_have_their_copy, stages_without_experts_have_their_optimizer,
+             experts_that_predict_become_those_of_ranks,
              arguments_follow_the_layout, every_argument_of_the_layout_follows, the_split_of_a_pipeline_goes_with_it,
              ranks_have_as_many_model_chunks, a_reference_says_of_what_modules_the_model_is, releases_get_what_they_know,
              state_of_two_types_is_refused, one_file_for_each_rank_becomes_a_dict, experts_of_other_cuts_have_an_optimizer,

@@ -27,6 +27,8 @@ MODELS = {
                                                                             "--mtp-num-layers 1",
     "moe-mixed": LLAMA + " " + BASE
     + "--num-layers 2 --num-attention-heads 4 --kv-channels 3 --num-experts 4 --moe-ffn-hidden-size 6 --moe-layer-freq [1,0]",
+    "mtp-moe": LLAMA + " " + BASE
+    + "--num-layers 1 --num-attention-heads 4 --kv-channels 3 --mtp-num-layers 1 --num-experts 2 --moe-ffn-hidden-size 4",
     "mamba": LLAMA + " " + BASE
     + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 --hybrid-override-pattern M*M- --is-hybrid-model --mamba-state-dim 4 "
       "--mamba-head-dim 3 --mamba-num-groups 2", "gdn": LLAMA + " " + BASE + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 "
@@ -37,9 +39,11 @@ MODELS = {
     "t5": BASE + "--encoder-num-layers 2 --decoder-num-layers 3 --num-attention-heads 4 --encoder-seq-length 16 --decoder-seq-length 12",
 }
 CUT = {"mla": ("tp2", "tp2pp2"), "mtp": ("tp2", "pp2"), "mamba": ("tp2", "pp2"), "gdn": ("tp2", "pp2"), "bert": ("tp2", "pp2"),
-       "t5": ("tp2",)}
+       "t5": ("tp2",), "mtp-moe": ()}
+RELEASES = {"mtp-moe": "0.17.1"}  # others are of the maker's
 NOTES = {"mla": "multi-latent attention", "moe-mixed": "experts on the first of two stages alone",
-         "mtp": "a layer of multi-token prediction", "mamba": "hybrid of Mamba, attention and MLP layers",
+         "mtp": "a layer of multi-token prediction", "mtp-moe": "the same with experts, of a release that calls its inner layer otherwise",
+         "mamba": "hybrid of Mamba, attention and MLP layers",
          "gdn": "gated delta nets and attention by turns", "bert": "BERT with its binary head", "t5": "encoder and decoder"}
 
 
@@ -314,7 +318,7 @@ def main():
     maker.LAYOUTS["a"] = {name: {key: layouts[key] for key in ("tp1", *CUT[name])} for name in CUT}
     maker.NOTES.update({name: [text] for name, text in NOTES.items()})
     common = list(maker.COMMON)
-    real, failed = lib.Server.run, []
+    real, failed, main_release = lib.Server.run, [], maker.MAIN
     states = {"mtp-state": ("mtp", maker.layout(pp=2, dp=2)), "moe-state": ("moe-mixed", maker.layout(pp=2, ep=2, dp=2))}
     with lib.servers() as get, tempfile.TemporaryDirectory(prefix="architectures") as work:
         for name in options.only.split(","):
@@ -326,7 +330,7 @@ def main():
                 if function == "megatron_lib.train_save":
                     function, named = "make_architectures.train_save", dict(named, kind=kind)
                 return real(server, function, **named)
-            lib.Server.run = run
+            lib.Server.run, maker.MAIN = run, RELEASES.get(name, main_release)
             maker.COMMON = common[2:] if name == "t5" else common  # --seq-length comes first; T5 has two of its own
             try:
                 maker.make_group(name, options, get, os.path.abspath(options.out), work)

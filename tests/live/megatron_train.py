@@ -140,7 +140,9 @@ def draw(chance, releases):
     if not model["precision"] and drawn["optimizer"] == "plain":
         drawn["optimizer"] = "fp32"
     # An embedding that stages share has a bucket of its own: Megatron itself saves such state wrongly as fully_reshardable.
-    drawn["has_buckets"] = drawn["optimizer"] == "distributed" and bool(model["tied"] or model["mtp"]) and max(a["pp"], b["pp"]) > 1
+    drawn["buckets"] = chance.choice([0, 0, 0, 2000, 9000]) if drawn["optimizer"] == "distributed" and drawn["stored"] == "default" else 0
+    drawn["has_buckets"] = drawn["optimizer"] == "distributed" and (drawn["buckets"] > 0 or bool(model["tied"] or model["mtp"]) and
+                                                                    max(a["pp"], b["pp"]) > 1)
     if drawn["has_buckets"]:
         drawn["stored"] = "default"
         added = number(drawn["release"]) < (0, 19, 0)  # by the tokenizer
@@ -149,7 +151,8 @@ def draw(chance, releases):
         model.update(vocabulary=2 * model["divisible"] * math.lcm(a["tp"], b["tp"]) - added, hidden=32 * model["hidden"])
         for layout in (a, b):
             layout.pop("extra", None)
-            layout["etp"] = layout["tp"] if layout["etp"] * layout["ep"] < layout["tp"] else layout["etp"]
+            if layout["etp"] * layout["ep"] < layout["tp"]:
+                layout.update(ep=1, etp=layout["tp"])
     return drawn
 
 
@@ -163,6 +166,7 @@ class Round:
                                                                     drawn["release"]) + ["--seed", str(1000 + self.seed)]
         flags += {"none": ["--no-save-optim", "--no-load-optim"],
                   "distributed": ["--use-distributed-optimizer"]}.get(drawn["optimizer"], [])
+        flags += ["--overlap-grad-reduce", "--ddp-bucket-size", str(drawn["buckets"])] if drawn["buckets"] else []
         return flags
 
     def run(self):
