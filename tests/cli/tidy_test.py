@@ -141,11 +141,7 @@ def main():
     tidy = parser.parse_args().tidy
     cases = [("a tree that keeps all rules", None, None, None)] + [(*kept, None) for kept in KEPT] + PLANTED
     print(f"1..{len(cases) + 1}")
-    program = pathlib.Path(tidy).read_text(encoding="utf-8")
-    rules = re.findall(r"^def (check_\w+)", program, re.M)
-    idle = [rule for rule in rules if program.count(rule + "(") < 2]
-    failed = bool(idle) or not rules
-    print(f"{'not ok' if failed else 'ok'} {len(cases) + 1} - every rule is asked" + (f"\n# {idle}" if idle else ""))
+    failed = 0
     for number, (what, name, change, said) in enumerate(cases, 1):
         if said and "c++" in said and not shutil.which(os.environ.get("CXX", "c++").split()[0]):
             print(f"ok {number} - {what} # SKIP no C++ compiler")
@@ -155,6 +151,12 @@ def main():
         good = (status == 1 and said in text and " 1 do not" in text) if said else (status == 0 and " 0 do not" in text)
         failed += not good
         print(f"{'ok' if good else 'not ok'} {number} - {what}" + ("" if good else "\n# " + text.replace("\n", "\n# ")), flush=True)
+    program = pathlib.Path(tidy).read_text(encoding="utf-8")
+    rules = re.findall(r"^def (check_\w+)", program, re.M)
+    idle = [rule for rule in rules if program.count(rule + "(") < 2]
+    is_good = bool(rules) and not idle
+    failed += not is_good
+    print(f"{'ok' if is_good else 'not ok'} {len(cases) + 1} - every rule is asked" + (f"\n# {idle}" if idle else ""))
     return 1 if failed else 0
 
 
