@@ -6,6 +6,7 @@ usage: megatron_unread_test.py --bin PATH
 """
 import argparse
 import collections
+import math
 import random
 import shutil
 import sys
@@ -100,12 +101,27 @@ def state_of_nobody(shell):
         shutil.rmtree(source.parent)
 
 
+def versions_that_are_none(shell):
+    """What a version decides is how rows are ordered, and it is told: one that cannot be is an error."""
+    for number, (version, status) in enumerate({0: 0, 3.0: 0, 3: 0, 999.5: 0, 1000: 4, 2.4e74: 4, -1.0: 4, math.inf: 4, math.nan: 4}.items()):
+        said = moe_layouts_test.arguments(MODEL)
+        said.num_experts = None
+        content = {"args": said, "checkpoint_version": version, "iteration": 10,
+                   "model": collections.OrderedDict(moe_layouts_test.make_parameters(MODEL, random.Random(1)))}
+        root = shell.work / str(number)
+        moe_layouts_test.write(root / "mp_rank_00" / "model_optim_rng.pt", "model_optim_rng", content)
+        done = shell.any("inspect", root)
+        text = "'mp_rank_00/model_optim_rng.pt': its checkpoint_version is none that there is"
+        assert done.returncode == status and (text in done.stderr) == bool(status), (version, done)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     options = parser.parse_args()
     name_class()
-    tests = [("state of nobody", state_of_nobody), ("weights that are objects", weights_that_are_objects)]
+    tests = [("state of nobody", state_of_nobody), ("weights that are objects", weights_that_are_objects),
+             ("versions that are none", versions_that_are_none)]
     return small_models.run(options.bin, tests)
 
 

@@ -303,7 +303,10 @@ static reshard_status place_ranks(struct source *source, const struct rank_folde
 
 /* ---- versions ---- */
 
-static void read_version(struct megatron_source *state)
+/* Megatron has come to 3.0. */
+#define VERSION_END 1000
+
+static reshard_status read_version(struct megatron_source *state, reshard_error *err)
 {
     const struct value *version = value_dict_get(state->ranks[0].root, "checkpoint_version");
     state->version = 0;
@@ -311,18 +314,23 @@ static void read_version(struct megatron_source *state)
         state->version = version->real;
     else if (version && version->kind == VALUE_INT)
         state->version = (double)version->integer;
+    return state->version >= 0 && state->version < VERSION_END
+               ? RESHARD_OK
+               : error_set(err, RESHARD_ERR_FORMAT, "'%.*s/" MEGATRON_MODEL_FILE "': its checkpoint_version is none that there is: 0 to 3",
+                           STR_ARG(state->ranks[0].folder));
 }
 
-static void open_read_run(struct megatron_source *state)
+static reshard_status open_read_run(struct megatron_source *state, reshard_error *err)
 {
     const struct training_args *args = &state->args;
-    read_version(state);
+    reshard_status status = read_version(state, err);
     /* Runs from before the argument always tied them. */
     state->is_tied = args->members && args->is_untied != 1;
     state->context = (struct cut_context){ .rules = &state->rules, .args = &state->args, .layout = state->layout };
     state->context.is_gated = training_args_are_gated(args);
     state->context.is_split_down = args->is_local_spec;
     state->context.version_order = state->version >= 2 ? 2 : state->version >= 1 ? 1 : 0;
+    return status;
 }
 
 /* The directory's own name, also where it was opened by itself. */
@@ -369,6 +377,6 @@ reshard_status megatron_open_ranks(struct source *source, reshard_error *err)
     if (!status)
         status = place_ranks(source, folders, folder_count, err);
     if (!status)
-        open_read_run(state);
+        status = open_read_run(state, err);
     return status ? status : name_directory(source, err);
 }
