@@ -27,7 +27,7 @@ static reshard_status refuse(reshard_error *err, const char *hint, const char *w
 /* Whether the path that was opened is one file that stands for others: an index, or a folder's metadata. */
 static bool stands_for_folder(const struct source *source)
 {
-    if (!source->name[0] || !store_is_file(source->store, source->name))
+    if (!store_is_file(source->store, source->name))
         return false;
     for (uint32_t i = 0; i < source->catalog->object_count; i++) {
         if (!str_is(source->catalog->objects[i].name, source->name))

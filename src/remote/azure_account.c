@@ -3,6 +3,7 @@
 
 #include "encoding/base64.h"
 #include "remote/environment.h"
+#include "remote/remote_place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,15 +76,6 @@ static reshard_status variables_take(struct account_texts *texts, reshard_error 
     return RESHARD_ERR_USAGE;
 }
 
-/* Account names are lower-case letters and digits; the emulator and others take more. */
-static bool is_account_name(struct str name)
-{
-    for (size_t i = 0; i < name.size; i++)
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", name.data[i]))
-            return false;
-    return name.size >= 3 && name.size <= 255;
-}
-
 static reshard_status azure_key_check(const char *key, const char *variable, reshard_error *err)
 {
     struct buffer bytes = { 0 };
@@ -114,7 +106,7 @@ reshard_status azure_account_find(struct azure_account *out, reshard_error *err)
     *out = (struct azure_account){ 0 };
     const bool is_connection = environment_text(AZURE_CONNECTION) != NULL;
     reshard_status status = is_connection ? connection_take(out, &texts, err) : variables_take(&texts, err);
-    if (!status && texts.name && !is_account_name(str_of(texts.name)))
+    if (!status && texts.name && !remote_is_bucket(str_of(texts.name)))
         status = error_set(err, RESHARD_ERR_USAGE, "the environment's %s has '%s', which is no name of an account",
                            is_connection ? AZURE_CONNECTION : "AZURE_STORAGE_ACCOUNT", texts.name);
     if (!status)

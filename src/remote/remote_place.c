@@ -147,7 +147,7 @@ static reshard_status http_place(const char *url, struct remote_place *out, resh
     return status ? status : remote_place_check(out, err);
 }
 
-static bool is_bucket(struct str name)
+bool remote_is_bucket(struct str name)
 {
     for (size_t i = 0; i < name.size; i++)
         if (!is_plain(name.data[i]) || name.data[i] == '~')
@@ -211,7 +211,7 @@ static reshard_status bucket_place(const char *url, const struct bucket_store *s
     reshard_status status = endpoint_of(store->endpoints[!environment_text(store->endpoints[0])], store->server, &server, err);
     if (status)
         return status;
-    if (!is_bucket(bucket))
+    if (!remote_is_bucket(bucket))
         return bad_url(url, store->complaint, err);
     out->identity = bucket_identity(store);
     out->name = JOINED(str_of(store->scheme), bucket);
@@ -233,7 +233,7 @@ static reshard_status azure_place(const char *url, struct remote_place *out, res
     reshard_status status = azure_account_find(&out->azure, err);
     if (status)
         return status;
-    if (!is_bucket(container))
+    if (!remote_is_bucket(container))
         return bad_url(url, "names no container: az://CONTAINER/BLOB", err);
     out->name = JOINED(STR("az://"), container);
     out->identity =

@@ -28,6 +28,9 @@ struct remote_place {
 reshard_status remote_place_of(const char *url, struct remote_place *out, reshard_error *err);
 void remote_place_release(struct remote_place *place);
 
+/* Whether servers may have a bucket, a container or an account of that name. */
+bool remote_is_bucket(struct str name);
+
 /* Appends text percent-encoded: all but letters, digits, "-_.~" and, if keeps_slashes, '/'. */
 void url_encode(struct str text, bool keeps_slashes, struct buffer *out);
 

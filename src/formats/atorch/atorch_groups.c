@@ -89,6 +89,12 @@ static bool groups_expand(const struct group_writing *writing, struct str name, 
     return true;
 }
 
+/* Of a unit's parameter; .data is NULL without memory. */
+static struct str groups_flat_name(struct group_writing *writing, const struct atorch_unit *unit)
+{
+    return ARENA_JOIN(&writing->arena, unit->name, unit->name.size ? STR("." ATORCH_FLAT_NAME) : STR(ATORCH_FLAT_NAME));
+}
+
 /* For each unit the group that most of its elements are in. */
 static reshard_status groups_collapse(struct group_writing *writing)
 {
@@ -114,8 +120,7 @@ static reshard_status groups_collapse(struct group_writing *writing)
         for (size_t g = 1; g < writing->group_count; g++)
             if (elements[u * writing->group_count + g] > elements[u * writing->group_count + best])
                 best = g;
-        struct str unit = model->units[u].name;
-        const struct str name = ARENA_JOIN(&writing->arena, unit, unit.size ? STR("." ATORCH_FLAT_NAME) : STR(ATORCH_FLAT_NAME));
+        const struct str name = groups_flat_name(writing, &model->units[u]);
         if (!name.data || (writing->group_count && !groups_add_name(&writing->groups[best], name)))
             return error_set_memory(writing->err);
     }
@@ -221,8 +226,7 @@ static reshard_status groups_invent(struct group_writing *writing, struct target
         if (plan->first_state[i + 1] > plan->first_state[i])
             good = groups_add_name(&names, plan->model.parameters[i].name);
     for (uint32_t i = 0; i < plan->model.unit_count && good && !plan->model.is_original; i++) {
-        struct str unit = plan->model.units[i].name;
-        const struct str name = ARENA_JOIN(&writing->arena, unit, unit.size ? STR("." ATORCH_FLAT_NAME) : STR(ATORCH_FLAT_NAME));
+        const struct str name = groups_flat_name(writing, &plan->model.units[i]);
         good = name.data && groups_add_name(&names, name);
     }
     if (good && groups_set_names(&graph, group, &names, &number)) {

@@ -44,18 +44,12 @@ reshard_status flex_like_options(const struct source *like, struct flex_target *
 
 /* ---- files ---- */
 
-static struct str behind(struct str name, struct str directory)
-{
-    return (struct str){ name.data + directory.size, name.size - directory.size };
-}
-
-static reshard_status like_add_file(struct flex_liking *liking, const struct flex_part *part, uint32_t folder, struct str name,
-                                    reshard_error *err)
+static reshard_status like_add_file(struct flex_liking *liking, uint32_t folder, struct str name, reshard_error *err)
 {
     const struct catalog *catalog = liking->like->catalog;
     uint32_t object = name_map_find(&catalog->object_names, name), file;
     uint64_t rank = 0, uid;
-    struct str base = behind(name, part->directory);
+    struct str base = str_base_name(name);
     int protocol = 0;
     if (object != NAME_NONE && liking->file_of[object] != CATALOG_NONE)
         return RESHARD_OK;
@@ -84,12 +78,12 @@ static reshard_status like_add_files(struct flex_liking *liking, const struct fl
     for (size_t i = 0; !status && !part->is_auto && i < listing.count; i++) {
         const struct flex_file *file = &listing.files[i];
         if ((file->kind == FLEX_DISTCP || file->kind == FLEX_SAFETENSORS) && file->uid == part->uid)
-            status = like_add_file(liking, part, folder, file->name, err);
+            status = like_add_file(liking, folder, file->name, err);
     }
     for (uint32_t i = 0; !status && i < catalog->object_count; i++) {
         struct str name = catalog->objects[i].name;
         if (flex_part_holds(part, name) && liking->file_of[i] == CATALOG_NONE && !str_ends_with(name, ".metadata"))
-            status = like_add_file(liking, part, folder, name, err);
+            status = like_add_file(liking, folder, name, err);
     }
     arena_release(&arena);
     return status;
