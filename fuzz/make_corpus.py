@@ -505,6 +505,11 @@ def sidecars():
             {"schema": "reshard-sidecar/1", "digest": digest, "tensors": {"a": value, "zz": value}},
             {"digest": digest, "tensors": []},
             {"schema": 3, "digest": None, "tensors": {"a": 1}},
+            {"schema": "reshard-sidecar/2", "digest": digest, "tensors": tensors,
+             "types": {"a": "U8 [4]", "b": "F64 []", "c.d": "I64 [1]", "zz": "U8 []"}, "items": {"__metadata__": value, "x": value}},
+            {"schema": "reshard-sidecar/2", "digest": digest, "tensors": {"a": 1}, "types": {}, "items": {}},
+            {"schema": "reshard-sidecar/2", "digest": "md5", "tensors": {}, "types": {}, "items": {}},
+            {"schema": "reshard-sidecar/2", "digest": digest, "types": {}, "items": {}},
         ]):
             for folder in (0, 1):
                 yield f"{digest}-{number}-{folder}", bytes([folder]) + json.dumps(document).encode()
