@@ -37,7 +37,7 @@ QUICK_SUITES = ("unit", "cli", "command", "models")
 # Of a sample: those that say what is wrong within seconds.
 QUICK_TESTS = [
     "fuzz/*", "unit/*", "models/*", "command/mapping*", "fixtures/fixtures hash", "fixtures/fixtures items", "fixtures/fixtures bad",
-    "fixtures/fixtures relayout", "cli/Flex*", "cli/atorch", "cli/blobs*", "cli/byte order", "cli/convert options", "cli/diff",
+    "fixtures/fixtures relayout", "cli/Flex*", "cli/atorch", "cli/blobs*", "cli/byte order", "cli/convert options", "cli/differences",
     "cli/escapes", "cli/files of ranks", "cli/flex*", "cli/found again", "cli/items of Megatron", "cli/layouts of experts", "cli/limits",
     "cli/links", "cli/mappings", "cli/mistakes", "cli/names of *", "cli/*of Paddle", "cli/options", "cli/parts", "cli/planted*",
     "cli/read by Python", "cli/replicas", "cli/salvage", "cli/shards of torch", "cli/sidecars", "cli/targets", "cli/tars of torch",

@@ -95,6 +95,9 @@ def main():
     programs, lines = count_cases(logs / "testlog.junit.xml")
     good, slowest = ends(logs / "testlog.json")
     passed, failed, skipped = (sum(counts[i] for counts in programs.values()) for i in range(3))
+    for name in sorted({name for name in names if names.count(name) > 1}): # whoever asks for it gets one of them
+        failed += 1
+        lines.append(f"FAILED {name}: two programs have the name")
     for name in names:
         counts = programs.get(name, [0, 0, 0])
         if not sum(counts):
