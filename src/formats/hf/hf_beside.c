@@ -40,7 +40,7 @@ reshard_status hf_beside_add(const struct hf_read *read, reshard_error *err)
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < read->folder.entry_count && !status; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
-        struct str base = hf_base_name(&read->folder, entry->name);
+        struct str base = str_base_name(entry->name);
         if (!entry->is_directory || entry->leads_out || !is_carried(base))
             continue;
         const char *prefix = ARENA_JOIN(&read->source->catalog->arena, base, STR("/")).data;
@@ -57,7 +57,7 @@ reshard_status hf_beside_left(const struct hf_read *read, struct hf_state *state
         return error_set_memory(err);
     for (size_t i = 0; i < read->folder.entry_count; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
-        struct str base = hf_base_name(&read->folder, entry->name);
+        struct str base = str_base_name(entry->name);
         if (!entry->is_directory || is_of_no_model(base) || (is_carried(base) && !entry->leads_out))
             continue;
         if (!arena_str(arena, base, &state->left[state->left_count++]))
@@ -72,7 +72,7 @@ void hf_beside_warn(const struct hf_read *read)
     size_t files = 0;
     for (size_t i = 0; i < read->folder.entry_count; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
-        struct str base = hf_base_name(&read->folder, entry->name);
+        struct str base = str_base_name(entry->name);
         if (entry->is_directory && is_deepspeed(base))
             catalog_warn(read->source->catalog, false, "'%.*s' is DeepSpeed's state of a run, which is not read with the weights: "
                          "reshard_open_options.format 'deepspeed' opens it", STR_ARG(base));

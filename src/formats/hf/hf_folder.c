@@ -12,11 +12,6 @@ static const char *const preferred_stems[] = { "model", "diffusion_pytorch_model
 
 #define PREFERRED_COUNT (sizeof(preferred_stems) / sizeof(preferred_stems[0]))
 
-struct str hf_base_name(const struct hf_folder *folder, struct str name)
-{
-    return (struct str){ name.data + folder->directory.size, name.size - folder->directory.size };
-}
-
 /* ---- names ---- */
 
 bool hf_parse_shard_name(struct str base, uint64_t *plan, uint64_t *file, uint64_t *file_count)
@@ -29,11 +24,11 @@ bool hf_parse_shard_name(struct str base, uint64_t *plan, uint64_t *file, uint64
 /* ---- choosing ---- */
 
 /* The one of several names that starts with a preferred stem and goes on with tail; NULL if none does. */
-static const struct str *find_preferred(const struct hf_folder *folder, const struct str *names, size_t count, const char *tail)
+static const struct str *find_preferred(const struct str *names, size_t count, const char *tail)
 {
     for (size_t s = 0; s < PREFERRED_COUNT; s++) {
         for (size_t i = 0; i < count; i++) {
-            struct str rest = hf_base_name(folder, names[i]);
+            struct str rest = str_base_name(names[i]);
             if (st_name_take_text(&rest, preferred_stems[s]) && str_is(rest, tail))
                 return &names[i];
         }
@@ -43,7 +38,7 @@ static const struct str *find_preferred(const struct hf_folder *folder, const st
 
 static reshard_status choose_index(struct hf_folder *folder, const struct str *indexes, size_t count, reshard_error *err)
 {
-    const struct str *chosen = count == 1 ? &indexes[0] : find_preferred(folder, indexes, count, SUFFIX ".index.json");
+    const struct str *chosen = count == 1 ? &indexes[0] : find_preferred(indexes, count, SUFFIX ".index.json");
     if (!chosen) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "%zu index files, such as '%.*s' and '%.*s': which model is meant?", count,
                   STR_ARG(indexes[0]), STR_ARG(indexes[1]));
@@ -64,7 +59,7 @@ static bool check_numbered(struct hf_folder *folder)
     uint64_t expected = 1, missing = 0, first_missing = 0, total = 0;
     for (size_t i = 0; i < folder->file_count; i++) {
         uint64_t number, own_total;
-        if (!st_name_parse_numbered(hf_base_name(folder, folder->files[i]), &stem, &number, &own_total))
+        if (!st_name_parse_numbered(str_base_name(folder->files[i]), &stem, &number, &own_total))
             return false;
         if (i == 0) {
             first_stem = stem;
@@ -92,7 +87,7 @@ static struct str find_incomplete(const struct hf_folder *folder)
     for (size_t i = 0; i < folder->file_count; i++) {
         struct str own;
         uint64_t number, total;
-        if (!st_name_parse_numbered(hf_base_name(folder, folder->files[i]), &own, &number, &total))
+        if (!st_name_parse_numbered(str_base_name(folder->files[i]), &own, &number, &total))
             continue;
         bool goes_on = str_equal(own, stem) && total == wanted_total;
         if (!goes_on && expected <= wanted_total)
@@ -109,10 +104,10 @@ static struct str find_incomplete(const struct hf_folder *folder)
 
 static void choose_files(struct hf_folder *folder)
 {
-    const struct str *preferred = find_preferred(folder, folder->files, folder->file_count, SUFFIX);
+    const struct str *preferred = find_preferred(folder->files, folder->file_count, SUFFIX);
     struct str stem;
     uint64_t number, total;
-    if (preferred || (folder->file_count == 1 && !st_name_parse_numbered(hf_base_name(folder, folder->files[0]), &stem, &number, &total))) {
+    if (preferred || (folder->file_count == 1 && !st_name_parse_numbered(str_base_name(folder->files[0]), &stem, &number, &total))) {
         folder->files[0] = preferred ? *preferred : folder->files[0];
         folder->file_count = 1;
         folder->kind = HF_SINGLE;
@@ -136,7 +131,7 @@ static void sort_files(const struct hf_folder *folder, struct str *whole, size_t
 {
     uint64_t plan, file, total;
     for (size_t i = 0; i < folder->entry_count; i++) {
-        struct str name = folder->entries[i].name, base = hf_base_name(folder, name);
+        struct str name = folder->entries[i].name, base = str_base_name(name);
         if (folder->entries[i].is_directory)
             continue;
         if (hf_parse_shard_name(base, &plan, &file, &total))

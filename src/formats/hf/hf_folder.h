@@ -34,9 +34,6 @@ struct hf_folder {
  * several sets of files could be meant. */
 reshard_status hf_folder_scan(struct store *store, const char *name, struct arena *arena, struct hf_folder *out, reshard_error *err);
 
-/* Name of an entry without the directory. */
-struct str hf_base_name(const struct hf_folder *folder, struct str name);
-
 /* shard-PPPPP-model-IIIII-of-NNNNN.safetensors; false if the base name is none. */
 bool hf_parse_shard_name(struct str base, uint64_t *plan, uint64_t *file, uint64_t *file_count);
 

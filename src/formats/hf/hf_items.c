@@ -121,7 +121,7 @@ static reshard_status hf_items_add_side_files(const struct hf_read *read, reshar
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < read->folder.entry_count && !status; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
-        struct str base = hf_base_name(&read->folder, entry->name);
+        struct str base = str_base_name(entry->name);
         if (!entry->is_directory && !entry->leads_out && str_is(base, KEPT_ITEMS_NAME))
             status = read_kept_items(read, entry, err);
         else if (!entry->is_directory && !entry->leads_out && st_name_is_side_file(base))

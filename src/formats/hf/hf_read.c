@@ -156,7 +156,7 @@ static reshard_status keep_state(const struct hf_read *read, reshard_error *err)
     struct hf_state *state = arena_zalloc(&catalog->arena, sizeof(*state));
     if (!state || !arena_str(&catalog->arena, read->folder.directory, &state->directory))
         return error_set_memory(err);
-    if (read->folder.index.size && !arena_str(&catalog->arena, hf_base_name(&read->folder, read->folder.index), &state->index_name))
+    if (read->folder.index.size && !arena_str(&catalog->arena, str_base_name(read->folder.index), &state->index_name))
         return error_set_memory(err);
     state->is_dcp = read->folder.kind == HF_DCP;
     read->source->driver_state = state;

@@ -268,7 +268,7 @@ static reshard_status add_pieces(struct hf_assembly *assembly, reshard_error *er
     for (uint32_t f = 0; f < read->set.files.count && !status; f++) {
         const struct st_file *file = &read->set.files.items[f];
         uint64_t plan = 1, number, total;
-        hf_parse_shard_name(hf_base_name(&read->folder, file->name), &plan, &number, &total);
+        hf_parse_shard_name(str_base_name(file->name), &plan, &number, &total);
         ranks = plan > ranks ? plan : ranks;
         uint64_t writer = plan ? plan - 1 : 0;
         for (uint32_t i = 0; i < file->header.count && !status; i++)
@@ -288,7 +288,7 @@ static reshard_status check_set(const struct hf_read *read, reshard_error *err)
     for (uint32_t f = 0; f < read->set.files.count && !status; f++) {
         const struct st_file *file = &read->set.files.items[f];
         uint64_t set_total;
-        hf_parse_shard_name(hf_base_name(&read->folder, file->name), &plan, &number, &set_total);
+        hf_parse_shard_name(str_base_name(file->name), &plan, &number, &set_total);
         total = f == 0 ? set_total : total;
         if (set_total != total)
             status = error_set(err, RESHARD_ERR_FORMAT, "two sets of shards are mixed: '%.*s' and '%.*s'", STR_ARG(first->name),

@@ -4,6 +4,7 @@
 #include "base/array.h"
 #include "formats/megatron/numbered_state.h"
 #include "parallel/flat_state.h"
+#include "parallel/state_keys.h"
 
 #include "base/model_data.h"
 
@@ -352,7 +353,7 @@ static reshard_status optimizer_source_state_tensor(struct rank_state *all, cons
     bool is_new;
     int64_t shape[RANK_MAX];
     buffer_clear(&all->text);
-    buffer_append_text(&all->text, "optimizer.state.");
+    buffer_append_text(&all->text, STATE_KEY_PREFIX);
     buffer_append_str(&all->text, piece->state);
     buffer_append_byte(&all->text, '.');
     if (!buffer_append_str(&all->text, weight->key))

@@ -93,7 +93,7 @@ reshard_status uc_folder_scan(struct store *store, const char *name, struct aren
             return error_set_memory(err);
     }
     for (size_t i = 0; i < out->entry_count; i++) {
-        struct str path = out->entries[i].name, base = { path.data + out->directory.size, path.size - out->directory.size };
+        struct str path = out->entries[i].name, base = str_base_name(path);
         for (int f = 0; f < UC_FAMILIES && !out->entries[i].is_directory; f++)
             unified_folder_take_entry(&out->families[f], uc_stems[f], path, base);
     }
