@@ -246,7 +246,8 @@ typedef struct reshard_save_options {
 #define RESHARD_SAVE_OPTIONS_INIT { sizeof(reshard_save_options), NULL, NULL, 0, 0, NULL, NULL, NULL, NULL }
 
 /*
- * Saves what all ranks of a group have as one checkpoint, at a path on storage that all of them see. comm NULL: this process is all.
+ * Saves what all ranks of a group have as one checkpoint, at a path on storage that all of them see. comm NULL: this process is all. A rank
+ * that does not find there what rank 0 has begun fails, and so does the call on all: RESHARD_ERR_IO.
  *
  * Descriptions are exchanged, values are not: every rank writes its own. In formats with a file a rank (torch_dist, torch-dcp, paddle-flex)
  * that is its own file, unless convert.layout or convert.like say otherwise; in others several ranks may write parts of one file. Objects

@@ -211,7 +211,8 @@ static reshard_status payload_write(struct joint_save *save, reshard_error *err)
 {
     struct run *run = &save->feeding.run;
     struct engine_source source = checkpoint_engine_source(save->feeding.conversion.source);
-    const struct store_txn_options options = joint_txn_options(save, STORE_TXN_PART);
+    struct store_txn_options options = joint_txn_options(save, STORE_TXN_PART);
+    options.is_begun = true;
     reshard_status status = store_txn_begin(save->feeding.path, &options, &run->txn, err);
     if (!status)
         status = run_create_objects(run, save->own, err);

@@ -242,8 +242,10 @@ reshard_status chain_too_long(const struct chain_call *call, reshard_error *err)
                      call->in_size, call->room);
 }
 
-static reshard_status room_make(struct chain_call *call, struct buffer *between, uint64_t room, reshard_error *err)
+/* Never where the step's input lies: that is in the other one. */
+static reshard_status room_make(struct chain_call *call, uint64_t room, reshard_error *err)
 {
+    struct buffer *between = &call->scratch->between[call->rooms++ % 2];
     buffer_clear(between);
     call->out = buffer_extend(between, room ? (size_t)room : 1);
     call->room = (size_t)room;
@@ -268,11 +270,15 @@ uint64_t chain_between_bytes(const struct chain *chain)
 {
     struct chain_size sizes[CHAIN_STEPS_MAX];
     uint64_t largest[2] = { 0, 0 }, sum;
+    unsigned rooms = 0;
     if (chain->literal || !chain_sizes_of(chain, sizes))
         return 0;
-    for (uint32_t i = 0; i < chain->step_count; i++)
-        if (!rows[chain->steps[i].kind].is_view && !step_writes_result(chain, sizes, i) && sizes[i].bytes > largest[i % 2])
-            largest[i % 2] = sizes[i].bytes;
+    for (uint32_t i = 0; i < chain->step_count; i++) {
+        if (rows[chain->steps[i].kind].is_view || step_writes_result(chain, sizes, i))
+            continue;
+        uint64_t *room = &largest[rooms++ % 2];
+        *room = sizes[i].bytes > *room ? sizes[i].bytes : *room;
+    }
     return checked_add_u64(largest[0], largest[1], &sum) ? sum : UINT64_MAX;
 }
 
@@ -306,7 +312,7 @@ reshard_status chain_decode(const struct chain *chain, const void *in, size_t si
             call.out = out;
             call.room = (size_t)sizes[i].bytes;
         } else if (!row->is_view) {
-            status = room_make(&call, &scratch->between[i % 2], sizes[i].bytes, err);
+            status = room_make(&call, sizes[i].bytes, err);
         }
         if (!status)
             status = row->decode(&call, err);
@@ -334,7 +340,7 @@ reshard_status chain_decode_bounded(const struct chain_step *steps, uint32_t cou
         call.in_size = call.made;
         call.made = 0;
         if (!rows[steps[i].kind].is_view)
-            status = room_make(&call, &scratch->between[i % 2], bytes_max, err);
+            status = room_make(&call, bytes_max, err);
         if (!status)
             status = rows[steps[i].kind].decode(&call, err);
         if (status)

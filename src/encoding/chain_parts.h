@@ -16,6 +16,7 @@ struct chain_call {
     size_t in_size;
     uint8_t *out;
     size_t room, made;
+    unsigned rooms; /* of scratch->between that were made: views keep what they look into, whatever their number */
 };
 typedef reshard_status (*chain_decoder)(struct chain_call *call, reshard_error *err);
 

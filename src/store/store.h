@@ -178,6 +178,7 @@ struct store_txn;
 struct store_txn_options {
     bool is_directory, overwrite, resume, no_sync;
     bool no_space_check; /* begins, and writes as far as it goes, whatever room there is */
+    bool is_begun;       /* a part whose target another run has begun: where that cannot be seen it is an error, not the first part */
     uint64_t identity; /* hash of the plan */
     enum store_txn_share {
         STORE_TXN_ALONE,

@@ -211,14 +211,24 @@ static reshard_status enter_partial(struct posix_txn *txn, bool is_new, bool *ag
     return RESHARD_OK;
 }
 
+static reshard_status not_begun_here(const struct posix_txn *txn, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_IO, "'%s' beside the target, which rank 0 has made, is not seen here", txn->partial_name);
+    error_object(err, "%s", txn->target_path);
+    error_hint(err, "give all ranks one path, on a file system that all of them share");
+    return RESHARD_ERR_IO;
+}
+
 /* One try to make or take over the partial directory; *again: another run removed it meanwhile. */
 static reshard_status store_txn_posix_take_partial(struct posix_txn *txn, bool *again, reshard_error *err)
 {
     *again = false;
-    bool is_new = mkdirat(txn->parent_fd, txn->partial_name, 0700) == 0;
-    if (!is_new && errno != EEXIST)
+    bool is_new = !txn->options.is_begun && mkdirat(txn->parent_fd, txn->partial_name, 0700) == 0;
+    if (!txn->options.is_begun && !is_new && errno != EEXIST)
         return failed(txn, "cannot make a directory beside the target", err);
     reshard_status status = enter_partial(txn, is_new, again, err);
+    if (!status && *again && txn->options.is_begun)
+        return not_begun_here(txn, err);
     if (status && is_new)
         unlinkat(txn->parent_fd, txn->partial_name, AT_REMOVEDIR);
     return status;
@@ -262,7 +272,7 @@ static reshard_status enter_data(struct posix_txn *txn, reshard_error *err)
 static reshard_status take_share(struct posix_txn *txn, reshard_error *err)
 {
     bool is_directory = txn->options.is_directory, is_part = txn->options.share == STORE_TXN_PART;
-    if (is_part && !txn->is_shared && journal_is_free(txn->journal_fd)) {
+    if (is_part && !txn->options.is_begun && !txn->is_shared && journal_is_free(txn->journal_fd)) {
         bool is_good = !is_directory || mkdirat(txn->partial_fd, txn->name, 0777) == 0 || errno == EEXIST;
         if (!is_good || journal_start(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end) < 0)
             return failed(txn, "cannot begin a target in parts", err);

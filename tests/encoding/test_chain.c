@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "encoding/chain.h"
+#include "base/crc32.h"
 #include "fail_malloc.h"
 
 #include "check.h"
@@ -242,6 +243,42 @@ TEST(several_steps_are_undone_one_after_the_other)
 }
 
 /* What a step takes says how much room the compressor before it has. */
+/* A view makes no bytes: what the step behind it reads is still that of the step before. */
+TEST(views_between_steps_keep_what_they_look_into)
+{
+    struct buffer plain = bytes_of("05000000 04000000 06000000"), within = bytes_of("7777 05ff0200ff0000ff0000ff00 8888"), packed = { 0 };
+    struct chain_packing packing = { .kind = CHAIN_ZSTD, .level = 1 };
+    CHECK_OK(chain_pack(&packing, within.data, within.size, &packed, &err));
+    struct chain_step steps[] = { { .kind = CHAIN_ZSTD },
+                                  { .kind = CHAIN_SLICE, .slice_offset = 2, .slice_bytes = 12, .slice_within = 16 },
+                                  { .kind = CHAIN_SHUFFLE, .element_bytes = 4 },
+                                  { .kind = CHAIN_DELTA, .stored = I4, .shown = I4 } };
+    struct chain chain = { .steps = steps, .step_count = 4, .decoded_bytes = plain.size };
+    struct chain_scratch scratch = { 0 };
+    struct buffer shuffled = { 0 };
+    uint8_t out[12];
+    CHECK_OK(decode(&chain, packed.data, packed.size, out));
+    assert_memory_equal(out, plain.data, sizeof(out));
+    assert_int_equal(chain_between_bytes(&chain), 16 + 12);
+    struct chain_step bounded[] = { { .kind = CHAIN_ZSTD }, { .kind = CHAIN_CRC32C }, { .kind = CHAIN_GZIP } };
+    struct buffer zipped = { 0 }, twice = { 0 };
+    packing.kind = CHAIN_GZIP;
+    CHECK_OK(chain_pack(&packing, plain.data, plain.size, &zipped, &err));
+    buffer_append_u32le(&zipped, crc32c(0, zipped.data, zipped.size));
+    packing.kind = CHAIN_ZSTD;
+    CHECK_OK(chain_pack(&packing, zipped.data, zipped.size, &twice, &err));
+    CHECK_OK(chain_decode_bounded(bounded, 3, twice.data, twice.size, 1000, &scratch, &shuffled, &err));
+    assert_int_equal(shuffled.size, plain.size);
+    assert_memory_equal(shuffled.data, plain.data, plain.size);
+    chain_scratch_release(&scratch);
+    buffer_release(&shuffled);
+    buffer_release(&zipped);
+    buffer_release(&twice);
+    buffer_release(&plain);
+    buffer_release(&within);
+    buffer_release(&packed);
+}
+
 TEST(packed_bits_may_be_compressed)
 {
     static const uint8_t plain[9] = { 0, 1, 0, 0, 1, 0, 1, 1, 1 }, bits[3] = { 7, 0x4b, 0x80 };
@@ -458,6 +495,7 @@ int main(void)
         cmocka_unit_test(a_blosc_header_that_cannot_be_is_refused),
         cmocka_unit_test(cut_and_damaged_data_never_passes_for_more_than_it_is),
         cmocka_unit_test(several_steps_are_undone_one_after_the_other),
+        cmocka_unit_test(views_between_steps_keep_what_they_look_into),
         cmocka_unit_test(packed_bits_may_be_compressed),
         cmocka_unit_test(lzma_and_bz2_end_where_they_say),
         cmocka_unit_test(data_beyond_32_bits_is_refused_by_size),

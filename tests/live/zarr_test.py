@@ -40,7 +40,10 @@ def make_v2(rng, root, key, array, chunks):
     import numcodecs
     codec = rng.choice([None, numcodecs.Zlib(1), numcodecs.GZip(1), numcodecs.Zstd(3), numcodecs.LZ4(), numcodecs.BZ2(1),
                         *[numcodecs.Blosc(name, 5, shuffle) for name in ("lz4", "zstd", "blosclz", "zlib") for shuffle in (0, 1, 2)]])
-    filters = [numcodecs.Delta(array.dtype)] if array.dtype.kind in "iu" and array.dtype.byteorder != ">" and rng.random() < 0.3 else None
+    filters = [numcodecs.Delta(array.dtype)] if array.dtype.kind in "iu" and array.dtype.byteorder != ">" and rng.random() < 0.3 else []
+    while len(filters) < 4 and rng.random() < 0.6:  # bytes that are looked into, and bytes that are made
+        filters.append(rng.choice([numcodecs.Shuffle(array.dtype.itemsize), numcodecs.CRC32(), numcodecs.Adler32(), numcodecs.Zlib(1)]))
+    filters = filters or None
     more = {"dimension_separator": rng.choice("./")}
     if V3:
         more = {"chunk_key_encoding": {"name": "v2", "separator": rng.choice("./")}, "compressors": codec, "filters": filters}
@@ -52,11 +55,15 @@ def make_v2(rng, root, key, array, chunks):
 
 
 def make_v3(rng, root, key, array, chunks):
-    from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
-    codec = rng.choice([(), (ZstdCodec(level=1),), (GzipCodec(level=1),), (BloscCodec(cname="zstd"),), (Crc32cCodec(),),
-                        (ZstdCodec(level=1), Crc32cCodec())])
+    from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
+    codecs = [ZstdCodec(level=1), GzipCodec(level=1), BloscCodec(cname="zstd"), Crc32cCodec()]
+    packed = [tuple(rng.choice(codecs) for _ in range(rng.choice([0, 1, 1, 2, 3]))) for _ in range(2)]
     shards = tuple(c * rng.randint(1, 3) for c in chunks) if rng.random() < 0.4 and array.ndim else None
-    root.create_array(key, shape=array.shape, chunks=chunks, shards=shards, dtype=array.dtype, compressors=codec)[...] = array
+    if shards and rng.random() < 0.5:  # whole shards are compressed, too
+        inner = ShardingCodec(chunk_shape=chunks, codecs=[BytesCodec(), *packed[0]])
+        root.create_array(key, shape=array.shape, chunks=shards, dtype=array.dtype, serializer=inner, compressors=packed[1])[...] = array
+    else:
+        root.create_array(key, shape=array.shape, chunks=chunks, shards=shards, dtype=array.dtype, compressors=packed[0])[...] = array
 
 
 def digests(binary, path, *more):
