@@ -73,10 +73,16 @@ static void close_journal(int fd)
     close_fd(fd);
 }
 
-static void txn_free(struct posix_txn *txn)
+static void close_files(struct posix_txn *txn)
 {
     for (size_t i = 0; i < txn->file_count; i++)
         written_file_unref(txn->files[i]);
+    txn->file_count = 0;
+}
+
+static void txn_free(struct posix_txn *txn)
+{
+    close_files(txn);
     free(txn->files);
     sync_group_unref(txn->group);
     name_map_release(&txn->names);
@@ -103,14 +109,21 @@ static reshard_status failed(const struct posix_txn *txn, const char *what, resh
     return RESHARD_ERR_IO;
 }
 
-/* The journal goes last: until then the lock keeps other runs away. */
+/*
+ * The journal goes last: until then the lock keeps other runs away. NFS and FUSE give a file that is removed while it is open another name,
+ * under which it keeps its directory: all are closed before. Who makes a journal anew meanwhile has a directory that is not empty.
+ */
 static void remove_partial(struct posix_txn *txn)
 {
     /* An old target that cannot go back to its place must not go with the rest. */
     if (txn->partial_fd < 0 || publish_undo(txn->partial_fd, txn->parent_fd, txn->name) < 0)
         return;
-    if (remove_contents(txn->partial_fd, JOURNAL_NAME) == 0 && unlinkat(txn->partial_fd, JOURNAL_NAME, 0) == 0)
-        unlinkat(txn->parent_fd, txn->partial_name, AT_REMOVEDIR);
+    close_files(txn);
+    if (remove_contents(txn->partial_fd, JOURNAL_NAME) != 0 || unlinkat(txn->partial_fd, JOURNAL_NAME, 0) < 0)
+        return;
+    close_journal(txn->journal_fd);
+    txn->journal_fd = -1;
+    unlinkat(txn->parent_fd, txn->partial_name, AT_REMOVEDIR);
 }
 
 /* What others wrote, or what a later run of the same identity may take up, is not removed. */

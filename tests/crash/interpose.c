@@ -9,6 +9,7 @@
  *   SHIM_NTH=N             the Nth of these calls, counted from 1
  *   SHIM_PATH=TEXT         only calls about a file whose path contains this
  *   SHIM_REFUSE=NAME=ERRNO,…  always: calls, or O_DIRECT, RENAME_EXCHANGE, RENAME_NOREPLACE
+ *   SHIM_SILLY=1           a file that is removed while it is open stays in its folder until it is closed, as on NFS
  *   SHIM_SHORT=BYTES       no read, write or copy moves more than this at once
  *   SHIM_HURRY=SECONDS     each look at the monotonic clock finds it so much later
  *   SHIM_LOG=FILE          every call that changes files, in order, and with FILE.data the bytes; disk_model.py reads it
@@ -82,6 +83,7 @@ EXPORT int close(int fd)
     NEXT(close, int, int);
     bool fails = rules_before(CALL_close, fd, NULL) == MUST_FAIL;
     int number = errno, result = next(fd);
+    removal_closed();
     rules_after(CALL_close);
     if (fails)
         errno = number;
@@ -219,7 +221,9 @@ EXPORT int unlinkat(int directory_fd, const char *name, int flags)
     entry.directory_fd = directory_fd;
     entry.name = name;
     entry.flags = flags;
-    entry.result = rules_before(CALL_unlinkat, -1, name) ? -1 : syscall(SYS_unlinkat, directory_fd, name, flags);
+    const bool is_refused = rules_before(CALL_unlinkat, -1, name) != LET_PASS;
+    if (is_refused || flags || !removal_renames(directory_fd, name))
+        entry.result = is_refused ? -1 : syscall(SYS_unlinkat, directory_fd, name, flags);
     log_end(&entry);
     rules_after(CALL_unlinkat);
     return (int)entry.result;

@@ -33,6 +33,9 @@ enum verdict rules_before(enum call call, int fd, const char *name);
 void rules_after(enum call call);
 /* Whether the call is always refused, with errno set: the kernel or the file system does not offer it. */
 bool rules_refuse(const char *feature);
+/* SHIM_SILLY: a file that is open gets another name where it was to be removed, and loses that when it is closed. */
+bool removal_renames(int directory_fd, const char *name);
+void removal_closed(void);
 /* How much of a transfer happens at once. */
 size_t rules_shorten(size_t size);
 /* Which calls, and what becomes of which of them: the nth, unless the environment says another for all runs. */

@@ -84,6 +84,28 @@ def check_publishing(shim, work, overwrites):
     return "over an old one" if overwrites else "where none was"
 
 
+def nothing_beside(shim, work):
+    """Where a file that is removed while it is open keeps its folder."""
+    shims.write_layers(work / "layers.safetensors", 10, 2048, 1)
+    shutil.rmtree(work / "target", ignore_errors=True)
+    before = sorted(path.name for path in work.iterdir())
+    convert = ["convert", "layers.safetensors", "target", "--threads", "1", "--quiet"]
+    for form in ("hf", "safetensors"):
+        for more, fault in (([], {}), (["--overwrite"], {}), (["--overwrite"], {"calls": "pwrite", "act": f"fail:{errno.EIO}", "nth": 3}),
+                            (["--overwrite"], {"calls": "fsync", "act": f"fail:{errno.EIO}", "nth": 1})):
+            done = shim.run([*convert, "--to", form, *more], work, silly=1, **fault)
+            assert done.returncode == (3 if fault else 0), f"{form} {fault}: exit {done.returncode}: {done.stderr[-300:]}"
+            left = sorted(path.name for path in work.iterdir() if path.name != "target")
+            assert left == before, f"{form} {more} {fault}: {left} beside the target"
+        shims.subprocess.run(["rm", "-rf", work / "target"], check=True)
+    for i in range(2):
+        shim.plain([*convert, "--to", "hf", "--part", f"{i}/2"], work)
+    done = shim.run(["commit", "target", "--quiet"], work, silly=1)
+    assert done.returncode == 0, f"commit: exit {done.returncode}: {done.stderr[-300:]}"
+    assert not (work / shims.partial_of("target")).exists(), "commit left something beside the target"
+    return "folders, files and parts"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
@@ -92,7 +114,8 @@ def main():
     work = pathlib.Path(shims.work_directory())
     shim, bad = shims.Shim(args.bin, args.module), 0
     cases = {"a source that changed": lambda: check(shim, work), "a target without a place": lambda: check_publishing(shim, work, False),
-             "an old target that stays": lambda: check_publishing(shim, work, True)}
+             "an old target that stays": lambda: check_publishing(shim, work, True),
+             "names that stay while a file is open": lambda: nothing_beside(shim, work)}
     print(f"1..{len(cases)}")
     try:
         for number, (name, case) in enumerate(cases.items(), 1):
