@@ -178,8 +178,21 @@ static void link_header_take(struct request *request, struct str value)
 {
     size_t begin, end;
     if (memmem(value.data, value.size, "rel=\"next\"", 10) && str_find_char(value, '<', &begin) && str_find_char(value, '>', &end) &&
-        begin < end)
+        begin < end) {
         header_keep(value.data + begin + 1, end - begin - 1, request->answer->next, sizeof(request->answer->next));
+        request->answer->is_next_cut = end - begin - 1 >= sizeof(request->answer->next);
+    }
+}
+
+/* Azure leaves out the quotes that If-Match needs, as its lists do, where it is asked by an old version; who else does has none. */
+static void etag_header_take(struct request *request, struct str value)
+{
+    char *etag = request->answer->etag;
+    const size_t room = sizeof(request->answer->etag);
+    if (str_starts_with(value, "\""))
+        header_keep(value.data, value.size, etag, room);
+    else if (request->http->identity.protocol == HTTP_AZURE && value.size && value.size + 2 < room && !str_starts_with(value, "W/"))
+        snprintf(etag, room, "\"%.*s\"", STR_ARG(value));
 }
 
 static size_t header_take(char *line, size_t one, size_t count, void *context)
@@ -200,8 +213,7 @@ static size_t header_take(char *line, size_t one, size_t count, void *context)
         if (!request->answer->has_bytes)
             request->answer->has_bytes = str_to_u64((struct str){ value, value_size }, &request->answer->bytes);
     } else if (header_is(line, size, "ETag", &value, &value_size)) {
-        if (value_size && value[0] == '"')
-            header_keep(value, value_size, request->answer->etag, sizeof(request->answer->etag));
+        etag_header_take(request, (struct str){ value, value_size });
     } else if (header_is(line, size, "Link", &value, &value_size)) {
         link_header_take(request, (struct str){ value, value_size });
     } else if (header_is(line, size, "x-amz-bucket-region", &value, &value_size)) {
@@ -335,7 +347,7 @@ static bool sign_azure(const struct request *request, const char *range, struct 
                                            .etag = request->etag ? request->etag : "",
                                            .date = (const char *)date.data };
     is_good = is_good && azure_authorization(&signing, &authorization) && buffer_append_byte(&authorization, '\0') &&
-              header_add(headers, "x-ms-date", signing.date) && header_add(headers, "x-ms-version", AZURE_VERSION) &&
+              header_add(headers, "x-ms-date", signing.date) &&
               header_add(headers, "Authorization", (const char *)authorization.data);
     buffer_release(&date);
     buffer_release(&authorization);
@@ -349,6 +361,9 @@ static bool identity_set(const struct request *request, CURL *handle, const char
     if (identity->bearer)
         return !curl.easy_setopt(handle, CURLOPT_HTTPAUTH, CURLAUTH_BEARER) &&
                !curl.easy_setopt(handle, CURLOPT_XOAUTH2_BEARER, identity->bearer);
+    /* Also from who does not sign: without it Azure speaks as it did in 2009. */
+    if (identity->protocol == HTTP_AZURE && !header_add(headers, "x-ms-version", AZURE_VERSION))
+        return false;
     if (!identity->key || !identity->secret)
         return true;
     return identity->protocol == HTTP_AZURE ? sign_azure(request, range, headers) : sign_s3(identity, handle, headers);
@@ -445,7 +460,9 @@ static bool is_worth_trying_again(const struct request *request, CURLcode result
     switch ((int)result) {
     case CURLE_OK:
         return code == 408 || code == 429 || code == 500 || code == 502 || code == 503 || code == 504;
+    case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_CONNECT:
+    case CURLE_SSL_CONNECT_ERROR: /* of the handshake; certificates that are not good have others */
     case CURLE_OPERATION_TIMEDOUT:
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:

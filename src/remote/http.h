@@ -30,6 +30,7 @@ struct http_answer {
     long code;
     uint64_t bytes;             /* of the whole object */
     bool has_bytes, is_folder;  /* is_folder: the server sends on to the same name with '/' at its end */
+    bool is_next_cut;           /* there is such a URL, and it is too long */
     char etag[HTTP_ETAG_MAX];   /* "" without a strong one */
     char next[HTTP_NEXT_MAX];   /* the URL of what comes next of a list, or "" */
 };

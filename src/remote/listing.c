@@ -75,6 +75,8 @@ const struct listing_entry *listing_find(const struct listing *listing, struct s
 
 /* ---- XML of S3 ---- */
 
+#define ENTITY_BYTES_MAX 16 /* of "&#x10FFFF;", with zeros in front of the number */
+
 /* What begins at or behind the first occurrence of text; *out is that text and all behind it. */
 static bool text_find(struct str in, const char *text, struct str *out)
 {
@@ -107,30 +109,69 @@ struct str element_text(struct str xml, const char *name)
     return element_take(xml, name, &inside, &rest) ? inside : (struct str){ NULL, 0 };
 }
 
-/* Entities of XML; what is none stays. */
-static void xml_decode(struct str text, struct buffer *out)
+/* Appends the character that is meant by the inside of "&…;"; false for what XML has not. */
+static bool entity_decode(struct str entity, struct buffer *out)
 {
     static const struct {
-        const char *entity;
+        const char *name;
         char character;
-    } entities[] = { { "&amp;", '&' }, { "&lt;", '<' }, { "&gt;", '>' }, { "&quot;", '"' }, { "&apos;", '\'' }, { "&#34;", '"' } };
+    } entities[] = { { "amp", '&' }, { "lt", '<' }, { "gt", '>' }, { "quot", '"' }, { "apos", '\'' } };
+    for (size_t i = 0; i < sizeof(entities) / sizeof(*entities); i++)
+        if (str_is(entity, entities[i].name))
+            return buffer_append_byte(out, (uint8_t)entities[i].character);
+    char character[4];
+    uint64_t point;
+    const bool is_hexadecimal = str_starts_with(entity, "#x");
+    const size_t prefix = is_hexadecimal ? 2 : 1;
+    if (!str_starts_with(entity, "#") || entity.size <= prefix)
+        return false;
+    struct str number = { entity.data + prefix, entity.size - prefix };
+    while (number.size > 1 && number.data[0] == '0')
+        number = (struct str){ number.data + 1, number.size - 1 };
+    if (!(is_hexadecimal ? str_hex_at(number, 0, number.size, &point) : str_to_u64(number, &point)))
+        return false;
+    if (!point || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF))
+        return false;
+    return buffer_append(out, character, str_put_utf8((uint32_t)point, character));
+}
+
+/* Entities of XML, also of characters by their numbers; what is none stays. */
+static void xml_decode(struct str text, struct buffer *out)
+{
     while (text.size) {
-        size_t taken = 1, i = 0;
-        char character = text.data[0];
-        for (; character == '&' && i < sizeof(entities) / sizeof(*entities); i++)
-            if (str_starts_with(text, entities[i].entity)) {
-                character = entities[i].character;
-                taken = strlen(entities[i].entity);
-            }
-        buffer_append_byte(out, (uint8_t)character);
+        const struct str near = { text.data, text.size < ENTITY_BYTES_MAX ? text.size : ENTITY_BYTES_MAX };
+        size_t taken = 1, end;
+        if (text.data[0] == '&' && str_find_char(near, ';', &end) && entity_decode((struct str){ text.data + 1, end - 1 }, out))
+            taken = end + 1;
+        else
+            buffer_append_byte(out, (uint8_t)text.data[0]);
         text = (struct str){ text.data + taken, text.size - taken };
     }
 }
 
+#define SHOWN_BYTES 80
+
 static reshard_status bad_answer(const char *what, struct str found, reshard_error *err)
 {
-    struct str shown = { found.data, found.size < 80 ? found.size : 80 };
+    struct str shown = { found.data, found.size < SHOWN_BYTES ? found.size : SHOWN_BYTES };
     return error_set(err, RESHARD_ERR_FORMAT, "the server's list of a folder %s: '%.*s'", what, STR_ARG(shown));
+}
+
+/* The list, from its first element to the end of that: a connection that ends before looks like an answer of another length. */
+static reshard_status root_take(struct str answer, const char *name, const char *otherwise, struct str *root, reshard_error *err)
+{
+    char begin[40], end[40];
+    struct str rest;
+    snprintf(begin, sizeof(begin), "<%s", name);
+    snprintf(end, sizeof(end), "</%s>", name);
+    if (!text_find(answer, begin, root))
+        return bad_answer(otherwise, answer, err);
+    if (text_find(*root, end, &rest)) {
+        root->size -= rest.size;
+        return RESHARD_OK;
+    }
+    const size_t shown = root->size < SHOWN_BYTES ? root->size : SHOWN_BYTES;
+    return bad_answer("is cut off, and ends so", (struct str){ root->data + root->size - shown, shown }, err);
 }
 
 /* What an object store lists is taken into it. */
@@ -193,15 +234,28 @@ static void objects_release(struct objects *objects)
     buffer_release(&objects->etag);
 }
 
+/* Some lists leave out the quotes that If-Match needs, and that the object itself is answered with. A weak one is of no use. */
+static void etag_take(struct str version, struct buffer *etag)
+{
+    const bool is_bare = version.size && version.data[0] != '"' && version.data[0] != '&';
+    buffer_clear(etag);
+    if (str_starts_with(version, "W/"))
+        return;
+    if (is_bare)
+        buffer_append_byte(etag, '"');
+    xml_decode(version, etag);
+    if (is_bare)
+        buffer_append_byte(etag, '"');
+}
+
 /* One <Contents> or <CommonPrefixes>. */
 static reshard_status s3_entry(struct objects *objects, struct str inside, bool is_folder, reshard_error *err)
 {
     struct listing_entry entry = { .is_folder = is_folder, .has_bytes = true };
     struct str key = element_text(inside, is_folder ? "Prefix" : "Key");
-    buffer_clear(&objects->etag);
     if (!s3_name(key, objects->is_encoded, &objects->name))
         return bad_answer("has a name with a '%' that is no code of a character", key, err);
-    xml_decode(element_text(inside, "ETag"), &objects->etag);
+    etag_take(element_text(inside, "ETag"), &objects->etag);
     if (!is_folder && !str_to_u64(element_text(inside, "Size"), &entry.bytes))
         return bad_answer("lacks the size of an object", inside, err);
     return object_keep(objects, &entry, err);
@@ -212,10 +266,11 @@ reshard_status listing_take_s3(struct str answer, struct listing *listing, struc
     struct objects objects = { .listing = listing };
     struct str root;
     *next = (struct str){ NULL, 0 };
-    if (!text_find(answer, "<ListBucketResult", &root))
-        return bad_answer("is none of S3", answer, err);
+    reshard_status status = root_take(answer, "ListBucketResult", "is none of S3", &root, err);
+    if (status)
+        return status;
     objects.is_encoded = str_is(element_text(root, "EncodingType"), "url");
-    reshard_status status = entries_take(&objects, root, "Contents", "CommonPrefixes", s3_entry, err);
+    status = entries_take(&objects, root, "Contents", "CommonPrefixes", s3_entry, err);
     if (!status && str_is(element_text(root, "IsTruncated"), "true")) {
         status = next_take(&objects, element_text(root, "NextContinuationToken"), next, err);
         if (!status && !next->size)
@@ -227,27 +282,15 @@ reshard_status listing_take_s3(struct str answer, struct listing *listing, struc
 
 /* ---- XML of Azure ---- */
 
-/* Lists leave out the quotes that If-Match needs. */
-static void azure_etag(struct str version, struct buffer *etag)
-{
-    const bool is_bare = version.size && version.data[0] != '"' && version.data[0] != '&';
-    buffer_clear(etag);
-    if (is_bare)
-        buffer_append_byte(etag, '"');
-    xml_decode(version, etag);
-    if (is_bare)
-        buffer_append_byte(etag, '"');
-}
-
-/* One <Blob> or <BlobPrefix>. A directory of a hierarchical store is a blob, too, beside its prefix. */
+/* One <Blob> or <BlobPrefix>. A directory of a hierarchical store is a blob, too, beside its prefix, which may say as well what it is. */
 static reshard_status azure_entry(struct objects *objects, struct str inside, bool is_folder, reshard_error *err)
 {
     struct listing_entry entry = { .is_folder = is_folder, .has_bytes = true };
-    if (str_is(element_text(inside, "ResourceType"), "directory"))
+    if (!is_folder && str_is(element_text(inside, "ResourceType"), "directory"))
         return RESHARD_OK;
     buffer_clear(&objects->name);
     xml_decode(element_text(inside, "Name"), &objects->name);
-    azure_etag(element_text(inside, "Etag"), &objects->etag);
+    etag_take(element_text(inside, "Etag"), &objects->etag);
     if (!objects->name.size && !objects->name.failed)
         return bad_answer("has an entry without a name that XML can hold", inside, err);
     if (!is_folder && !str_to_u64(element_text(inside, "Content-Length"), &entry.bytes))
@@ -260,9 +303,10 @@ reshard_status listing_take_azure(struct str answer, struct listing *listing, st
     struct objects objects = { .listing = listing };
     struct str root;
     *next = (struct str){ NULL, 0 };
-    if (!text_find(answer, "<EnumerationResults", &root))
-        return bad_answer("is none of Azure", answer, err);
-    reshard_status status = entries_take(&objects, root, "Blob", "BlobPrefix", azure_entry, err);
+    reshard_status status = root_take(answer, "EnumerationResults", "is none of Azure", &root, err);
+    if (status)
+        return status;
+    status = entries_take(&objects, root, "Blob", "BlobPrefix", azure_entry, err);
     if (!status)
         status = next_take(&objects, element_text(root, "NextMarker"), next, err);
     objects_release(&objects);
@@ -313,6 +357,48 @@ reshard_status listing_take_hub(struct str answer, struct listing *listing, resh
         status = hub_entry(parser, listing, err);
     if (!status && event != JSON_ARRAY_END)
         status = bad_answer("is none of a hub", answer, err);
+    if (!status)
+        status = json_next(parser, &event, &text, err); /* the end */
+    json_free(parser);
+    return status;
+}
+
+bool listing_is_commit(struct str name)
+{
+    uint64_t digit;
+    size_t digits = 0;
+    while (digits < name.size && str_hex_at(name, digits, 1, &digit))
+        digits++;
+    return digits == name.size && (digits == 40 || digits == 64);
+}
+
+reshard_status listing_take_commit(struct str answer, struct buffer *out, reshard_error *err)
+{
+    struct json_parser *parser = json_new(answer.data, answer.size, 0, &limits_default);
+    enum json_event event = JSON_END;
+    struct str text;
+    reshard_status status = parser ? json_next(parser, &event, &text, err) : error_set_memory(err);
+    const bool is_object = !status && event == JSON_OBJECT_BEGIN;
+    if (is_object)
+        status = json_next(parser, &event, &text, err);
+    while (!status && is_object && event == JSON_KEY) {
+        const bool is_commit = str_is(text, "sha");
+        status = json_next(parser, &event, &text, err);
+        if (!status && is_commit && event == JSON_STRING && listing_is_commit(text)) {
+            buffer_clear(out);
+            status = buffer_append_str(out, text) ? RESHARD_OK : error_set_memory(err);
+        } else if (!status) {
+            status = json_skip(parser, event, err);
+        }
+        if (!status)
+            status = json_next(parser, &event, &text, err);
+    }
+    if (!status && is_object)
+        status = json_next(parser, &event, &text, err); /* the end */
+    if (!status && !out->size)
+        status = error_set(err, RESHARD_ERR_FORMAT, "the hub does not say which commit that revision is");
+    if (status)
+        buffer_release(out);
     json_free(parser);
     return status;
 }

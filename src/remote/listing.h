@@ -4,6 +4,7 @@
 #define REMOTE_LISTING_H
 
 #include "base/arena.h"
+#include "base/buffer.h"
 #include "base/error.h"
 
 #define LISTING_BYTES_MAX ((size_t)64 << 20) /* of one answer */
@@ -32,6 +33,12 @@ reshard_status listing_take_s3(struct str answer, struct listing *listing, struc
 reshard_status listing_take_azure(struct str answer, struct listing *listing, struct str *next, reshard_error *err);
 reshard_status listing_take_hub(struct str answer, struct listing *listing, reshard_error *err);
 reshard_status listing_take_page(struct str answer, struct listing *listing, reshard_error *err);
+
+/* What a hub says of a revision: the name of its commit, in out, which is empty. FORMAT. */
+reshard_status listing_take_commit(struct str answer, struct buffer *out, reshard_error *err);
+
+/* Whether it is the whole name of a commit, which is never another one's. */
+bool listing_is_commit(struct str name);
 
 /* Sorts by name; of a name that is there twice the first stays that is no empty object, or the first. */
 void listing_sort(struct listing *listing);

@@ -2,6 +2,7 @@
 #include "remote/remote_place.h"
 
 #include "remote/environment.h"
+#include "remote/listing.h"
 #include "store/store.h"
 
 #include <stdio.h>
@@ -81,10 +82,22 @@ static char *joined(const struct str *parts, size_t count)
 }
 #define JOINED(...) joined((const struct str[]){ __VA_ARGS__ }, sizeof((const struct str[]){ __VA_ARGS__ }) / sizeof(struct str))
 
+/* As a browser sends it: what is encoded stays so, and so does what need not be. */
+static void path_encode(struct str path, struct buffer *out)
+{
+    for (size_t i = 0; i < path.size; i++) {
+        const struct str character = { path.data + i, 1 };
+        if (strchr("%!$&'()*+,;=:@", path.data[i]))
+            buffer_append_str(out, character);
+        else
+            url_encode(character, true, out);
+    }
+}
+
 /* Decodes a path, and takes '/' from its ends. */
 static reshard_status path_take(const char *url, struct str path, bool is_encoded, struct remote_place *out, reshard_error *err)
 {
-    struct buffer decoded = { 0 };
+    struct buffer decoded = { 0 }, encoded = { 0 };
     out->is_folder = !path.size || path.data[path.size - 1] == '/';
     while (path.size && path.data[0] == '/')
         path = (struct str){ path.data + 1, path.size - 1 };
@@ -98,8 +111,13 @@ static reshard_status path_take(const char *url, struct str path, bool is_encode
         buffer_release(&decoded);
         return status == RESHARD_ERR_FORMAT ? RESHARD_ERR_USAGE : status;
     }
+    if (is_encoded)
+        path_encode(path, &encoded);
+    else
+        url_encode(path, true, &encoded);
     out->path = buffer_text(&decoded);
-    return out->path ? RESHARD_OK : error_set_memory(err);
+    out->encoded = buffer_text(&encoded);
+    return out->path && out->encoded ? RESHARD_OK : error_set_memory(err);
 }
 
 static reshard_status remote_place_check(const struct remote_place *place, reshard_error *err)
@@ -215,12 +233,13 @@ static reshard_status bucket_place(const char *url, const struct bucket_store *s
         return bad_url(url, store->complaint, err);
     out->identity = bucket_identity(store);
     out->name = JOINED(str_of(store->scheme), bucket);
+    const struct str domain = str_starts_with(region, "cn-") ? STR(".amazonaws.com.cn/") : STR(".amazonaws.com/");
     if (server.size)
         out->base = JOINED(server, STR("/"), bucket, STR("/"));
     else if (str_find_char(bucket, '.', &dot))
-        out->base = JOINED(STR("https://s3."), region, STR(".amazonaws.com/"), bucket, STR("/"));
+        out->base = JOINED(STR("https://s3."), region, domain, bucket, STR("/"));
     else
-        out->base = JOINED(STR("https://"), bucket, STR(".s3."), region, STR(".amazonaws.com/"));
+        out->base = JOINED(STR("https://"), bucket, STR(".s3."), region, domain);
     out->listing = out->base ? strdup(out->base) : NULL;
     out->query = strdup("");
     status = path_take(url, key, false, out, err);
@@ -249,37 +268,94 @@ static reshard_status azure_place(const char *url, struct remote_place *out, res
     return status ? status : remote_place_check(out, err);
 }
 
-static reshard_status hub_place(const char *url, struct remote_place *out, reshard_error *err)
+/* A revision ends at a '/', but for the names that a hub gives to what is proposed and converted. *path begins with that, or is empty. */
+static struct str revision_take(struct str text, struct str *path)
 {
-    struct str rest, path, org = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &rest);
-    struct str name = rest.size ? (struct str){ rest.data + 1, rest.size - 1 } : rest, revision = STR("main"), at;
-    name = part_before(name, "/", &path);
-    name = part_before(name, "@", &at);
-    if (at.size)
-        revision = (struct str){ at.data + 1, at.size - 1 };
-    if (!org.size || !name.size || !revision.size || store_name_check(org, NULL) || store_name_check(name, NULL) ||
-        store_name_check(revision, NULL))
-        return bad_url(url, "names no repository: hf://ORG/REPO, hf://ORG/REPO@REVISION/PATH", err);
+    struct str last, revision = part_before(text, "/", path);
+    const bool is_proposal = str_starts_with(text, "refs/pr/"), is_special = is_proposal || str_starts_with(text, "refs/convert/");
+    const size_t prefix = is_proposal ? strlen("refs/pr/") : strlen("refs/convert/");
+    if (!is_special || text.size == prefix || text.data[prefix] == '/')
+        return revision;
+    last = part_before((struct str){ text.data + prefix, text.size - prefix }, "/", path);
+    return (struct str){ text.data, prefix + last.size };
+}
+
+/* Names are written as they are; "%2F" alone is a '/' of a revision, which would end it. */
+static bool revision_decode(struct str given, struct buffer *out)
+{
+    while (given.size) {
+        const bool is_slash = str_starts_with(given, "%2F") || str_starts_with(given, "%2f");
+        const size_t taken = is_slash ? 3 : 1;
+        buffer_append_byte(out, is_slash ? '/' : (uint8_t)given.data[0]);
+        given = (struct str){ given.data + taken, given.size - taken };
+    }
+    return !store_name_check(buffer_str(out), NULL);
+}
+
+/* Where the repository is asked for files and for their list; revision is encoded. */
+static reshard_status hub_urls(struct remote_place *out, struct str revision, reshard_error *err)
+{
+    const struct str server = str_of(out->server), repository = str_of(out->repository);
+    free(out->base);
+    free(out->listing);
+    out->base = JOINED(server, STR("/"), repository, STR("/resolve/"), revision, STR("/"));
+    out->listing = JOINED(server, STR("/api/models/"), repository, STR("/tree/"), revision);
+    return out->base && out->listing ? RESHARD_OK : error_set_memory(err);
+}
+
+reshard_status remote_place_pin(struct remote_place *place, struct str commit, reshard_error *err)
+{
+    return hub_urls(place, commit, err);
+}
+
+/* All but the path. */
+static reshard_status hub_repository(struct str org, struct str name, struct str revision, struct remote_place *out, reshard_error *err)
+{
+    struct buffer repository = { 0 }, encoded = { 0 };
     struct str server;
     reshard_status status = endpoint_of("HF_ENDPOINT", HUB, &server, err);
     if (status)
         return status;
     out->identity = (struct http_identity){ .bearer = environment_text("HF_TOKEN"), .variables = "HF_TOKEN" };
-    struct buffer repository = { 0 }, encoded = { 0 };
     url_encode(org, false, &repository);
     buffer_append_byte(&repository, '/');
     url_encode(name, false, &repository);
     url_encode(revision, false, &encoded);
-    out->name = JOINED(STR("hf://"), org, STR("/"), name, STR("@"), revision);
-    if (!repository.failed && !encoded.failed) {
-        out->base = JOINED(server, STR("/"), buffer_str(&repository), STR("/resolve/"), buffer_str(&encoded), STR("/"));
-        out->listing = JOINED(server, STR("/api/models/"), buffer_str(&repository), STR("/tree/"), buffer_str(&encoded));
+    out->server = str_copy(server);
+    out->repository = buffer_text(&repository);
+    status = out->server && out->repository && !encoded.failed ? hub_urls(out, buffer_str(&encoded), err) : error_set_memory(err);
+    if (!status && !listing_is_commit(revision)) {
+        out->revision = JOINED(server, STR("/api/models/"), str_of(out->repository), STR("/revision/"), buffer_str(&encoded));
+        status = out->revision ? RESHARD_OK : error_set_memory(err);
     }
-    buffer_release(&repository);
     buffer_release(&encoded);
+    return status;
+}
+
+static reshard_status hub_place(const char *url, struct remote_place *out, reshard_error *err)
+{
+    struct str rest, path, org = part_before((struct str){ url + 5, strlen(url) - 5 }, "/", &rest);
+    struct str name = rest.size ? (struct str){ rest.data + 1, rest.size - 1 } : rest, given = STR("main");
+    struct buffer revision = { 0 };
+    name = part_before(name, "/@", &path);
+    if (str_starts_with(path, "@"))
+        given = revision_take((struct str){ path.data + 1, path.size - 1 }, &path);
+    const bool is_good = org.size && name.size && given.size && !store_name_check(org, NULL) && !store_name_check(name, NULL) &&
+                         revision_decode(given, &revision);
+    reshard_status status = RESHARD_OK;
+    if (revision.failed)
+        status = error_set_memory(err);
+    else if (!is_good)
+        status = bad_url(url, "names no repository: hf://ORG/REPO, hf://ORG/REPO@REVISION/PATH", err);
+    if (!status)
+        status = hub_repository(org, name, buffer_str(&revision), out, err);
+    buffer_release(&revision);
+    if (status)
+        return status;
+    out->name = JOINED(STR("hf://"), org, STR("/"), name, STR("@"), given);
     out->query = strdup("");
     status = path_take(url, path, false, out, err);
-    return status ? status : out->listing ? remote_place_check(out, err) : error_set_memory(err);
+    return status ? status : remote_place_check(out, err);
 }
 
 static reshard_status amazon_place(const char *url, struct remote_place *out, reshard_error *err)
@@ -321,7 +397,11 @@ void remote_place_release(struct remote_place *place)
     free(place->name);
     free(place->base);
     free(place->listing);
+    free(place->server);
+    free(place->repository);
+    free(place->revision);
     free(place->path);
+    free(place->encoded);
     free(place->query);
     azure_account_release(&place->azure);
     *place = (struct remote_place){ 0 };

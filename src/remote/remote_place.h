@@ -19,7 +19,10 @@ struct remote_place {
     char *name;     /* for messages: "s3://bucket", "https://host", "hf://org/repo@main" */
     char *base;     /* the URL of an object is this and its encoded path */
     char *listing;  /* S3, Azure, hub: the URL that lists; NULL: pages of folders do */
+    char *server, *repository; /* hub: "https://huggingface.co", and "ORG/REPO" encoded; of others NULL */
+    char *revision; /* hub: the URL that says which commit is meant; NULL: base and listing name one */
     char *path;     /* what was asked for */
+    char *encoded;  /* the same as a part of its URL: of a web server as it was given, where %2F is no '/' */
     char *query;    /* of the file that was asked for, "" or "?…" */
     bool is_folder; /* the URL ends with '/' */
 };
@@ -27,6 +30,9 @@ struct remote_place {
 /* The environment counts: remote.h. USAGE for what is no URL. */
 reshard_status remote_place_of(const char *url, struct remote_place *out, reshard_error *err);
 void remote_place_release(struct remote_place *place);
+
+/* From here on a hub is asked for that commit, whatever becomes of the branch. */
+reshard_status remote_place_pin(struct remote_place *place, struct str commit, reshard_error *err);
 
 /* Whether servers may have a bucket, a container or an account of that name. */
 bool remote_is_bucket(struct str name);

@@ -18,7 +18,7 @@
 struct remote_folder {
     struct remote_folder *next;
     char *path;
-    bool is_absent;         /* a web server says so of its folder */
+    reshard_error *absence; /* what the server said where there is none, or NULL */
     struct listing listing; /* of the hub, which is asked once, all of the repository under whole paths */
 };
 
@@ -37,6 +37,7 @@ struct remote_file {
 
 struct remote {
     struct remote_place place;
+    bool names_file;        /* the place is a file, in which nothing lies */
     struct http *http;
     struct block_cache cache;
     uint64_t seed;          /* of the numbers of objects */
@@ -94,11 +95,15 @@ static reshard_status remote_tell(reshard_error *err, void *context)
 static char *object_url(const struct remote *remote, const char *path, bool is_folder)
 {
     struct buffer url = { 0 };
+    const bool is_given = !is_folder && strcmp(path, remote->place.path) == 0;
     buffer_append_text(&url, remote->place.base);
-    url_encode(str_of(path), true, &url);
+    if (is_given)
+        buffer_append_text(&url, remote->place.encoded);
+    else
+        url_encode(str_of(path), true, &url);
     if (is_folder && path[0])
         buffer_append_byte(&url, '/');
-    if (!is_folder && strcmp(path, remote->place.path) == 0)
+    if (is_given)
         buffer_append_text(&url, remote->place.query);
     if (buffer_append_byte(&url, '\0'))
         return (char *)url.data;
@@ -194,6 +199,8 @@ static reshard_status hub_list(struct remote *remote, struct listing *listing, r
         if (!status)
             status = listing_take_hub(buffer_str(&answer), listing, err);
         buffer_clear(&url);
+        if (!status && facts.is_next_cut)
+            status = error_set(err, RESHARD_ERR_LIMIT, "the hub's list goes on at a URL of more than %d bytes", HTTP_NEXT_MAX - 1);
         if (!status && facts.next[0] && !str_begins(str_of(facts.next), origin))
             status = error_set(err, RESHARD_ERR_FORMAT, "the hub's list goes on at another server: '%s'", facts.next);
         if (!status && facts.next[0] && !(buffer_append_text(&url, facts.next) && buffer_append_byte(&url, '\0')))
@@ -244,6 +251,34 @@ static reshard_status folder_read(struct remote *remote, struct remote_folder *f
     return status;
 }
 
+static void folder_free(struct remote_folder *folder)
+{
+    if (!folder)
+        return;
+    listing_release(&folder->listing);
+    free(folder->absence);
+    free(folder->path);
+    free(folder);
+}
+
+/* What the server says of a folder that is not there holds from then on. */
+static reshard_status absence_keep(struct remote_folder *folder, reshard_error *err)
+{
+    folder->absence = malloc(sizeof(*err));
+    if (!folder->absence)
+        return error_set_memory(err);
+    *folder->absence = *err;
+    return RESHARD_OK;
+}
+
+static reshard_status folder_answer(const struct remote_folder *folder, reshard_error *err)
+{
+    if (!folder->absence)
+        return RESHARD_OK;
+    *err = *folder->absence;
+    return RESHARD_ERR_IO;
+}
+
 /* The folder's listing, of the hub that of all; call with the lock held. What is not there is remembered, too; what failed is not. */
 static reshard_status folder_need(struct remote *remote, const char *path, struct remote_folder **out, reshard_error *err)
 {
@@ -251,26 +286,20 @@ static reshard_status folder_need(struct remote *remote, const char *path, struc
         path = "";
     for (*out = remote->folders; *out; *out = (*out)->next)
         if (strcmp((*out)->path, path) == 0)
-            return RESHARD_OK;
+            return folder_answer(*out, err);
     struct remote_folder *folder = calloc(1, sizeof(*folder));
     if (folder)
         folder->path = strdup(path);
     reshard_status status = folder && folder->path ? folder_read(remote, folder, err) : error_set_memory(err);
-    if (status == RESHARD_ERR_IO && err->sys_errno == ENOENT && remote->place.kind == REMOTE_HTTP) {
-        folder->is_absent = true;
-        status = RESHARD_OK;
-    }
+    if (status == RESHARD_ERR_IO && err->sys_errno == ENOENT)
+        status = absence_keep(folder, err);
     if (status) {
-        if (folder) {
-            listing_release(&folder->listing);
-            free(folder->path);
-        }
-        free(folder);
+        folder_free(folder);
         return status;
     }
     folder->next = remote->folders;
     *out = remote->folders = folder;
-    return RESHARD_OK;
+    return folder_answer(folder, err);
 }
 
 /* ---- what lies at a path ---- */
@@ -386,7 +415,7 @@ static bool lies_below(const char *path, const char *file)
 
 static reshard_status remote_find(struct remote *remote, const char *path, struct found *out, reshard_error *err)
 {
-    if (remote->place.kind == REMOTE_HTTP && !remote->place.is_folder && lies_below(path, remote->place.path)) {
+    if (remote->names_file && lies_below(path, remote->place.path)) {
         *out = (struct found){ .is_there = false };
         return RESHARD_OK;
     }
@@ -458,9 +487,8 @@ static int remote_list(const char *path, store_calls_sink sink, void *sink_conte
         if (!status && (entry->is_folder || entry->has_bytes))
             number = sink(name.data, name.size, entry->is_folder, entry->bytes, sink_context);
     }
-    const bool is_absent = !status && folder->is_absent;
     pthread_mutex_unlock(&remote->lock);
-    return is_absent ? say_missing() : status ? say(status) : number;
+    return status ? say(status) : number;
 }
 
 /* ---- objects ---- */
@@ -581,9 +609,7 @@ static void remote_release(void *context)
     name_map_release(&remote->paths);
     while (remote->folders) {
         struct remote_folder *next = remote->folders->next;
-        listing_release(&remote->folders->listing);
-        free(remote->folders->path);
-        free(remote->folders);
+        folder_free(remote->folders);
         remote->folders = next;
     }
     http_free(remote->http);
@@ -614,22 +640,61 @@ static reshard_status remote_new(const char *url, struct remote **out, reshard_e
     return status;
 }
 
+/* A branch of a hub moves while it is read, and is asked for by the commit that it is now. */
+static reshard_status hub_pin(struct remote *remote, reshard_error *err)
+{
+    struct buffer answer = { 0 }, commit = { 0 };
+    struct http_answer facts;
+    reshard_status status = http_get(remote->http, remote->place.revision, LISTING_BYTES_MAX, &answer, &facts, err);
+    if (!status)
+        status = listing_take_commit(buffer_str(&answer), &commit, err);
+    if (!status)
+        status = remote_place_pin(&remote->place, buffer_str(&commit), err);
+    buffer_release(&answer);
+    buffer_release(&commit);
+    return status;
+}
+
 /* Of a folder whose '/' at the end was left out, web servers send on to its page. */
 static reshard_status folder_recognise(struct remote *remote, reshard_error *err)
 {
     struct found found;
-    reshard_error own = RESHARD_ERROR_INIT;
-    if (remote->place.kind != REMOTE_HTTP || remote->place.is_folder)
+    reshard_status status = file_look(remote, remote->place.path, &found, err);
+    if (!status)
+        remote->place.is_folder = found.is_folder;
+    return status;
+}
+
+/* A bucket or a repository that is not there ends the run before formats look for their files in it. */
+static reshard_status root_check(struct remote *remote, reshard_error *err)
+{
+    struct remote_folder *folder;
+    pthread_mutex_lock(&remote->lock);
+    reshard_status status = folder_need(remote, "", &folder, err);
+    pthread_mutex_unlock(&remote->lock);
+    if (status == RESHARD_ERR_IO && err->sys_errno == EACCES && has_buckets(remote)) {
+        *err = (reshard_error)RESHARD_ERROR_INIT; /* who may not list may read, perhaps */
         return RESHARD_OK;
-    reshard_status status = file_look(remote, remote->place.path, &found, &own);
-    if (status) {
-        if (err)
-            *err = own;
-        error_prefix(err, "cannot look at '%s/%s'", remote->place.name, remote->place.path); /* a URL may hold secrets */
-        return status;
     }
-    remote->place.is_folder = found.is_folder;
-    return RESHARD_OK;
+    return status;
+}
+
+/* What has to be known of the place before it is a store. */
+static reshard_status place_prepare(struct remote *remote, reshard_error *err)
+{
+    const struct remote_place *place = &remote->place;
+    reshard_error own = RESHARD_ERROR_INIT;
+    reshard_status status = place->revision ? hub_pin(remote, &own) : RESHARD_OK;
+    if (!status && place->kind == REMOTE_HTTP && !place->is_folder)
+        status = folder_recognise(remote, &own);
+    if (!status && place->kind != REMOTE_HTTP && !place->path[0])
+        status = root_check(remote, &own);
+    if (!status)
+        return RESHARD_OK;
+    if (err)
+        *err = own;
+    error_prefix(err, "cannot look at '%s/%s'", place->name, place->path); /* a URL may hold secrets */
+    return status;
 }
 
 reshard_status remote_open_path(const char *path, unsigned flags, struct store **out, char **file_name, reshard_error *err)
@@ -641,7 +706,7 @@ reshard_status remote_open_path(const char *path, unsigned flags, struct store *
     reshard_status status = remote_new(path, &remote, err);
     if (status)
         return status;
-    status = folder_recognise(remote, err);
+    status = place_prepare(remote, err);
     if (status) {
         remote_release(remote);
         return status;
@@ -656,11 +721,14 @@ reshard_status remote_open_path(const char *path, unsigned flags, struct store *
                                        .tell = remote_tell,
                                        .release = remote_release };
     status = store_open_calls(&calls, remote->place.path, out, &name, err);
-    if (status)
+    if (status) {
         remote_release(remote);
-    else if (file_name)
+        return status;
+    }
+    remote->names_file = name[0] != '\0';
+    if (file_name)
         *file_name = name;
-    if (status || !file_name)
+    else
         free(name);
-    return status;
+    return RESHARD_OK;
 }

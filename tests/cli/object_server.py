@@ -22,6 +22,7 @@ KEY, SECRET, SESSION, REGION = "AKIDEXAMPLE", "secret/with+signs", "session/toke
 TOKEN = "hf_token"
 AZURE_ACCOUNT, AZURE_KEY, AZURE_TOKEN = "account1", base64.b64encode(bytes(range(64))).decode(), "sv=2021-08-06&sig=a%2Bb%3D"
 GOOGLE_TOKEN, GOOGLE_KEY = "ya29.token", "GOOG1EXAMPLE"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def signature(method, path, query, headers, authorization, key=KEY, region=REGION, session=SESSION):
@@ -92,9 +93,12 @@ class Server(http.server.ThreadingHTTPServer):
     always       the same for every request when failures are used up
     special      {path: (status, headers, body)} instead of what is there
     answers      called with the path and the query of each request: the status that it is answered with, or None
+    shortens     called with the body of each good answer: what is sent of it before the connection ends, as if that were all
     before       called with the number of each request, from 1, before it is answered
     heeds_match  whether another version than that of If-Match is refused
     files_at     the URL that a hub sends on to for files; its own
+    commits      {revision: commit} of a hub, and of each commit the folder that it is, in roots
+    bare_etags   lists, and Azure's answers, have no quotes around versions
     """
     daemon_threads = True
     allow_reuse_address = True
@@ -104,8 +108,9 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.root, self.kind, self.page, self.signed = pathlib.Path(root), kind, page, signed
         self.failures, self.counts, self.bytes_sent = collections.deque(), collections.Counter(), 0
-        self.answers = None
+        self.answers = self.shortens = None
         self.always, self.special, self.before, self.heeds_match, self.files_at = None, {}, None, True, ""
+        self.commits, self.roots, self.bare_etags = {"main": COMMIT, "v1": COMMIT}, {COMMIT: self.root}, False
         self.delay, self.now, self.most = 0, 0, 0  # seconds before each answer; requests at a time: now, and the most there were
         self.lock, self.ending = threading.Lock(), threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -177,6 +182,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, status, body=b"", headers=(), says_size=True):
         cut = self.failure == "cut" and body
+        if self.server.shortens and status == 200:
+            body, says_size, self.close_connection = self.server.shortens(body), False, True
         self.send_response(status)
         for name, value in dict(headers).items():
             self.send_header(name, value)
@@ -190,15 +197,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if cut:
             self.close_connection = True
 
-    def file(self, path):
-        place = self.server.root / path
+    def file(self, path, root=None):
+        place = (root or self.server.root) / path
         if not place.is_file():
             return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         with place.open("rb") as file:
             etag, size = etag_of(place), os.fstat(file.fileno()).st_size
             if self.server.heeds_match and self.headers.get("If-Match", etag) != etag:
                 return self.answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
-            return self.part(file, size, {"ETag": etag, "Last-Modified": email.utils.formatdate(place.stat().st_mtime)})
+            shown = etag.strip('"') if self.server.bare_etags and self.server.kind == "az" else etag
+            return self.part(file, size, {"ETag": shown, "Last-Modified": email.utils.formatdate(place.stat().st_mtime)})
 
     def part(self, file, size, headers):
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("x-ms-range") or self.headers.get("Range", ""))
@@ -296,7 +304,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 text += f"<CommonPrefixes><Prefix>{encode(key)}</Prefix></CommonPrefixes>"
             else:
                 place = self.server.root / key
-                text += (f"<Contents><Key>{encode(key)}</Key><LastModified>x</LastModified><ETag>{html.escape(etag_of(place))}"
+                etag = etag_of(place).strip('"') if self.server.bare_etags else html.escape(etag_of(place))
+                text += (f"<Contents><Key>{encode(key)}</Key><LastModified>x</LastModified><ETag>{etag}"
                          f"</ETag><Size>{place.stat().st_size}</Size></Contents>")
         more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>t{last}</NextContinuationToken>" if last < len(found) else \
             "<IsTruncated>false</IsTruncated>"
@@ -308,10 +317,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def get_az(self, path, query):
         asked = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
         authorization, signed = self.headers.get("Authorization"), dict(urllib.parse.parse_qsl(AZURE_TOKEN))
+        assert self.headers.get("x-ms-version") == "2021-08-06", dict(self.headers)
         if authorization:
             if authorization != azure_signature(self.command, self.path.partition("?")[0], query, self.headers):
                 return self.answer(403, b"\xef\xbb\xbf<?xml version='1.0'?><Error><Code>AuthenticationFailed</Code></Error>")
-        elif any(asked.pop(name, None) != value for name, value in signed.items()):
+        elif self.server.signed and any(asked.pop(name, None) != value for name, value in signed.items()):
             code, said = (403, b"AuthenticationFailed") if "sig" in asked else (404, b"ResourceNotFound")
             return self.answer(code, b"\xef\xbb\xbf<?xml version='1.0'?><Error><Code>%s</Code></Error>" % said)
         container, _, key = path.strip("/").partition("/")
@@ -326,18 +336,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
                            {"Content-Type": "application/xml"})
 
     def azure_list(self, prefix, begin):
-        """A directory of a hierarchical store is listed as a blob as well."""
+        """A directory of a hierarchical store is listed as a blob as well, and its prefix says so too."""
         found = self.listed(prefix)
         text, last = "", min(begin + self.server.page, len(found))
         for key, is_folder in found[begin:last]:
-            name = html.escape(key, quote=False)
+            name = "".join(f"&#{ord(c)};" if c in "&<>" else f"&#x{ord(c):X};" if ord(c) > 127 else c for c in key)
             size, etag, kind = 0, "0x0", "directory"
             if not is_folder:
                 place = self.server.root / key
                 size, etag, kind = place.stat().st_size, etag_of(place)[1:-1], "file"
             text += (f"<Blob><Name>{name.rstrip('/')}</Name><Properties><Content-Length>{size}</Content-Length><Etag>{etag}</Etag>"
                      f"<BlobType>BlockBlob</BlobType><ResourceType>{kind}</ResourceType></Properties></Blob>")
-            text += f"<BlobPrefix><Name>{name}</Name></BlobPrefix>" * is_folder
+            text += (f"<BlobPrefix><Name>{name}</Name><Properties><Content-Length>0</Content-Length><Etag>0x0</Etag>"
+                     "<ResourceType>directory</ResourceType></Properties></BlobPrefix>") * is_folder
         more = f"<NextMarker>2!{last}</NextMarker>" if last < len(found) else "<NextMarker />"
         return (f'\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults ServiceEndpoint="http://x/" ContainerName="bucket">'
                 f"<Prefix>{html.escape(prefix)}</Prefix><Delimiter>/</Delimiter><Blobs>{text}</Blobs>{more}</EnumerationResults>").encode()
@@ -347,23 +358,29 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def get_hub(self, path, query):
         if self.server.signed and self.headers.get("Authorization") != f"Bearer {TOKEN}" and not path.startswith("/cdn/"):
             return self.answer(401)
-        found = re.fullmatch(r"/api/models/org/model/tree/([^/]+)", path)
-        if found:
-            return self.hub_tree(found[1], dict(urllib.parse.parse_qsl(query)))
-        found = re.fullmatch(r"/org/model/resolve/([^/]+)/(.*)", path, re.DOTALL)
-        if found and found[1] in ("main", "v1"):
-            return self.answer(302, b"", {"Location": f"{self.server.files_at}/cdn/{urllib.parse.quote(found[2])}"})
-        return self.file(path.removeprefix("/cdn/")) if path.startswith("/cdn/") else self.answer(404)
-
-    def hub_tree(self, revision, asked):
-        if revision not in ("main", "v1"):
+        raw, asked = self.path.partition("?")[0], dict(urllib.parse.parse_qsl(query))
+        found = re.fullmatch(r"/api/models/org/model/(tree|revision)/([^/]+)|/org/model/resolve/([^/]+)/(.*)", raw)
+        if path.startswith("/cdn/"):
+            return self.file(path.removeprefix("/cdn/"), self.server.roots.get(asked.get("commit")))
+        revision = found and urllib.parse.unquote(found[2] or found[3])
+        commit = self.server.commits.get(revision, revision)
+        if commit not in self.server.roots:
             return self.answer(404, b'{"error":"no such revision"}')
-        places = all_below(self.server.root)
+        if found[1] == "revision":
+            said = {"id": "org/model", "siblings": [{"rfilename": "a", "sha": "no"}], "sha": commit, "private": False}
+            return self.answer(200, json.dumps(said).encode())
+        if found[1] == "tree":
+            return self.hub_tree(commit, asked)
+        return self.answer(302, b"", {"Location": f"{self.server.files_at}/cdn/{found[4]}" + f"?commit={commit}" * (commit != COMMIT)})
+
+    def hub_tree(self, commit, asked):
+        root = self.server.roots[commit]
+        places = all_below(root)
         begin = int(asked.get("cursor", 0))
         last = min(begin + self.server.page, len(places))
         entries = [{"type": "directory" if place.is_dir() else "file", "oid": "1234", "size": 0 if place.is_dir() else place.stat().st_size,
-                    "path": str(place.relative_to(self.server.root)), "lfs": {"size": 3}} for place in places[begin:last]]
-        headers = {"Link": f'<{self.server.url}/api/models/org/model/tree/{revision}?recursive=true&cursor={last}>; rel="next"'} \
+                    "path": str(place.relative_to(root)), "lfs": {"size": 3}} for place in places[begin:last]]
+        headers = {"Link": f'<{self.server.url}/api/models/org/model/tree/{commit}?recursive=true&cursor={last}>; rel="next"'} \
             if last < len(places) else {}
         with self.server.lock:
             self.server.counts["lists"] += 1

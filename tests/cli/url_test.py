@@ -8,6 +8,7 @@ usage: url_test.py --bin PATH --fixtures DIR [--share N] [--seed N] [--only TEXT
 """
 import argparse
 import concurrent.futures
+import contextlib
 import filecmp
 import html
 import json
@@ -18,9 +19,12 @@ import random
 import re
 import shutil
 import signal
+import socket
+import ssl
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 
@@ -30,6 +34,7 @@ import object_server  # noqa: E402
 import small_models  # noqa: E402
 
 KINDS = ("pages", "s3", "hub")
+HUB_TREE = f"/api/models/org/model/tree/{object_server.COMMIT}"
 FAMILIES = {"torch-dcp": 6, "megatron": 6, "paddle": 5, "safetensors": 6, "atorch-fsdp": 5, "zarr": 5, "torch-file": 5, "verl": 1,
             "accelerate": 1}
 HOSTILE = ["../secret.safetensors", "/etc/secret.safetensors", "..", "a/../../secret.safetensors", "a\\secret.safetensors",
@@ -417,6 +422,30 @@ def not_there(shell, fixtures):
             sites.refused(["hash", url], "HTTP 404", "other")
 
 
+def absent_roots(shell, fixtures):
+    """A bucket, a container or a repository that is not there is asked for once, and so is a folder that a server does not know."""
+    del fixtures
+    site = small_site(shell)
+    kinds = ("s3", "gs", "az", "hub")
+    with Sites(shell, site, kinds=kinds) as sites:
+        for kind, urls in (("s3", ["s3://other/", "s3://other/a/b", "s3://other/a/"]), ("gs", ["gs://other/", "gs://other/a.safetensors"]),
+                           ("az", ["az://other/", "az://other/a/b"]),
+                           ("hub", ["hf://org/other", "hf://org/model@other/a", f"hf://org/model@{object_server.COMMIT[::-1]}",
+                                    f"hf://org/model@{object_server.COMMIT[::-1]}/a/b"])):
+            server = sites.servers[kind]
+            for url in urls:
+                server.counts.clear()
+                sites.refused(["hash", url], "HTTP 404", "other" if "other" in url else "hf://org/model@")
+                assert server.counts["requests"] == 1, (url, server.counts, [asked[1] for asked in server.asked][-5:])
+        # A hierarchical account knows folders, and says of others that they are not there.
+        server = sites.servers["az"]
+        server.answers = lambda path, query: 404 if "prefix=model%2F" in query and "prefix=model%2F&" not in query else None
+        server.asked.clear()
+        assert sites.good("hash", "az://bucket/model/") == shell("hash", site / "model").decode()
+        lists = [path for _, path, _ in server.asked if "comp=list" in path]
+        assert len(set(lists)) == len(lists), lists
+
+
 def redirects_and_regions(shell, fixtures):
     site = small_site(shell)
     with Sites(shell, site) as sites:
@@ -485,6 +514,95 @@ def signed_files(shell, fixtures):
             sites.refused(["verify", url], "HTTP 451", f"{name}.reshard.json")
             sites.good("hash", url)
         server.answers = None
+
+
+def segments(shell, fixtures):
+    """Where the name of an object is one segment of a path (Google's JSON API, GitLab) its %2F stays what it is."""
+    del fixtures
+    site = small_site(shell)
+    (site / "o").mkdir()
+    os.rename(site / "model", site / "o/a b+c")
+    wanted = shell("hash", site / "o/a b+c/model.safetensors").decode()
+    with Sites(shell, site, kinds=("pages",)) as sites:
+        server = sites.servers["pages"]
+        for name, asked in (("o/a%20b+c%2Fmodel.safetensors?alt=media", None), ("o/a%20b%2Bc%2fmodel.safetensors", None),
+                            ("o/a b+c%2Fmodel.safetensors", "o/a%20b+c%2Fmodel.safetensors")):
+            server.asked.clear()
+            assert sites.good("hash", f"{server.url}/{name}") == wanted
+            own = {path for _, path, _ in server.asked if urllib.parse.unquote(path) == "/" + urllib.parse.unquote(name)}
+            assert own == {"/" + (asked or name)}, (name, own)
+            # What lies beside it is asked for by names.
+            sites.good("verify", f"{server.url}/{name}")
+            assert any(path.startswith("/o/a%20b%2Bc/model.safetensors.reshard") for _, path, _ in server.asked), server.asked
+
+
+def one_object(shell, fixtures):
+    """Nothing is looked for in an object of a bucket that was named: a hierarchical account calls that a mistake."""
+    del fixtures
+    site = small_site(shell)
+    path = site / "model/model.safetensors"
+    shell("convert", path, site / "model/m.pt", "--to", "torch", "--quiet")
+    kinds = ("s3", "gs", "az")
+    with Sites(shell, site, kinds=kinds) as sites:
+        for kind in kinds:
+            server = sites.servers[kind]
+            for name in ("model.safetensors", "m.pt"):
+                inside = urllib.parse.quote(f"prefix=model/{name}/", safe="=")
+                server.answers = lambda path, query, inside=inside: 400 if inside in query else None
+                assert sites.good("hash", sites.url(kind, f"model/{name}")) == sites.good("hash", site / "model" / name)
+                sites.good("verify", sites.url(kind, f"model/{name}"))
+                assert not [asked for _, asked, _ in server.asked if inside in asked], (kind, [asked for _, asked, _ in server.asked])
+
+
+def handshakes(shell, fixtures):
+    """A connection that breaks before it is a secure one is tried again, and so is a name that is not found; a certificate that is not
+    good is not."""
+    del fixtures
+    key, certificate = shell.work / "key.pem", shell.work / "certificate.pem"
+    made = shutil.which("openssl") and subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=127.0.0.1",
+         "-days", "9", "-keyout", key, "-out", certificate], capture_output=True).returncode == 0
+    with Sites(shell, shell.work) as sites:
+        for secures in (False, True) if made else (False,):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            if secures:
+                context.load_cert_chain(certificate, key)
+            with breaking_server(context if secures else None) as (port, taken):
+                sites.refused(["hash", f"https://127.0.0.1:{port}/m.safetensors"], "certificate" if secures else "m.safetensors")
+                assert len(taken) == (1 if secures else 5), (secures, taken)
+        begun = time.monotonic()
+        sites.refused(["hash", "http://host.invalid/m.safetensors"], "host.invalid", http_proxy="", all_proxy="", ALL_PROXY="")
+        assert time.monotonic() - begun >= 4, "a name that is not found is looked for once"
+    return "" if made else "no openssl: nothing of certificates"
+
+
+@contextlib.contextmanager
+def breaking_server(context):
+    """(port, list that grows by each connection) of one that hangs up in the middle of the handshake, or makes it with that context."""
+    taken, listener = [], socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                connection = listener.accept()[0]
+            except OSError:
+                return
+            taken.append(len(taken))
+            try:
+                connection.recv(1, socket.MSG_PEEK)
+                if context:
+                    context.wrap_socket(connection, server_side=True)
+            except OSError:
+                pass
+            connection.close()
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], taken
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
 
 
 def others_are_not_told(shell, fixtures):
@@ -591,10 +709,12 @@ def replaced(shell, fixtures):
         os.replace(new, place)
 
     told, mixed = [], []
-    with Sites(shell, shell.work / "site") as sites:
-        for kind, heeds in (("pages", True), ("s3", True), ("pages", False), ("s3", False), ("hub", True), ("hub", False)):
+    with Sites(shell, shell.work / "site", kinds=(*KINDS, "az")) as sites:
+        for kind, heeds in (("pages", True), ("s3", True), ("pages", False), ("s3", False), ("hub", True), ("hub", False), ("az", True),
+                            ("az", False)):
             server = sites.servers[kind]
             server.heeds_match, server.before = heeds, None
+            server.bare_etags = kind in ("s3", "az")  # the quotes that a list leaves out belong to a version
             put(0)
             before = server.counts["requests"]
             words = ["convert", sites.url(kind, "model/model.safetensors"), "out", "--to", "safetensors", "--memory", "2MiB", "-j", "1"]
@@ -622,6 +742,59 @@ def replaced(shell, fixtures):
     return ", ".join(told)
 
 
+def moving_branch(shell, fixtures):
+    """Shards of a repository whose branch moves are all of the commit that it was at the beginning."""
+    del fixtures
+    roots = {commit: shell.work / commit for commit in (object_server.COMMIT, object_server.COMMIT[::-1])}
+    old, new = roots
+    for number, root in enumerate(roots.values(), 1):
+        root.mkdir()
+        write_bytes(shell.work / "whole.safetensors", [300000] * 4, lambda count, number=number: bytes([number]) * count)
+        shell("convert", shell.work / "whole.safetensors", root / "model", "--to", "hf", "--max-shard-size", "300kB", "--quiet")
+    wanted = {shell("hash", root / "model").decode(): commit for commit, root in roots.items()}
+    with Sites(shell, roots[old], kinds=("hub",)) as sites:
+        server = sites.servers["hub"]
+        server.roots = roots
+        told = []
+        for at in range(1, 40):
+            server.commits["main"] = old
+            server.counts["requests"] = 0
+            server.before = lambda number, at=at: server.commits.update(main=new) if number == at else None
+            found = sites.good("hash", "hf://org/model/model")
+            assert found in wanted, f"bytes of two commits, the branch moved at request {at}"
+            assert wanted[found] == (new if at == 1 else old), (at, wanted[found])
+            if server.counts["requests"] < at:
+                break
+            told.append(server.counts["requests"])
+        server.before, server.commits["main"] = None, old
+        # A commit does not move, and nobody asks what it is.
+        server.asked.clear()
+        assert wanted[sites.good("hash", f"hf://org/model@{new}/model")] == new
+        assert not [path for _, path, _ in server.asked if "/revision/" in path]
+        server.special["/api/models/org/model/revision/main"] = (200, {}, b'{"id":"org/model"}')
+        sites.refused(["convert", "hf://org/model/model", "out", "--to", "hf"], "hf://org/model@main/model", "which commit", exit_status=4)
+    return f"{len(told)} times moved"
+
+
+def revisions(shell, fixtures):
+    """Names of revisions with '/': those that a hub gives, and others by %2F."""
+    del fixtures
+    site = small_site(shell)
+    wanted = shell("hash", site / "model").decode()
+    with Sites(shell, site, kinds=("hub",)) as sites:
+        server = sites.servers["hub"]
+        server.commits = dict.fromkeys(["refs/pr/1", "refs/convert/parquet", "feature/x", "100%"], object_server.COMMIT)
+        for name in ("refs/pr/1", "refs%2Fpr%2F1", "refs%2fpr%2f1", "refs/convert/parquet", "feature%2Fx", "100%"):
+            assert sites.good("hash", f"hf://org/model@{name}/model") == wanted, name
+            url = f"hf://org/model@{name}/model/model.safetensors"
+            assert url in sites.good("inspect", url)
+            assert sites.good("ls", url) == sites.good("ls", site / "model/model.safetensors")
+        for name in ("feature/x/model", "refs/pr/2/model", "refs/heads/main"):
+            sites.refused(["hash", f"hf://org/model@{name}"], "HTTP 404")
+        for name in ("..%2Fx", "%2Fx", "x%2F", "refs/pr/.."):
+            sites.refused(["hash", f"hf://org/model@{name}"], "names no repository", exit_status=2)
+
+
 # ---- lists ----
 
 def s3_answer(keys, token=None, prefixes=()):
@@ -642,7 +815,7 @@ def lists_for_ever(shell, fixtures):
             if kind == "s3":
                 server.special["/bucket/"] = s3_answer([], "again")
             else:
-                path = "/api/models/org/model/tree/main"
+                path = HUB_TREE
                 server.special[path] = (200, {"Link": f'<{server.url}{path}?cursor=1>; rel="next"'}, b"[]")
             begun = time.monotonic()
             done = sites.ask("convert", sites.url(kind, "model"), f"out-{kind}", "--to", "hf")
@@ -677,7 +850,7 @@ def hostile_lists(shell, fixtures):
         last = f"<Contents><Key>model/model.safetensors</Key><Size>{size}</Size></Contents></ListBucketResult>"
         body = body.replace(b"</ListBucketResult>", last.encode())
         sites.servers["s3"].special["/bucket/"] = (status, headers, body)
-        sites.servers["hub"].special["/api/models/org/model/tree/main"] = (
+        sites.servers["hub"].special[HUB_TREE] = (
             200, {}, json.dumps(json.loads(hub_answer(names, ["..", "model/..", "model", "/", "model//a"])[2]) + good).encode())
         wanted = sites.good("hash", site / "model")
         for kind in KINDS:
@@ -693,7 +866,7 @@ def odd_lists(shell, fixtures):
     site = small_site(shell)
     with Sites(shell, site) as sites:
         s3, hub = sites.servers["s3"], sites.servers["hub"]
-        tree = "/api/models/org/model/tree/main"
+        tree = HUB_TREE
         for body in (b"", b"<html>hello</html>", b"<ListBucketResult><Contents><Key>model/x</Key></Contents></ListBucketResult>",
                      b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
                      b"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>model/%zz</Key><Size>1</Size></Contents>"
@@ -702,11 +875,33 @@ def odd_lists(shell, fixtures):
             s3.special["/bucket/"] = (200, {}, body)
             sites.refused(["convert", sites.url("s3", "model"), "out", "--to", "hf"], "list", exit_status=4)
         for body in (b"", b"<html>hello</html>", b"{}", b"[1]", b"[{}]", b'[{"type":"file"}]', b'[{"type":"link","path":"x"}]', b"[",
-                     b'[{"type":'):
+                     b'[{"type":', b"[]x", b"[][]"):
             hub.special[tree] = (200, {}, body)
             sites.refused(["convert", sites.url("hub", "model"), "out", "--to", "hf"], exit_status=4)
+        hub.special[tree] = (200, {"Link": f'<{hub.url}/api?{"x" * 2000}>; rel="next"'}, b"[]")
+        sites.refused(["convert", sites.url("hub", "model"), "out", "--to", "hf"], "more than 1999 bytes", exit_status=6)
         hub.special[tree] = (200, {"Link": '<http://elsewhere.invalid/api>; rel="next"'}, b"[]")
         sites.refused(["convert", sites.url("hub", "model"), "out", "--to", "hf"], "another server", exit_status=4)
+
+
+def cut_lists(shell, fixtures):
+    """A list whose connection ends early says no size, and is no shorter list."""
+    del fixtures
+    folder = shell.work / "site/model"
+    folder.mkdir(parents=True)
+    small_models.write(folder / "whole.safetensors", {f"w{i}": [50] for i in range(6)})
+    shell("convert", folder / "whole.safetensors", folder / "hf", "--to", "hf", "--max-shard-size", "100", "--quiet")
+    os.unlink(folder / "hf/model.safetensors.index.json")  # by the list alone it is known which files there are
+    kinds = ("s3", "gs", "az", "hub")
+    with Sites(shell, shell.work / "site", kinds=kinds) as sites:
+        for kind in kinds:
+            server, url = sites.servers[kind], sites.url(kind, "model/hf")
+            sites.good("hash", url)
+            for eighths in range(1, 8):
+                server.shortens = lambda body, eighths=eighths: \
+                    body[:len(body) * eighths // 8] if body.startswith((b"<?xml", b"\xef\xbb\xbf", b"[")) else body
+                sites.refused(["hash", url], "list of a folder is" if kind != "hub" else "", exit_status=4)
+            server.shortens = None
 
 
 def google(shell, fixtures):
@@ -741,6 +936,9 @@ def azure(shell, fixtures):
     site = small_site(shell)
     (site / "model/a folder & more").mkdir()
     shutil.copy(site / "model/model.safetensors", site / "model/a folder & more/it's 100%+.safetensors")
+    for number in (5, 20):
+        (site / f"root/größe <&>/step_{number}").mkdir(parents=True)
+        shutil.copy(site / "model/model.safetensors", site / f"root/größe <&>/step_{number}")
     wanted = shell("hash", site / "model").decode()
     token = {"AZURE_STORAGE_SAS_TOKEN": "?" + object_server.AZURE_TOKEN}
     with Sites(shell, site, kinds=("az",)) as sites:
@@ -750,6 +948,8 @@ def azure(shell, fixtures):
             assert done.returncode == 0 and done.stdout == wanted, done.stderr
             one = sites.ask("hash", url + "/a folder & more/it's 100%+.safetensors", **environment)
             assert one.returncode == 0 and one.stdout == wanted, one.stderr
+        newest = sites.good("verify", "--latest-good", "az://bucket/root/größe <&>")
+        assert newest.strip() == "az://bucket/root/größe <&>/step_20" and sites.good("hash", newest.strip()) == wanted, newest
         assert server.counts["ranges"] and server.counts["lists"], server.counts
         assert any(headers.get("If-Match", "").startswith('"') for _, _, headers in server.asked)
         for connection in (f"AccountName={object_server.AZURE_ACCOUNT};AccountKey={object_server.AZURE_KEY};BlobEndpoint={server.url}",
@@ -772,7 +972,12 @@ def azure(shell, fixtures):
             sites.refused(["hash", url], "AZURE_STORAGE_ACCOUNT", exit_status=2, AZURE_STORAGE_ACCOUNT=account)
         sites.refused(["hash", url], "AZURE_STORAGE_SERVICE_ENDPOINT", exit_status=2, AZURE_STORAGE_SERVICE_ENDPOINT="localhost")
         sites.refused(["convert", "az://other/a", "out", "--to", "hf"], "ContainerNotFound")
-        server.special["/bucket"] = (200, {}, b"<EnumerationResults><Blobs><Blob><Name Encoded='true'>%FF</Name></Blob></Blobs>")
+        server.signed = False  # who does not sign says all the same which version of the protocol it speaks
+        done = sites.ask("hash", url, AZURE_STORAGE_KEY="")
+        assert done.returncode == 0 and done.stdout == wanted, done.stderr
+        server.signed = True
+        server.special["/bucket"] = (200, {}, b"<EnumerationResults><Blobs><Blob><Name Encoded='true'>%FF</Name></Blob></Blobs>"
+                                     b"</EnumerationResults>")
         sites.refused(["ls", "az://bucket/model"], "XML", exit_status=4)
 
 
@@ -835,12 +1040,14 @@ def main():
              "small files that come whole": small_files_whole, "trouble is tried again": tried_again,
              "signals are heeded": signals_are_heeded,
              "servers that do not keep to the protocol": odd_servers,
-             "what is not there": not_there,
+             "what is not there": not_there, "what is not there is asked for once": absent_roots,
+             "handshakes that break": handshakes, "one object of a bucket": one_object, "names that are one segment": segments,
              "redirects and regions": redirects_and_regions, "keys and tokens": who_asks, "Google's store": google,
              "Azure's store": azure, "files that are signed": signed_files,
              "secrets are for one server": others_are_not_told, "secrets are not told": secrets_stay,
-             "files that are replaced": replaced,
+             "files that are replaced": replaced, "a branch that moves": moving_branch, "names of revisions": revisions,
              "lists that go on for ever": lists_for_ever, "hostile names": hostile_lists, "what is no list": odd_lists,
+             "lists that are cut off": cut_lists,
              "nothing is written to URLs": targets, "bad URLs": bad_urls, "endpoints": endpoints, "without libcurl": without_libcurl}
     return small_models.run(args.bin, [(name, lambda shell, test=test: test(shell, args.fixtures)) for name, test in tests.items()
                                        if args.only in name])

@@ -26,6 +26,8 @@ static void text_is(struct str text, const char *wanted)
 #define S3_OBJECT(key, size) "<Contents><Key>" key "</Key><ETag>&quot;e1&quot;</ETag><Size>" size "</Size></Contents>"
 
 #define S3_ENCODED "<ListBucketResult><EncodingType>url</EncodingType>"
+#define S3_END "</ListBucketResult>"
+#define AZURE_END "</EnumerationResults>"
 
 TEST(objects_and_folders_of_s3)
 {
@@ -33,7 +35,7 @@ TEST(objects_and_folders_of_s3)
     struct str next;
     const char *answer = "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"x\"><EncodingType>url</EncodingType>"
                          "<Prefix>d%2F</Prefix><IsTruncated>false</IsTruncated>"
-                         "<Contents><Key>d/b+c%2Bd%C3%A9</Key><ETag>\"e2\"</ETag><Size>18446744073709551615</Size></Contents>"
+                         "<Contents><Key>d/b+c%2Bd%C3%A9</Key><ETag>e2</ETag><Size>18446744073709551615</Size></Contents>"
                          S3_OBJECT("d/a", "0")
                          "<Contents><Key>d/</Key><Size>0</Size></Contents><CommonPrefixes><Prefix>d/f%26/</Prefix></CommonPrefixes>"
                          "</ListBucketResult>";
@@ -54,7 +56,7 @@ TEST(objects_and_folders_of_s3)
     listing_release(&listing);
     assert_null(listing_find(&listing, STR("d/a")));
     /* Who does not say that names are encoded has them as they are. */
-    CHECK_OK(listing_take_s3(STR("<ListBucketResult>" S3_OBJECT("a%41+&amp;", "1")), &listing, &next, &err));
+    CHECK_OK(listing_take_s3(STR("<ListBucketResult>" S3_OBJECT("a%41+&amp;", "1") S3_END), &listing, &next, &err));
     name_is(&listing.entries[0], "a%41+&");
     listing_release(&listing);
 }
@@ -67,7 +69,7 @@ TEST(a_list_of_s3_goes_on)
                        S3_OBJECT("a", "1") "</ListBucketResult>";
     CHECK_OK(listing_take_s3(str_of(more), &listing, &next, &err));
     text_is(next, "a&b<=");
-    CHECK_OK(listing_take_s3(STR("<ListBucketResult>" S3_OBJECT("a", "2") S3_OBJECT("0", "3")), &listing, &next, &err));
+    CHECK_OK(listing_take_s3(STR("<ListBucketResult>" S3_OBJECT("a", "2") S3_OBJECT("0", "3") S3_END), &listing, &next, &err));
     assert_int_equal(next.size, 0);
     assert_int_equal(listing.count, 3);
     listing_sort(&listing);
@@ -85,7 +87,8 @@ TEST(objects_and_folders_of_azure)
     struct str next;
     CHECK_OK(listing_take_azure(STR("\xef\xbb\xbf<?xml version=\"1.0\"?><EnumerationResults ContainerName=\"c\"><Blobs>"
                                     AZURE_BLOB("d", "<ResourceType>directory</ResourceType><Content-Length>0</Content-Length>")
-                                    "<BlobPrefix><Name>d/</Name></BlobPrefix>"
+                                    "<BlobPrefix><Name>d/</Name><Properties><ResourceType>directory</ResourceType></Properties>"
+                                    "</BlobPrefix>"
                                     AZURE_BLOB("empty", "<ResourceType>directory</ResourceType><Content-Length>0</Content-Length>")
                                     AZURE_BLOB("a&amp;b", "<Content-Length>7</Content-Length><Etag>0x8D1</Etag>")
                                     AZURE_BLOB("c", "<Etag>\"0x8D2\"</Etag><Content-Length>8</Content-Length>")
@@ -103,9 +106,10 @@ TEST(objects_and_folders_of_azure)
     assert_true(listing.entries[2].is_folder && !listing.entries[0].is_folder);
     CHECK_OK(listing_take_azure(STR("<EnumerationResults><Blobs /><NextMarker /></EnumerationResults>"), &listing, &next, &err));
     assert_int_equal(next.size, 0);
-    static const char *const bad[] = { "", "<ListBucketResult>", "<EnumerationResults>"
-                                       "<Blob><Name Encoded=\"true\">%FF</Name><Content-Length>1</Content-Length></Blob>",
-                                       "<EnumerationResults><Blob><Name>a</Name></Blob>" };
+    static const char *const bad[] = { "", "<ListBucketResult></ListBucketResult>", "<EnumerationResults>"
+                                       "<Blob><Name Encoded=\"true\">%FF</Name><Content-Length>1</Content-Length></Blob>" AZURE_END,
+                                       "<EnumerationResults><Blob><Name>a</Name></Blob>" AZURE_END,
+                                       "<EnumerationResults><Blobs>" AZURE_BLOB("a", "<Content-Length>7</Content-Length>") };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
         CHECK_FAILS(listing_take_azure(str_of(bad[i]), &listing, &next, &err), RESHARD_ERR_FORMAT);
     listing_release(&listing);
@@ -118,7 +122,7 @@ TEST(an_empty_object_gives_way_to_its_folder)
     struct str next;
     CHECK_OK(listing_take_s3(STR(S3_ENCODED S3_OBJECT("a", "0") S3_OBJECT("b", "1") S3_OBJECT("c", "0") S3_OBJECT("c", "0")
                                  "<CommonPrefixes><Prefix>a/</Prefix></CommonPrefixes>"
-                                 "<CommonPrefixes><Prefix>b/</Prefix></CommonPrefixes>"), &listing, &next, &err));
+                                 "<CommonPrefixes><Prefix>b/</Prefix></CommonPrefixes>" S3_END), &listing, &next, &err));
     listing_sort(&listing);
     assert_int_equal(listing.count, 3);
     assert_true(listing.entries[0].is_folder);
@@ -131,16 +135,36 @@ TEST(what_is_no_list_of_s3)
 {
     static const char *const bad[] = {
         "", "<html>", "<Error><Code>x</Code></Error>", "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
-        "<ListBucketResult><Contents><Key>a</Key></Contents>", "<ListBucketResult>" S3_OBJECT("a", "-1"),
-        "<ListBucketResult>" S3_OBJECT("a", "1 "),
-        "<ListBucketResult>" S3_OBJECT("a", "18446744073709551616"), S3_ENCODED S3_OBJECT("%4", "1"), S3_ENCODED S3_OBJECT("%zz", "1"),
-        S3_ENCODED S3_OBJECT("a%", "1"),
+        "<ListBucketResult><Contents><Key>a</Key></Contents>" S3_END, "<ListBucketResult>" S3_OBJECT("a", "-1") S3_END,
+        "<ListBucketResult>" S3_OBJECT("a", "1 ") S3_END, "<ListBucketResult>" S3_OBJECT("a", "18446744073709551616") S3_END,
+        S3_ENCODED S3_OBJECT("%4", "1") S3_END, S3_ENCODED S3_OBJECT("%zz", "1") S3_END, S3_ENCODED S3_OBJECT("a%", "1") S3_END,
+        "</ListBucketResult><ListBucketResult>", S3_ENCODED S3_OBJECT("a", "1"), S3_ENCODED S3_OBJECT("a", "1") "</ListBucketResul",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct listing listing = { 0 };
         struct str next;
         CHECK_FAILS(listing_take_s3(str_of(bad[i]), &listing, &next, &err), RESHARD_ERR_FORMAT);
         assert_int_equal(listing.count, 0);
+        listing_release(&listing);
+    }
+}
+
+TEST(characters_of_xml)
+{
+    static const char *const rows[][2] = {
+        { "&#38;&#x26;&#x0026;&#60;", "&&&<" },           { "&#233;&#xE9;&#x65e5;", "\xC3\xA9\xC3\xA9\xE6\x97\xA5" },
+        { "&#x1F600;", "\xF0\x9F\x98\x80" },             { "&amp;#38;&amp;amp;", "&#38;&amp;" },
+        { "&#0;&#x0;&#;&#x;", "&#0;&#x0;&#;&#x;" },       { "&#xD800;&#x110000;", "&#xD800;&#x110000;" },
+        { "&#-1;&#x 1;&#1 ;", "&#-1;&#x 1;&#1 ;" },       { "&#18446744073709551654;", "&#18446744073709551654;" },
+        { "&nbsp;&&;a&amp", "&nbsp;&&;a&amp" },           { "&lt;&gt;&quot;&apos;", "<>\"'" },
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        struct listing listing = { 0 };
+        struct str next;
+        char answer[400];
+        snprintf(answer, sizeof(answer), "<ListBucketResult><Contents><Key>%s</Key><Size>1</Size></Contents>" S3_END, rows[i][0]);
+        CHECK_OK(listing_take_s3(str_of(answer), &listing, &next, &err));
+        name_is(&listing.entries[0], rows[i][1]);
         listing_release(&listing);
     }
 }
@@ -181,12 +205,35 @@ TEST(what_is_no_list_of_a_hub)
 {
     static const char *const bad[] = { "", "{}", "[", "[1]", "[{}]", "[{\"type\":\"file\"}]", "[{\"type\":\"file\",\"path\":\"\"}]",
                                        "[{\"path\":\"a\"}]", "[{\"type\":\"link\",\"path\":\"a\"}]", "[{\"type\":\"file\",\"path\":\"a\"}",
-                                       "[{\"type\":\"file\",\"path\":7}]", "<html>" };
+                                       "[{\"type\":\"file\",\"path\":7}]", "<html>", "[][]", "[]x",
+                                       "[{\"type\":\"file\",\"path\":\"a\"}]]" };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct listing listing = { 0 };
         CHECK_FAILS(listing_take_hub(str_of(bad[i]), &listing, &err), RESHARD_ERR_FORMAT);
         listing_release(&listing);
     }
+}
+
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+
+TEST(commits_of_a_hub)
+{
+    static const char *const good[] = { "{\"sha\":\"" COMMIT "\"}",
+                                        " {\"id\":\"o/r\",\"siblings\":[{\"sha\":\"x\"}],\"sha\":\"" COMMIT "\",\"a\":{}} " };
+    static const char *const bad[] = { "", "{}", "[]", "\"" COMMIT "\"", "{\"sha\":7}", "{\"sha\":\"main\"}", "{\"sha\":\"\"}",
+                                       "{\"a\":{\"sha\":\"" COMMIT "\"}}", "{\"sha\":\"" COMMIT "\"", "{\"sha\":\"" COMMIT "\"}}",
+                                       "{\"sha\":\"" COMMIT "0\"}", "{\"sha\":\"" COMMIT "/../x\"}" };
+    struct buffer commit = { 0 };
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        CHECK_OK(listing_take_commit(str_of(good[i]), &commit, &err));
+        text_is(buffer_str(&commit), COMMIT);
+        buffer_clear(&commit);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        CHECK_FAILS(listing_take_commit(str_of(bad[i]), &commit, &err), RESHARD_ERR_FORMAT);
+        buffer_clear(&commit);
+    }
+    buffer_release(&commit);
 }
 
 /* ---- a page ---- */
@@ -269,6 +316,15 @@ static void clear_environment(void)
         unsetenv(names[i]);
 }
 
+/* How the path that was given is asked for. */
+static void encoded_is(const char *url, const char *encoded)
+{
+    struct remote_place place;
+    CHECK_OK(remote_place_of(url, &place, &err));
+    assert_string_equal(place.encoded, encoded);
+    remote_place_release(&place);
+}
+
 static void place_is(const char *url, enum remote_kind kind, const char *name, const char *base, const char *path, const char *query,
                      bool is_folder)
 {
@@ -290,6 +346,9 @@ TEST(places_of_web_servers)
     place_is("https://h:8/a%20b/c", REMOTE_HTTP, "https://h:8", "https://h:8/", "a b/c", "", false);
     place_is("http://u:p@h/a/?q=1#f", REMOTE_HTTP, "http://h", "http://u:p@h/", "a", "?q=1", true);
     place_is("HTTPS://h/a?b/c", REMOTE_HTTP, "HTTPS://h", "HTTPS://h/", "a", "?b/c", false);
+    place_is("https://h/o/a%2Fb?alt=media", REMOTE_HTTP, "https://h", "https://h/", "o/a/b", "?alt=media", false);
+    encoded_is("https://h/o/a%2Fb%20c%2b/?q", "o/a%2Fb%20c%2b");
+    encoded_is("https://h/a b+c=(d)@e\xC3\xA9[f]|", "a%20b+c=(d)@e%C3%A9%5Bf%5D%7C");
 }
 
 TEST(places_of_s3)
@@ -300,6 +359,10 @@ TEST(places_of_s3)
     place_is("s3://bucket/", REMOTE_S3, "s3://bucket", "https://bucket.s3.eu-1.amazonaws.com/", "", "", true);
     setenv("AWS_REGION", "eu-2", 1);
     place_is("s3://my.bucket/k/", REMOTE_S3, "s3://my.bucket", "https://s3.eu-2.amazonaws.com/my.bucket/", "k", "", true);
+    encoded_is("s3://bucket/a b+%20/c", "a%20b%2B%2520/c");
+    setenv("AWS_REGION", "cn-north-1", 1);
+    place_is("s3://bucket/k", REMOTE_S3, "s3://bucket", "https://bucket.s3.cn-north-1.amazonaws.com.cn/", "k", "", false);
+    place_is("s3://my.bucket/k", REMOTE_S3, "s3://my.bucket", "https://s3.cn-north-1.amazonaws.com.cn/my.bucket/", "k", "", false);
     setenv("AWS_ENDPOINT_URL", "http://h:9//", 1);
     place_is("s3://bucket/k", REMOTE_S3, "s3://bucket", "http://h:9/bucket/", "k", "", false);
     setenv("AWS_ENDPOINT_URL_S3", "http://s", 1);
@@ -454,7 +517,23 @@ TEST(places_of_hubs)
     place_is("hf://o/r@v 1/a/b%20", REMOTE_HUB, "hf://o/r@v 1", "http://h/o/r/resolve/v%201/", "a/b%20", "", false);
     CHECK_OK(remote_place_of("hf://o/r@v1/x", &place, &err));
     assert_string_equal(place.listing, "http://h/api/models/o/r/tree/v1");
+    assert_string_equal(place.revision, "http://h/api/models/o/r/revision/v1");
+    CHECK_OK(remote_place_pin(&place, STR(COMMIT), &err));
+    assert_string_equal(place.listing, "http://h/api/models/o/r/tree/" COMMIT);
+    assert_string_equal(place.base, "http://h/o/r/resolve/" COMMIT "/");
     remote_place_release(&place);
+    CHECK_OK(remote_place_of("hf://o/r@" COMMIT, &place, &err));
+    assert_null(place.revision); /* it is one already */
+    remote_place_release(&place);
+    place_is("hf://o/r@refs/pr/1", REMOTE_HUB, "hf://o/r@refs/pr/1", "http://h/o/r/resolve/refs%2Fpr%2F1/", "", "", true);
+    place_is("hf://o/r@refs/pr/1/a/b", REMOTE_HUB, "hf://o/r@refs/pr/1", "http://h/o/r/resolve/refs%2Fpr%2F1/", "a/b", "", false);
+    place_is("hf://o/r@refs/convert/parquet/a/", REMOTE_HUB, "hf://o/r@refs/convert/parquet",
+             "http://h/o/r/resolve/refs%2Fconvert%2Fparquet/", "a", "", true);
+    place_is("hf://o/r@refs%2fpr%2F1/a", REMOTE_HUB, "hf://o/r@refs%2fpr%2F1", "http://h/o/r/resolve/refs%2Fpr%2F1/", "a", "", false);
+    place_is("hf://o/r@a%2Fb%20c/a", REMOTE_HUB, "hf://o/r@a%2Fb%20c", "http://h/o/r/resolve/a%2Fb%2520c/", "a", "", false);
+    place_is("hf://o/r@refs/heads/x", REMOTE_HUB, "hf://o/r@refs", "http://h/o/r/resolve/refs/", "heads/x", "", false);
+    place_is("hf://o/r@refs/pr/", REMOTE_HUB, "hf://o/r@refs", "http://h/o/r/resolve/refs/", "pr", "", true);
+    place_is("hf://o/r/a@b", REMOTE_HUB, "hf://o/r@main", "http://h/o/r/resolve/main/", "a@b", "", false);
     clear_environment();
 }
 
@@ -464,7 +543,8 @@ TEST(what_is_no_place)
                                        "https://h/a%5Cb", "s3://", "s3://b", "s3://b/", "s3://bu ket/k", "s3:///k", "s3://bucket/a/../b",
                                        "s3://bucket/a//b", "gs://", "gs:///k", "gs://bucket/../b", "az://", "az://c", "az:///k",
                                        "az://container/../b", "hf://", "hf://o", "hf://o/", "hf:///r", "hf://o/r@", "hf://o/@v",
-                                       "hf://../r", "hf://o/r@../x", "hf://o/r/../x" };
+                                       "hf://../r", "hf://o/r@../x", "hf://o/r/../x", "hf://o/r@..%2Fx",
+                                       "hf://o/r@%2Fx", "hf://o/r@refs/pr/../x", "hf://o/r@x%2F" };
     static const char *const unknown[] = { "gcs://b/k", "ftp://h/a", "file:///a", "abfs://c/b" };
     struct remote_place place;
     clear_environment();
@@ -520,11 +600,13 @@ int main(void)
         cmocka_unit_test(objects_and_folders_of_s3),
         cmocka_unit_test(a_list_of_s3_goes_on),
         cmocka_unit_test(what_is_no_list_of_s3),
+        cmocka_unit_test(characters_of_xml),
         cmocka_unit_test(objects_and_folders_of_azure),
         cmocka_unit_test(an_empty_object_gives_way_to_its_folder),
         cmocka_unit_test(texts_of_elements),
         cmocka_unit_test(files_and_folders_of_a_hub),
         cmocka_unit_test(what_is_no_list_of_a_hub),
+        cmocka_unit_test(commits_of_a_hub),
         cmocka_unit_test(links_of_a_page),
         cmocka_unit_test(every_byte_is_encoded_and_back),
         cmocka_unit_test(what_is_decoded),
