@@ -110,15 +110,15 @@ static void run_settings(const struct settings *settings, enum settings_side fro
     struct settings_input input = { members->root, NULL, members->count, 0 };
     struct settings_result result = { 0 };
     struct buffer why = { 0 }, json = { 0 };
-    bool fits = false;
+    enum settings_verdict verdict = SETTINGS_FIT;
     reshard_error err = RESHARD_ERROR_INIT;
     if (!outcome_status(settings_run(settings, from, &input, given->root, given->count, &result, &err), &err)) {
         value_to_json(result.members, &json, AT_MOST(JSON_BYTES_MAX), NULL);
         outcome_text(buffer_str(&json));
         settings_result_release(&result);
     }
-    outcome_status(settings_fit(settings, from, &input, &fits, &why, &err), &err);
-    outcome_number(fits);
+    outcome_status(settings_fit(settings, from, &input, &verdict, &why, &err), &err);
+    outcome_number(verdict == SETTINGS_FIT ? 1 : verdict == SETTINGS_UNFIT ? 0 : 2);
     outcome_number(settings_mention(settings, from, STR("hidden_size")));
     buffer_release(&why);
     buffer_release(&json);

@@ -61,6 +61,14 @@ static reshard_status add_made_item(struct conversion *conversion, const char *k
     return status;
 }
 
+/* What a configuration that was made cannot say. */
+static reshard_status warn_of_settings(struct conversion *conversion, const char *key, reshard_error *err)
+{
+    const struct str warning = conversion->mapping.settings->settings.warning;
+    return warning.size ? note_add(&conversion->warnings, &conversion->notes, NOTE_CONFIG, str_of(key), err, "%.*s", STR_ARG(warning))
+                        : RESHARD_OK;
+}
+
 /* ---- config.json ---- */
 
 /* As Transformers writes it: a member a line. */
@@ -115,6 +123,8 @@ static reshard_status conversion_settings_add_config(struct conversion *conversi
             target, NOTE_CONFIG, STR(CONFIG_KEY), err,
             "no argument tells %.*s: defaults count unless reshard_map_options.constants NAME=NUMBER or you write them there",
             STR_ARG(buffer_str(&made.missing)));
+    if (!status)
+        status = warn_of_settings(conversion, CONFIG_KEY, err);
     buffer_release(&text);
     settings_result_release(&made);
     return status;
@@ -139,6 +149,8 @@ static reshard_status add_arguments(struct conversion *conversion, const struct 
     if (!status && made.unused.size)
         status = note_add(&conversion->losses, &conversion->notes, NOTE_CONFIG, STR(CONFIG_KEY), err, "no argument says %.*s",
                           STR_ARG(buffer_str(&made.unused)));
+    if (!status)
+        status = warn_of_settings(conversion, ARGUMENTS_KEY, err);
     settings_result_release(&made);
     return status;
 }

@@ -8,6 +8,8 @@
  *               sliding_window = $w <-> window_size = ($w - 1, 0), optional
  *   default     config: num_attention_heads = $h -> num_key_value_heads = $h
  *   demand      demand args: swiglu = true
+ *               demand args: moe_layer_freq = 1 or moe_layer_freq = [1]*$n
+ *   requirement require args: attention_output_gate = false
  *
  * A statement counts if everything on the side it is read from is there and fits; it then says what stands on the other side. What an
  * earlier statement said stays.
@@ -33,6 +35,7 @@ struct settings_operand {
 
 enum settings_pattern_kind {
     PATTERN_LITERAL,
+    PATTERN_ABSENT,     /* the member is not there, not even as null */
     PATTERN_VARIABLE,   /* a: the variable */
     PATTERN_FLOAT,      /* float($x): the number as one with a fraction */
     PATTERN_WHOLE,      /* whole($x): the number without a fraction, where it has none */
@@ -69,6 +72,8 @@ struct settings_statement {
     uint32_t counts[2];
     bool reads[2];     /* whether it is read from this side towards the other */
     bool is_default, is_demand, is_optional;
+    bool is_required;    /* a demand without which the tensors are others, too */
+    bool is_alternative; /* a demand that the one before may hold in place of */
     enum settings_side side; /* of a default or a demand; the terms of a default are then those of its condition and its result */
     uint32_t line;
 };
@@ -78,6 +83,7 @@ struct settings {
     struct settings_statement *statements;
     struct settings_segment *segments;
     struct str *families, *keys, *rather, *asked, *ignored;
+    struct str warning;      /* what neither side can say of the model as it is; empty: nothing */
     struct str *vocabulary;  /* the name of the vocabulary's size in config.json, then the weights that have that many rows */
     uint32_t statement_count, segment_count, family_count, key_count, rather_count, asked_count, ignored_count, vocabulary_count;
 };
@@ -104,9 +110,15 @@ reshard_status settings_run(const struct settings *settings, enum settings_side 
                             const struct value *given, uint32_t given_count, struct settings_result *out, reshard_error *err);
 void settings_result_release(struct settings_result *result);
 
-/* Whether all demands on a side hold; if not, *why gets the first that does not, in words. */
-reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input, bool *fits,
-                            struct buffer *why, reshard_error *err);
+enum settings_verdict {
+    SETTINGS_FIT,
+    SETTINGS_UNFIT,  /* a demand does not hold */
+    SETTINGS_REFUSED /* one that is required does not */
+};
+
+/* Whether all demands on a side hold; if not, *why gets the first that does not, in words, those that are required before others. */
+reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input,
+                            enum settings_verdict *out, struct buffer *why, reshard_error *err);
 
 /* Whether a statement names a path on that side, or it is one of config.json that is asked for. */
 bool settings_mention(const struct settings *settings, enum settings_side side, struct str path);

@@ -110,9 +110,14 @@ static bool as_whole(const struct value *value, int64_t *out)
     return true;
 }
 
+/* As in Python, where true is 1: numbers that the caller sets are never truth values. */
 static bool equal(const struct value *a, const struct value *b)
 {
     double x, y;
+    if (a->kind == VALUE_BOOL && b->kind == VALUE_INT)
+        return b->integer == a->boolean;
+    if (a->kind == VALUE_INT && b->kind == VALUE_BOOL)
+        return a->integer == b->boolean;
     return as_real(a, &x) && as_real(b, &y) ? x == y : value_equal(a, b);
 }
 
@@ -279,6 +284,8 @@ static enum match match_term(struct run *run, const struct settings_term *term)
 {
     const struct value *value = settings_run_look_up(run, term->path, &run->foreign_count);
     const struct settings_pattern *pattern = &term->pattern;
+    if (pattern->kind == PATTERN_ABSENT)
+        return find_any(run->input->extra, term->path) || find_any(run->input->members, term->path) ? MATCH_NO : MATCH_YES;
     if (!value)
         return pattern->kind == PATTERN_LITERAL && pattern->literal->kind == VALUE_NONE ? MATCH_YES : MATCH_NO;
     if (pattern->kind == PATTERN_LIST || pattern->kind == PATTERN_TUPLE)
@@ -560,26 +567,49 @@ void settings_result_release(struct settings_result *result)
     *result = (struct settings_result){ 0 };
 }
 
-reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input, bool *fits,
-                            struct buffer *why, reshard_error *err)
+/* Whether a demand on the side holds, or one that may hold in its place; *at: the last of these. *failed: the term of the first that does
+ * not fit. */
+static bool demand_holds(struct run *run, uint32_t *at, uint32_t *failed)
+{
+    const struct settings_statement *statements = run->settings->statements;
+    uint32_t other;
+    bool holds = match_terms(run, statements[*at].terms[0], statements[*at].counts[0], failed);
+    while (*at + 1 < run->settings->statement_count && statements[*at + 1].is_alternative) {
+        ++*at;
+        holds = holds || match_terms(run, statements[*at].terms[0], statements[*at].counts[0], &other);
+    }
+    return holds;
+}
+
+static reshard_status find_unfit(struct run *run, enum settings_side side, bool is_required, enum settings_verdict *out, struct buffer *why,
+                                 reshard_error *err)
+{
+    for (uint32_t i = 0; *out == SETTINGS_FIT && i < run->settings->statement_count; i++) {
+        const struct settings_statement *statement = &run->settings->statements[i];
+        uint32_t failed = 0, graph_count;
+        if (!statement->is_demand || statement->side != side || statement->is_required != is_required || demand_holds(run, &i, &failed))
+            continue;
+        const char *path = statement->terms[0][failed].path;
+        const struct value *found = settings_run_look_up(run, path, &graph_count);
+        *out = is_required ? SETTINGS_REFUSED : SETTINGS_UNFIT;
+        buffer_printf(why, "%s is ", path);
+        if (found ? !value_to_repr(found, why, NULL) : !buffer_append_text(why, "not set"))
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
+reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input,
+                            enum settings_verdict *out, struct buffer *why, reshard_error *err)
 {
     struct value_graph graph = { 0 };
     struct run run;
     reshard_status status = begin(settings, side, input, &graph, &run, err);
-    *fits = true;
-    for (uint32_t i = 0; !status && *fits && i < settings->statement_count; i++) {
-        const struct settings_statement *statement = &settings->statements[i];
-        uint32_t failed = 0;
-        if (!statement->is_demand || statement->side != side || match_terms(&run, statement->terms[0], statement->counts[0], &failed))
-            continue;
-        const char *path = statement->terms[0][failed].path;
-        uint32_t graph_count;
-        const struct value *found = settings_run_look_up(&run, path, &graph_count);
-        *fits = false;
-        buffer_printf(why, "%s is ", path);
-        if (found ? !value_to_repr(found, why, NULL) : !buffer_append_text(why, "not set"))
-            status = error_set_memory(err);
-    }
+    *out = SETTINGS_FIT;
+    if (!status)
+        status = find_unfit(&run, side, true, out, why, err);
+    if (!status)
+        status = find_unfit(&run, side, false, out, why, err);
     if (!status && run.no_memory)
         status = error_set_memory(err);
     value_graph_release(&graph);

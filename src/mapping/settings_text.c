@@ -271,6 +271,9 @@ static reshard_status take_pattern(struct parser *parser, struct settings_patter
     *out = (struct settings_pattern){ .kind = PATTERN_LIST, .a.variable = -1, .b.variable = -1 };
     if (settings_text_take(parser, "["))
         return take_list(parser, "]", out);
+    out->kind = PATTERN_ABSENT;
+    if (settings_text_take(parser, "absent"))
+        return RESHARD_OK;
     out->kind = PATTERN_TUPLE;
     return settings_text_take(parser, "(") ? take_list(parser, ")", out) : take_simple(parser, out);
 }
@@ -322,12 +325,33 @@ static void take_arrow(struct parser *parser, struct settings_statement *stateme
         statement->reads[0] = settings_text_take(parser, "->");
 }
 
-/* statement = terms ( "<->" | "->" | "<-" ) terms [ [","] "optional" ] | side ":" terms "->" terms | "demand" side ":" terms */
+/* "demand" side ":" terms { "or" terms }, or "require" in place of "demand": behind a first demand, which is one already. */
+static reshard_status read_alternatives(struct parser *parser)
+{
+    struct settings *settings = parser->settings;
+    reshard_status status = RESHARD_OK;
+    while (!status && settings_text_take(parser, "or ")) {
+        if (!ARRAY_ROOM(settings->statements, settings->statement_count, parser->statement_capacity))
+            return error_set_memory(parser->err);
+        struct settings_statement *statement = &settings->statements[settings->statement_count];
+        *statement = settings->statements[settings->statement_count - 1];
+        statement->terms[0] = NULL;
+        statement->counts[0] = 0;
+        statement->is_alternative = true;
+        settings->statement_count++;
+        parser->variable_count = 0;
+        status = take_terms(parser, statement, 0);
+    }
+    return status;
+}
+
+/* statement = terms ( "<->" | "->" | "<-" ) terms [ [","] "optional" ] | side ":" terms "->" terms | demand */
 static reshard_status settings_text_read_statement(struct parser *parser, struct settings_statement *out)
 {
     parser->variable_count = 0;
     out->line = parser->line;
-    out->is_demand = settings_text_take(parser, "demand ");
+    out->is_required = settings_text_take(parser, "require ");
+    out->is_demand = out->is_required || settings_text_take(parser, "demand ");
     bool is_config = settings_text_take(parser, "config:"), has_side = is_config || settings_text_take(parser, "args:");
     out->side = is_config ? SETTINGS_CONFIG : SETTINGS_ARGS;
     out->is_default = has_side && !out->is_demand;
@@ -341,7 +365,9 @@ static reshard_status settings_text_read_statement(struct parser *parser, struct
         else
             status = take_terms(parser, out, 1);
     }
-    if (!status)
+    if (!status && out->is_demand)
+        status = read_alternatives(parser);
+    else if (!status)
         out->is_optional =
             settings_text_take(parser, "optional") || (settings_text_take(parser, ",") && settings_text_take(parser, "optional"));
     settings_text_skip_blanks(parser);
@@ -412,6 +438,8 @@ static reshard_status settings_text_read_directive(struct parser *parser, struct
         return append_words(parser, &settings->ignored, &settings->ignored_count, rest);
     if (str_is(word, "vocabulary"))
         return append_words(parser, &settings->vocabulary, &settings->vocabulary_count, rest);
+    if (str_is(word, "warn"))
+        return arena_str(&settings->literals.arena, rest, &settings->warning) ? RESHARD_OK : error_set_memory(parser->err);
     if (str_is(word, "with"))
         return settings_text_enter(parser, stack, str_take_word(&rest));
     if (!word.size)

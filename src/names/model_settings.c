@@ -69,9 +69,19 @@ struct choice {
     struct buffer unfit;           /* why the others do not: "llama: window_size is (3, 0)" */
 };
 
+/* The run's arguments say that its tensors are laid out in a way that no text of a family takes apart. */
+static reshard_status refuse_settings(struct str why, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_UNSUPPORTED, ARGUMENTS_KEY ": %.*s: no model of Hugging Face's families has such weights", STR_ARG(why));
+    error_hint(err, "reshard_map_options.rules none keeps names and weights as they are, "
+                    "reshard_map_options.texts FILE runs a text of your own");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 static reshard_status consider(struct choice *choice, struct str family, reshard_error *err)
 {
     struct settings settings;
+    enum settings_verdict verdict = SETTINGS_FIT;
     bool is_known, fits = true;
     struct buffer why = { 0 };
     reshard_status status = load_family(family, &settings, &is_known, err);
@@ -81,7 +91,10 @@ static reshard_status consider(struct choice *choice, struct str family, reshard
         fits = false;
         buffer_append_text(&why, "its tensors have other names");
     } else if (choice->input.members) {
-        status = settings_fit(&settings, choice->side, &choice->input, &fits, &why, err);
+        status = settings_fit(&settings, choice->side, &choice->input, &verdict, &why, err);
+        fits = verdict == SETTINGS_FIT;
+        if (!status && verdict == SETTINGS_REFUSED && !choice->request->is_lenient)
+            status = refuse_settings(buffer_str(&why), err);
     }
     if (!status && fits && choice->count < sizeof(choice->families) / sizeof(choice->families[0])) {
         choice->families[choice->count] = family;

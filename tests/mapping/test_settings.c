@@ -53,6 +53,11 @@ static const struct {
       "{} missing c unused a, b" },
     { "a fraction of 0 is no difference", "a = 1 -> c = 1.5", SETTINGS_CONFIG, "{\"a\":1.0}", NULL, NULL, "{\"c\": 1.5}" },
     { "null is what is not there", "a = null -> c = null", SETTINGS_CONFIG, "{}", NULL, NULL, "{\"c\": null}" },
+    { "what is absent is not null either", "config: a = absent -> a = 4\na = $w -> c = $w, optional", SETTINGS_CONFIG, "{}", NULL, NULL,
+      "{\"c\": 4}" },
+    { "and null is said", "config: a = absent -> a = 4\na = $w -> c = $w, optional", SETTINGS_CONFIG, "{\"a\":null}", NULL, NULL, "{}" },
+    { "true is 1, which callers say", "a = true -> c = 1.5\nb = 0 -> d = 2", SETTINGS_CONFIG, "{\"b\":false}", "{\"a\":1}", NULL,
+      "{\"c\": 1.5, \"d\": 2}" },
     { "numbers change their kind", "a = $x -> b = float($x), c = whole($x)", SETTINGS_CONFIG, "{\"a\":10000.0}", NULL, NULL,
       "{\"b\": 10000.0, \"c\": 10000}" },
     { "a number with a fraction stays", "a = $x -> c = whole($x)", SETTINGS_CONFIG, "{\"a\":0.5}", NULL, NULL, "{\"c\": 0.5}" },
@@ -117,6 +122,8 @@ TEST(texts_that_cannot_be_are_refused)
         { "a = [0 -> b", "test:1: expected a comma or the end of the list, found '-> b'" },
         { "a = rounded($a) -> b", "test:1: expected a comma, found ') -> b'" },
         { "demand a = 1", "test:1: expected 'config:' or 'args:', found 'a = 1'" },
+        { "demand args: a = 1 or", "test:1: expected the end of the line, found 'or'" },
+        { "a -> b or c", "test:1: expected the end of the line, found 'or c'" },
         { "#: with nothing.settings", "test:1: there is no text 'nothing.settings'" },
         { "#: families llama", "test:1: unknown word 'families'" },
     };
@@ -130,11 +137,17 @@ TEST(texts_that_cannot_be_are_refused)
 
 TEST(demands_are_for_one_side_and_say_what_is_there)
 {
-    static const char text[] = "args: _ -> w = null, s = 1\ndemand args: w = null, s = 1\ndemand config: t = \"x\"";
-    static const struct { enum settings_side side; const char *members, *why; } demands[] = {
+    static const char text[] = "args: _ -> w = null, s = 1, f = 1\ndemand args: w = null, s = 1\ndemand config: t = \"x\"\n"
+                               "require args: g = null or g = false\ndemand args: f = 1 or f = [0]*$k + [1]*$m";
+    static const struct { enum settings_side side; const char *members, *why; bool is_refused; } demands[] = {
         { SETTINGS_ARGS, "{}", NULL },
         { SETTINGS_ARGS, "{\"w\":[3,0]}", "w is [3, 0]" },
         { SETTINGS_ARGS, "{\"s\":2}", "s is 2" },
+        { SETTINGS_ARGS, "{\"f\":[0,1,1]}", NULL },
+        { SETTINGS_ARGS, "{\"f\":[1,0]}", "f is [1, 0]" },
+        { SETTINGS_ARGS, "{\"f\":2}", "f is 2" },
+        { SETTINGS_ARGS, "{\"g\":false}", NULL },
+        { SETTINGS_ARGS, "{\"s\":2,\"g\":true}", "g is True", true },
         { SETTINGS_CONFIG, "{\"t\":\"x\"}", NULL },
         { SETTINGS_CONFIG, "{}", "t is not set" },
     };
@@ -143,12 +156,12 @@ TEST(demands_are_for_one_side_and_say_what_is_there)
         struct value_graph graph = { 0 };
         struct buffer why = { 0 };
         reshard_error err = { 0 };
-        bool fits;
+        enum settings_verdict verdict;
         CHECK_OK(settings_parse("test", str_of(text), &settings, &err));
         CHECK_OK(json_parse(demands[i].members, strlen(demands[i].members), &limits_default, &graph, &err));
         struct settings_input input = { .members = graph.root, .members_count = graph.count };
-        CHECK_OK(settings_fit(&settings, demands[i].side, &input, &fits, &why, &err));
-        assert_int_equal(fits, demands[i].why == NULL);
+        CHECK_OK(settings_fit(&settings, demands[i].side, &input, &verdict, &why, &err));
+        assert_int_equal(verdict, !demands[i].why ? SETTINGS_FIT : demands[i].is_refused ? SETTINGS_REFUSED : SETTINGS_UNFIT);
         buffer_append_byte(&why, 0);
         assert_string_equal((const char *)why.data, demands[i].why ? demands[i].why : "");
         buffer_release(&why);
