@@ -12,8 +12,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct limits limits = limits_default;
     limits.tensors = 20000; /* a million takes seconds, and they are all alike */
     struct model_shapes shapes = { 0 };
+    int64_t tied = 0;
+    bool is_known = false;
     reshard_error err = RESHARD_ERROR_INIT;
-    reshard_status status = outcome_status(model_shapes_make((struct str){ (const char *)bytes, size }, &limits, &shapes, &err), &err);
+    const struct str config = { (const char *)bytes, size };
+    reshard_status status = outcome_status(model_shapes_make(config, NULL, 0, &limits, &shapes, &err), &err);
     const struct catalog *catalog = status ? NULL : shapes.catalog;
     if (catalog && (!catalog->tensor_count || !shapes.family))
         abort();
@@ -27,5 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
                 abort();
     }
     model_shapes_release(&shapes);
+    outcome_status(model_shapes_number(config, STR("tie_word_embeddings"), &limits, &tied, &is_known, &err), &err);
+    outcome_number(is_known ? (uint64_t)tied : UINT64_MAX);
     return 0;
 }

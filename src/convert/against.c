@@ -176,11 +176,12 @@ static reshard_status compare_with_model(const struct catalog *catalog, const st
 }
 
 /* Where not one name is the model's, it may be another framework's. */
-static reshard_status compare_under_names(const struct against_subject *subject, struct str config, const struct model_shapes *shapes,
-                                          struct finding_sink *findings, reshard_error *err)
+static reshard_status compare_under_names(const struct against_subject *subject, const struct against_model *model,
+                                          const struct model_shapes *shapes, struct finding_sink *findings, reshard_error *err)
 {
     struct expected expected = { .catalog = shapes->catalog, .is_optional = shapes->is_optional, .ignored = shapes->ignored,
-                                 .ignored_count = shapes->ignored_count, .knows_shapes = true, .filter = subject->filter };
+                                 .ignored_count = shapes->ignored_count, .knows_shapes = true, .leaves_state = model->leaves_state,
+                                 .filter = subject->filter };
     struct checkpoint *related = subject->checkpoint;
     struct mapped mapped = { .catalog = subject->catalog };
     reshard_status status = RESHARD_OK;
@@ -188,7 +189,7 @@ static reshard_status compare_under_names(const struct against_subject *subject,
     if (related && !expected.skipped && !count_found(subject->catalog, &expected)) {
         status = checkpoint_relate_if_possible(subject->checkpoint, &related, err);
         if (!status)
-            status = mapped_make_model(related, shapes->catalog, config, findings, &mapped, err);
+            status = mapped_make_model(related, shapes->catalog, model->config, findings, &mapped, err);
         expected.leaves_state = true;
     }
     if (!status)
@@ -197,13 +198,13 @@ static reshard_status compare_under_names(const struct against_subject *subject,
     return status;
 }
 
-static reshard_status against_model(const struct against_subject *subject, struct str config, const struct limits *limits,
-                                    struct finding_sink *findings, reshard_error *err)
+static reshard_status compare_with_config(const struct against_subject *subject, const struct against_model *model,
+                                          const struct limits *limits, struct finding_sink *findings, reshard_error *err)
 {
     struct model_shapes shapes;
-    reshard_status status = model_shapes_make(config, limits, &shapes, err);
+    reshard_status status = model_shapes_make(model->config, model->constants, model->constant_count, limits, &shapes, err);
     if (!status && shapes.catalog)
-        status = compare_under_names(subject, config, &shapes, findings, err);
+        status = compare_under_names(subject, model, &shapes, findings, err);
     else if (!status)
         finding_report(findings, FINDING_NOTE, "config", STR(""), shapes.family ? "nothing is known about the tensors of a '%s'"
                                                                                 : "config.json names no model_type%s",
@@ -212,11 +213,11 @@ static reshard_status against_model(const struct against_subject *subject, struc
     return status;
 }
 
-reshard_status against_config(const struct catalog *catalog, struct str config, const struct limits *limits, struct finding_sink *findings,
-                              reshard_error *err)
+reshard_status against_config(const struct catalog *catalog, const struct against_model *model, const struct limits *limits,
+                              struct finding_sink *findings, reshard_error *err)
 {
     const struct against_subject subject = { .catalog = catalog };
-    return against_model(&subject, config, limits, findings, err);
+    return compare_with_config(&subject, model, limits, findings, err);
 }
 
 /* {"weight_map": {key: file}}: keys only. */
@@ -248,7 +249,7 @@ static reshard_status against_text(const struct against_subject *subject, struct
     if (!status && map && map->kind == VALUE_DICT)
         status = against_index(subject, map, findings, err);
     else if (!status)
-        status = against_model(subject, text, limits, findings, err);
+        status = compare_with_config(subject, &(struct against_model){ .config = text }, limits, findings, err);
     if (status)
         error_prefix(err, "'%s'", name);
     value_graph_release(&graph);

@@ -5,6 +5,7 @@
 
 #include "convert/checkpoint.h"
 #include "convert/finding.h"
+#include "names/map_session.h"
 
 /* What a checkpoint is compared with: one of any format, an index of a folder, a config.json, or a folder with one of these. */
 struct reference {
@@ -22,8 +23,16 @@ void reference_release(struct reference *reference);
 /* Findings of the kinds "missing", "unexpected" and "shape" are failures, "dtype" is a warning. Only an error that stops is one. */
 reshard_status against_run(struct checkpoint *checkpoint, struct reference *reference, struct finding_sink *findings, reshard_error *err);
 
-/* The same with the text of a config.json; does nothing where the model's family is not known. side: what the other is called. */
-reshard_status against_config(const struct catalog *catalog, struct str config, const struct limits *limits, struct finding_sink *findings,
-                              reshard_error *err);
+/* A config.json that tensors are held against. */
+struct against_model {
+    struct str config;                        /* its text */
+    const struct mapping_constant *constants; /* numbers that go before its own */
+    size_t constant_count;
+    bool leaves_state;                        /* optimizer state is no matter of it */
+};
+
+/* The same with the text of a config.json; does nothing where the model's family is not known. */
+reshard_status against_config(const struct catalog *catalog, const struct against_model *model, const struct limits *limits,
+                              struct finding_sink *findings, reshard_error *err);
 
 #endif

@@ -99,6 +99,8 @@ static reshard_status map_names(struct conversion *conversion, const struct form
         .other = conversion->like ? conversion->like->source : NULL,
         .target_names = target_names(conversion, driver),
         .options = conversion->options->map,
+        .check_model = model_check_source,
+        .context = conversion,
     };
     reshard_status status = mapping_make(&request, &conversion->mapping, err);
     if (!status && conversion->mapping.stage)
@@ -318,6 +320,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
         status = scale_check(out, err);
     if (!status)
         status = model_check(out, err);
+    if (!status)
+        status = model_check_tied(out, err);
     if (!status && purpose == CONVERSION_TO_RUN && !out->second.joined)
         status = resolve_read(out, err);
     if (status)

@@ -2,8 +2,10 @@
 /* Which texts a conversion or a comparison needs, and the numbers that they may name. */
 #include "names/mapping_make.h"
 
+#include "encoding/json.h"
 #include "names/mapping_relate.h"
 #include "names/mapping_trim.h"
+#include "names/model_shapes.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -11,6 +13,7 @@
 #include <stdlib.h>
 
 #define CONFIG_NAME "config.json"
+#define TIED_NAME "tie_word_embeddings"
 #define CONTAINER_NAMES "hf"
 #define NUMBERS_MAX 256
 
@@ -166,6 +169,19 @@ static reshard_status read_marks(const struct mapping_rules *rules, struct sourc
     return status;
 }
 
+/* Whether the embedding is the output layer: config.json may leave that to its family. What is wrong with the text, who reads it says. */
+static reshard_status find_tied(const struct mapping_options *given, const struct limits *limits, struct numbers *out, reshard_error *err)
+{
+    int64_t value;
+    bool is_known = false;
+    reshard_status status = RESHARD_OK;
+    if (out->options.config.size && !mapping_make_has_constant(given, TIED_NAME) && given->constant_count < NUMBERS_MAX)
+        status = model_shapes_number(out->options.config, STR(TIED_NAME), limits, &value, &is_known, NULL);
+    if (is_known)
+        out->constants[out->options.constant_count++] = (struct mapping_constant){ TIED_NAME, value };
+    return status == RESHARD_ERR_MEMORY ? error_set_memory(err) : RESHARD_OK;
+}
+
 /* What the caller gave comes first, then what the source says, then the other checkpoint: for what the ones before leave open. */
 static reshard_status find_numbers(const struct mapping_request *request, const struct mapping_rules *rules, struct numbers *out,
                                    reshard_error *err)
@@ -185,7 +201,7 @@ static reshard_status find_numbers(const struct mapping_request *request, const 
         if (!status && !out->config.size)
             status = mapping_make_read_numbers(rules, sides[i], out, err);
     }
-    return status;
+    return status ? status : find_tied(&out->options, &request->source->limits, out, err);
 }
 
 /* ---- which names ---- */
@@ -291,15 +307,31 @@ static reshard_status mapping_make_note(char **out, reshard_error *err, const ch
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
+/* What config.json calls its model, in words behind others; empty if it says nothing. */
+static void say_type(const struct mapping_choice *choice, char *out, size_t size)
+{
+    const struct str config = choice->numbers.options.config;
+    struct value_graph graph = { 0 };
+    struct str type;
+    out[0] = 0;
+    if (config.size && !json_parse_python(config.data, config.size, &choice->request->source->limits, &graph, NULL)) {
+        const struct value *member = graph.root->kind == VALUE_DICT ? value_dict_get(graph.root, "model_type") : NULL;
+        if (member && value_as_str(member, &type))
+            snprintf(out, size, ", which config.json calls '%.*s',", (int)(type.size < 100 ? type.size : 100), type.data);
+    }
+    value_graph_release(&graph);
+}
+
 static reshard_status say_failure(struct mapping_choice *choice, const struct wanted_rules *wanted, enum mapping_way way, const char *goal,
                                   struct str said, reshard_error *err)
 {
     const char *from = choice->request->source->driver->name_space;
-    char what[400];
+    char what[400], type[160];
+    say_type(choice, type, sizeof(type));
     if (way == MAPPING_WAY_AMBIGUOUS)
         snprintf(what, sizeof(what), "more than one family fits: %.*s", (int)(said.size < 300 ? said.size : 300), said.data);
     else
-        snprintf(what, sizeof(what), "the model's family is not recognised");
+        snprintf(what, sizeof(what), "the model's family%s is not recognised", type);
     if (wanted->is_asked) {
         error_set(err, RESHARD_ERR_USAGE, "reshard_map_options.rules: names of %s do not become those of %s: %s",
                   from ? from : "the source", goal, what);
@@ -345,6 +377,13 @@ static reshard_status find_settings(struct mapping_choice *choice, const struct 
     return status;
 }
 
+static reshard_status mapping_make_check_model(void *context, const struct map_space *model, reshard_error *err)
+{
+    struct mapping_choice *choice = context;
+    const struct mapping_request *request = choice->request;
+    return request->check_model(request->context, model, &choice->numbers.options, err);
+}
+
 /* Walks from the source's names to those wanted. */
 static reshard_status relate(struct mapping_choice *choice, const struct wanted_rules *wanted, reshard_error *err)
 {
@@ -355,6 +394,10 @@ static reshard_status relate(struct mapping_choice *choice, const struct wanted_
     struct mapping_stage *before = choice->stage;
     struct mapping_walked walked = { 0 };
     struct mapping_goal goal = { .name_space = tensors || goal_names ? goal_names : CONTAINER_NAMES, .family = wanted->family };
+    if (request->check_model && (!own || is_word(own, CONTAINER_NAMES))) {
+        goal.check = mapping_make_check_model;
+        goal.context = choice;
+    }
     reshard_status status = RESHARD_OK;
     if (tensors) {
         status = map_space_from_catalog(tensors, &choice->other, err);

@@ -14,6 +14,9 @@ struct mapping_request {
     const char *target_names;           /* name space of the target's format, or NULL */
     bool is_comparison;                 /* what comes out need not be just the other's tensors */
     const struct mapping_options *options; /* may be NULL */
+    /* A model whose names are Hugging Face's, before a text of its family runs with these numbers; NULL: nobody looks at it. */
+    reshard_status (*check_model)(void *context, const struct map_space *model, const struct mapping_options *numbers, reshard_error *err);
+    void *context;
 };
 
 struct mapping_made {

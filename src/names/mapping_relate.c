@@ -258,7 +258,10 @@ static reshard_status walk_on(struct walk *walk, uint64_t here, const struct map
             return RESHARD_OK;
         }
         const struct map_space *before = (*stage)->space;
-        reshard_status status = take_step(walk, &step, context, source, stage, err);
+        bool is_checked = step.relation->family_count && !step.is_back && walk->goal->check;
+        reshard_status status = is_checked ? walk->goal->check(walk->goal->context, before, err) : RESHARD_OK;
+        if (!status)
+            status = take_step(walk, &step, context, source, stage, err);
         if (status)
             return status;
         if (step.relation->family_count) {

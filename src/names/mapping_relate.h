@@ -14,6 +14,8 @@ struct mapping_goal {
     bool has_weights;
     uint64_t named, denied;     /* nodes that the source's items say its names are of, and are not of */
     uint64_t excluded;          /* nodes whose names a run like the source's does not ask for */
+    reshard_status (*check)(void *context, const struct map_space *model, reshard_error *err); /* before a family's text is read forwards */
+    void *context;
 };
 
 enum mapping_way {

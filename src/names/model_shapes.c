@@ -30,6 +30,7 @@ struct shapes_reader {
     struct model_shapes *out;
     const struct limits *limits;
     bool is_refused; /* a member of config.json that nothing is known about is set */
+    bool is_number;  /* of a section, what is meant by numbers alone counts */
 };
 
 /* ---- numbers ---- */
@@ -210,7 +211,7 @@ static reshard_status read_default(struct shapes_reader *reader, struct str rest
     if (map_constants_find(&reader->numbers, name, &value))
         return RESHARD_OK;
     if (!evaluate(&reader->numbers, str_take_word(&rest), &value))
-        return refuse_line(name, err);
+        return reader->is_number ? RESHARD_OK : refuse_line(name, err);
     return map_constants_set(&reader->numbers, name, value, true) ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -242,6 +243,8 @@ static void read_unless(struct shapes_reader *reader, struct str rest)
 static reshard_status read_line(struct shapes_reader *reader, struct str line, reshard_error *err)
 {
     struct str rest = line, word = str_take_word(&rest);
+    if (reader->is_number && !str_is(word, "default"))
+        return RESHARD_OK;
     if (str_is(word, "default"))
         return read_default(reader, rest, err);
     if (str_is(word, "range"))
@@ -283,8 +286,9 @@ static reshard_status read_section(struct shapes_reader *reader, struct str fami
         struct str line = str_take(&text, '\n'), rest = line;
         if (!line.size || line.data[0] == '#')
             continue;
-        if (str_is(str_take_word(&rest), "model")) {
-            is_ours = head_names(reader, rest, family);
+        const struct str word = str_take_word(&rest);
+        if (str_is(word, "model") || str_is(word, "defaults")) {
+            is_ours = (reader->is_number || str_is(word, "model")) && head_names(reader, rest, family);
             *is_known = *is_known || is_ours;
         } else if (is_ours && !reader->is_refused) {
             status = read_line(reader, line, err);
@@ -307,25 +311,38 @@ static void read_weights_type(struct shapes_reader *reader)
     }
 }
 
-static reshard_status read_shapes_of(struct shapes_reader *reader, struct str config, reshard_error *err)
+/* *family empty: config.json names none. */
+static reshard_status read_shapes_config(struct shapes_reader *reader, struct str config, struct str *family, reshard_error *err)
 {
-    struct model_shapes *out = reader->out;
-    struct str family;
-    bool is_known = false;
+    *family = (struct str){ 0 };
     reshard_status status = json_parse_python(config.data, config.size, reader->limits, &reader->config, err);
     if (status || reader->config.root->kind != VALUE_DICT)
         return status;
     const struct value *model_type = value_dict_get(reader->config.root, "model_type");
-    if (!model_type || !value_as_str(model_type, &family))
+    if (!model_type || !value_as_str(model_type, family))
         return RESHARD_OK;
+    return map_config_constants(config, reader->limits, &reader->numbers, err);
+}
+
+static reshard_status read_shapes_of(struct shapes_reader *reader, struct str config, const struct mapping_constant *constants,
+                                     size_t constant_count, reshard_error *err)
+{
+    struct model_shapes *out = reader->out;
+    struct str family;
+    bool is_known = false;
+    reshard_status status = read_shapes_config(reader, config, &family, err);
+    if (status || !family.size)
+        return status;
+    for (size_t i = 0; i < constant_count; i++) {
+        if (!map_constants_set(&reader->numbers, str_of(constants[i].name), constants[i].value, true))
+            return error_set_memory(err);
+    }
     out->family = str_copy(family);
     out->catalog = catalog_new("config");
     if (!out->family || !out->catalog)
         return error_set_memory(err);
     read_weights_type(reader);
-    status = map_config_constants(config, reader->limits, &reader->numbers, err);
-    if (!status)
-        status = read_section(reader, family, &is_known, err);
+    status = read_section(reader, family, &is_known, err);
     if (!status && is_known)
         status = catalog_seal(out->catalog, true, err);
     if (!is_known || status) {
@@ -336,13 +353,33 @@ static reshard_status read_shapes_of(struct shapes_reader *reader, struct str co
     return status;
 }
 
-reshard_status model_shapes_make(struct str config, const struct limits *limits, struct model_shapes *out, reshard_error *err)
+static void shapes_reader_release(struct shapes_reader *reader)
+{
+    map_constants_release(&reader->numbers);
+    value_graph_release(&reader->config);
+}
+
+reshard_status model_shapes_make(struct str config, const struct mapping_constant *constants, size_t constant_count,
+                                 const struct limits *limits, struct model_shapes *out, reshard_error *err)
 {
     struct shapes_reader reader = { .out = out, .limits = limits };
     *out = (struct model_shapes){ .dtype = DTYPE_COUNT };
-    reshard_status status = read_shapes_of(&reader, config, err);
-    map_constants_release(&reader.numbers);
-    value_graph_release(&reader.config);
+    reshard_status status = read_shapes_of(&reader, config, constants, constant_count, err);
+    shapes_reader_release(&reader);
+    return status;
+}
+
+reshard_status model_shapes_number(struct str config, struct str name, const struct limits *limits, int64_t *out, bool *is_known,
+                                   reshard_error *err)
+{
+    struct shapes_reader reader = { .limits = limits, .is_number = true };
+    struct str family;
+    bool has_section;
+    reshard_status status = read_shapes_config(&reader, config, &family, err);
+    if (!status && family.size)
+        status = read_section(&reader, family, &has_section, err);
+    *is_known = !status && map_constants_find(&reader.numbers, name, out);
+    shapes_reader_release(&reader);
     return status;
 }
 

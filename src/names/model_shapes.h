@@ -4,6 +4,7 @@
 #define NAMES_MODEL_SHAPES_H
 
 #include "catalog/catalog.h"
+#include "names/map_session.h"
 
 struct model_shapes {
     struct catalog *catalog;  /* sealed, tensors without data; their types count only if dtype is known */
@@ -15,9 +16,14 @@ struct model_shapes {
     enum dtype dtype;         /* of weights, by torch_dtype; DTYPE_COUNT: not said */
 };
 
-/* config: the text of a config.json. out->catalog stays NULL where the model's family is not known, or not all of it follows from the
- * configuration; out->family is set all the same if there is one. Release *out on failure too. */
-reshard_status model_shapes_make(struct str config, const struct limits *limits, struct model_shapes *out, reshard_error *err);
+/* config: the text of a config.json; constants: numbers that go before its own. out->catalog stays NULL where the model's family is not
+ * known, or not all of it follows from the configuration; out->family is set all the same if there is one. Release *out on failure too. */
+reshard_status model_shapes_make(struct str config, const struct mapping_constant *constants, size_t constant_count,
+                                 const struct limits *limits, struct model_shapes *out, reshard_error *err);
 void model_shapes_release(struct model_shapes *shapes);
+
+/* What a config.json says of a number, or its family means by not saying it. */
+reshard_status model_shapes_number(struct str config, struct str name, const struct limits *limits, int64_t *out, bool *is_known,
+                                   reshard_error *err);
 
 #endif

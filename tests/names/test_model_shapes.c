@@ -13,7 +13,7 @@
 
 static reshard_status make(const char *config, struct model_shapes *out, reshard_error *err)
 {
-    return model_shapes_make(str_of(config), &limits_default, out, err);
+    return model_shapes_make(str_of(config), NULL, 0, &limits_default, out, err);
 }
 
 /* "" if there is no such tensor; a question mark if it may be there. */
@@ -137,6 +137,42 @@ TEST(refusals_say_what_is_missing)
     }
 }
 
+TEST(numbers_that_are_given_go_before)
+{
+    static const struct mapping_constant groups[] = { { "num_key_value_heads", 1 } };
+    struct model_shapes shapes;
+    reshard_error err = { 0 };
+    char found[200];
+    CHECK_OK(model_shapes_make(STR("{\"model_type\":\"llama\",\"num_key_value_heads\":2," LLAMA "}"), groups, 1, &limits_default, &shapes,
+                               &err));
+    describe(&shapes, "model.layers.1.self_attn.k_proj.weight", found, sizeof(found));
+    assert_string_equal(found, "F32 2 8");
+    model_shapes_release(&shapes);
+}
+
+/* What config.json leaves to its family; of a family whose tensors are not known, too. */
+TEST(a_number_may_be_meant)
+{
+    static const struct { const char *config; int64_t tied; bool is_known; } configs[] = {
+        { "{\"model_type\":\"llama\"}", 0, true },
+        { "{\"model_type\":\"llama\",\"tie_word_embeddings\":true}", 1, true },
+        { "{\"model_type\":\"ernie4_5\"}", 1, true },
+        { "{\"model_type\":\"ernie4_5_moe\",\"tie_word_embeddings\":false}", 0, true },
+        { "{\"model_type\":\"ernie4_5_moe\"}", 1, true },
+        { "{\"model_type\":\"gpt2\"}", 1, true },
+        { "{\"model_type\":\"lama\"}", 0, false },
+        { "{}", 0, false },
+    };
+    for (size_t i = 0; i < sizeof(configs) / sizeof(*configs); i++) {
+        reshard_error err = { 0 };
+        int64_t tied = 0;
+        bool is_known;
+        CHECK_OK(model_shapes_number(str_of(configs[i].config), STR("tie_word_embeddings"), &limits_default, &tied, &is_known, &err));
+        if (is_known != configs[i].is_known || tied != configs[i].tied)
+            fail_msg("%s: %lld", configs[i].config, (long long)tied);
+    }
+}
+
 TEST(tensors_are_counted)
 {
     const char *config = "{\"model_type\":\"llama\"," LLAMA "}";
@@ -146,10 +182,10 @@ TEST(tensors_are_counted)
     CHECK_OK(make(config, &shapes, &err));
     limits.tensors = shapes.catalog->tensor_count;
     model_shapes_release(&shapes);
-    CHECK_OK(model_shapes_make(str_of(config), &limits, &shapes, &err));
+    CHECK_OK(model_shapes_make(str_of(config), NULL, 0, &limits, &shapes, &err));
     model_shapes_release(&shapes);
     limits.tensors--;
-    assert_int_equal(model_shapes_make(str_of(config), &limits, &shapes, &err), RESHARD_ERR_LIMIT);
+    assert_int_equal(model_shapes_make(str_of(config), NULL, 0, &limits, &shapes, &err), RESHARD_ERR_LIMIT);
     assert_non_null(strstr(err.message, "tensors"));
     assert_null(shapes.catalog);
     model_shapes_release(&shapes);
@@ -180,6 +216,8 @@ int main(void)
         cmocka_unit_test(keys_that_nobody_asks_for),
         cmocka_unit_test(what_is_not_known_is_not_guessed),
         cmocka_unit_test(refusals_say_what_is_missing),
+        cmocka_unit_test(numbers_that_are_given_go_before),
+        cmocka_unit_test(a_number_may_be_meant),
         cmocka_unit_test(tensors_are_counted),
         cmocka_unit_test(want_of_memory_is_an_error),
     };
