@@ -46,7 +46,8 @@ enum settings_pattern_kind {
     PATTERN_ROUNDED,    /* rounded($a, $b): up to a multiple of b */
     PATTERN_LIST,       /* [$a, 0], [0]*$k + [1]*$m: segments */
     PATTERN_TUPLE,      /* ($a, 0) */
-    PATTERN_MARKS       /* marks($p, $n): a list of b numbers, 0 at the positions that the list a has and 1 elsewhere */
+    PATTERN_MARKS,      /* marks($p, $n): a list of b numbers, 0 at the positions that the list a has and 1 elsewhere */
+    PATTERN_EVERY       /* every($f, $n): a list of b numbers, 1 at each multiple of a and 0 elsewhere; made, not matched */
 };
 
 struct settings_pattern {

@@ -234,6 +234,8 @@ static enum match match_simple(struct run *run, const struct settings_pattern *p
     case PATTERN_FLOAT:
     case PATTERN_WHOLE:
         return as_real(value, &real) ? bind(run, pattern->a.variable, value) : MATCH_NO;
+    case PATTERN_EVERY:
+        return MATCH_NO;
     default:
         return match_expression(run, pattern, value);
     }
@@ -390,8 +392,23 @@ static struct value *make_marks(struct run *run, const struct settings_pattern *
     return made(run, items ? value_new_list(run->graph, VALUE_LIST, items, (size_t)count) : NULL);
 }
 
+static struct value *make_every(struct run *run, const struct settings_pattern *pattern)
+{
+    int64_t step, count;
+    if (!known(run, pattern->a, &step) || !known(run, pattern->b, &count) || step <= 0 || count < 0 || count > LIST_MAX)
+        return NULL;
+    struct value **items = arena_array(&run->graph->arena, count, sizeof(*items));
+    for (int64_t i = 0; i < count && items; i++) {
+        if (!(items[i] = made(run, value_new_int(run->graph, i % step == 0))))
+            return NULL;
+    }
+    return made(run, items ? value_new_list(run->graph, VALUE_LIST, items, (size_t)count) : NULL);
+}
+
 static struct value *settings_run_make(struct run *run, const struct settings_pattern *pattern)
 {
+    if (pattern->kind == PATTERN_EVERY)
+        return make_every(run, pattern);
     if (pattern->kind == PATTERN_LIST || pattern->kind == PATTERN_TUPLE)
         return make_list(run, pattern);
     return pattern->kind == PATTERN_MARKS ? make_marks(run, pattern) : settings_run_make_simple(run, pattern);

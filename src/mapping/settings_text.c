@@ -184,7 +184,7 @@ static reshard_status take_literal(struct parser *parser, const struct value **o
 static reshard_status take_call(struct parser *parser, struct settings_pattern *out)
 {
     reshard_status status = take_operand(parser, &out->a);
-    bool is_pair = out->kind == PATTERN_ROUNDED || out->kind == PATTERN_MARKS;
+    bool is_pair = out->kind == PATTERN_ROUNDED || out->kind == PATTERN_MARKS || out->kind == PATTERN_EVERY;
     if (!status && is_pair && !settings_text_take(parser, ","))
         status = settings_text_fail(parser, "a comma");
     if (!status && is_pair)
@@ -200,7 +200,11 @@ static reshard_status take_simple(struct parser *parser, struct settings_pattern
     static const struct {
         const char *text;
         enum settings_pattern_kind kind;
-    } calls[] = { { "float(", PATTERN_FLOAT }, { "whole(", PATTERN_WHOLE }, { "rounded(", PATTERN_ROUNDED }, { "marks(", PATTERN_MARKS } },
+    } calls[] = { { "float(", PATTERN_FLOAT },
+                  { "whole(", PATTERN_WHOLE },
+                  { "rounded(", PATTERN_ROUNDED },
+                  { "marks(", PATTERN_MARKS },
+                  { "every(", PATTERN_EVERY } },
       operators[] = { { "+", PATTERN_SUM }, { "- ", PATTERN_DIFFERENCE }, { "*", PATTERN_PRODUCT }, { "/", PATTERN_QUOTIENT } };
     *out = (struct settings_pattern){ .a.variable = -1, .b.variable = -1 };
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {

@@ -286,9 +286,8 @@ static reshard_status read_section(struct shapes_reader *reader, struct str fami
         struct str line = str_take(&text, '\n'), rest = line;
         if (!line.size || line.data[0] == '#')
             continue;
-        const struct str word = str_take_word(&rest);
-        if (str_is(word, "model") || str_is(word, "defaults")) {
-            is_ours = (reader->is_number || str_is(word, "model")) && head_names(reader, rest, family);
+        if (str_is(str_take_word(&rest), "model")) {
+            is_ours = head_names(reader, rest, family);
             *is_known = *is_known || is_ours;
         } else if (is_ours && !reader->is_refused) {
             status = read_line(reader, line, err);

@@ -91,6 +91,9 @@ def numbers_that_contradict(work):
     assert "warning" not in said, said
     says(work, work.hf(llama, num_key_value_heads=...), "k_proj.weight' has shape [8,24], expected is [24,24]", status=4)
     says(work, work.hf(llama, num_key_value_heads=...), more=("--set", "num_key_value_heads=2"))
+    says(work, work.hf(case("ernie4_5-moe"), num_key_value_heads=3), "k_proj.weight' has shape [12,24], expected is [18,24]", status=4)
+    said = work.convert(work.hf(llama, num_key_value_heads=6), "--to", "paddle-flex", "--rules", "llama", status=4)[1]
+    assert "k_proj.weight' has shape [8,24], expected is [24,24]" in said, said
 
 
 def heads_without_a_config(work):
@@ -123,6 +126,14 @@ def missing_tensors(work):
     assert "missing" not in said, said
     assert "it asks for" not in says(work, work.hf(llama)) and "missing" not in says(work, work.hf(llama, without("lm_head.weight")),
                                                                                    more=("--exclude", "decoder.final_layernorm.weight"))
+
+
+def models_as_they_are(work):
+    """Nothing is said of models that go with their config.json, of any family."""
+    for name in families.CASES:
+        for to in (["--to", "megatron", "--layout", "tp=1"], ["--to", "torch_dist"]):
+            said = work.convert(work.hf(case(name)), *to)[1]
+            assert "it asks for" not in said and "held against" not in said, f"{name}: {said}"
 
 
 def tied_output_layer(work):
@@ -179,8 +190,8 @@ CHANGED = [("llama", {"no_rope_freq": 4}), ("llama", {"no_rope_freq": [0, 1]}), 
            ("llama", {"glu_linear_offset": 1.0}), ("llama", {"activation_func_clamp_value": 7.0}),
            ("gpt2", {"softmax_type": "off-by-one"}), ("mistral", {"window_attn_skip_freq": 2}), ("mixtral", {"moe_layer_freq": [1, 0]}),
            ("mixtral", {"moe_router_topk_scaling_factor": 2.5}), ("qwen3-moe", {"moe_router_topk_scaling_factor": 2.5}),
-           ("qwen3-moe", {"moe_router_num_groups": 2, "moe_router_group_topk": 1}), ("qwen3-moe", {"moe_layer_freq": 2}),
-           ("qwen3-moe", {"moe_router_topk_limited_devices": 1}), ("qwen2-moe", {"moe_layer_freq": 3}),
+           ("qwen3-moe", {"moe_router_num_groups": 2, "moe_router_group_topk": 1}), ("qwen3-moe", {"moe_layer_freq": [2, 1]}),
+           ("qwen3-moe", {"moe_router_topk_limited_devices": 1}),
            ("deepseek-v3", {"moe_layer_freq": 2}), ("deepseek-v3", {"moe_layer_freq": [1, 0]}),
            ("deepseek-v2-lite", {"moe_router_pre_softmax": False}), ("ernie4_5-moe", {"moe_router_topk_scaling_factor": 2.5}),
            ("glm4-moe", {"moe_layer_freq": 2})]
@@ -206,6 +217,14 @@ def arguments_that_change_the_model(work):
         assert "model.safetensors" in said or "tensors" in said, said
 
 
+def experts_in_every_so_many_layers(work):
+    """Megatron's number of layers to a layer of experts becomes the layers without any."""
+    for name, step, layers, plain in (("qwen2-moe", 2, 3, [1]), ("qwen3-moe", 3, 4, [1, 2]), ("qwen3-moe", 4, 4, [1, 2, 3])):
+        source = work.rank_file(case(name, num_hidden_layers=layers, mlp_only_layers=plain), moe_layer_freq=step)
+        found, said = work.back(source)
+        assert found["mlp_only_layers"] == plain and found["decoder_sparse_step"] == 1 and "it asks for" not in said, (found, said)
+
+
 def gated_attention(work):
     """Rows of q with a gate behind each head are not taken apart as q, k and v of other models."""
     source = work.rank_file(case("llama"), attention_output_gate=True)
@@ -229,8 +248,9 @@ def families_that_are_not_known(work):
     assert "'gemma2'" in said, said
 
 
-TESTS = [numbers_that_contradict, heads_without_a_config, missing_tensors, tied_output_layer, a_window_that_is_not_said, ernie_routing,
-         arguments_that_change_nothing, arguments_that_change_the_model, gated_attention, families_that_are_not_known]
+TESTS = [numbers_that_contradict, heads_without_a_config, missing_tensors, models_as_they_are, tied_output_layer,
+         a_window_that_is_not_said, ernie_routing, arguments_that_change_nothing, arguments_that_change_the_model,
+         experts_in_every_so_many_layers, gated_attention, families_that_are_not_known]
 
 
 def main():

@@ -54,6 +54,9 @@ static const struct {
     { "{" DEEPSEEK ",\"q_lora_rank\":null}", 31, { { "model.layers.0.self_attn.q_proj.weight", "F32 20 8" },
       { "model.layers.1.mlp.shared_experts.up_proj.weight", "F32 18 8" }, { "model.layers.1.mlp.gate_proj.weight", "" },
       { "model.layers.1.mlp.gate.e_score_correction_bias", "F32 2" } } },
+    { "{\"model_type\":\"ernie4_5_moe\",\"moe_num_experts\":2,\"moe_intermediate_size\":6,\"moe_num_shared_experts\":1," LLAMA "}", 43, {
+      { "model.layers.1.mlp.gate_proj.weight", "?F32 12 8" }, { "model.layers.1.mlp.experts.1.up_proj.weight", "?F32 6 8" },
+      { "model.layers.1.self_attn.k_proj.weight", "F32 8 8" }, { "lm_head.weight", "?F32 20 8" } } },
     { "{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_layer\":1,\"n_positions\":6,\"vocab_size\":20}", 17, {
       { "transformer.h.0.mlp.c_fc.weight", "F32 8 32" }, { "transformer.wpe.weight", "F32 6 8" } } },
 };
