@@ -5,6 +5,7 @@
 #include "base/array.h"
 #include "base/decimal_text.h"
 #include "base/model_data.h"
+#include "mapping/map_expression.h"
 
 #include <stdlib.h>
 
@@ -443,7 +444,7 @@ static reshard_status settings_text_read_directive(struct parser *parser, struct
     if (str_is(word, "vocabulary"))
         return append_words(parser, &settings->vocabulary, &settings->vocabulary_count, rest);
     if (str_is(word, "warn"))
-        return arena_str(&settings->literals.arena, rest, &settings->warning) ? RESHARD_OK : error_set_memory(parser->err);
+        return arena_str(&settings->literals.arena, map_trimmed(rest), &settings->warning) ? RESHARD_OK : error_set_memory(parser->err);
     if (str_is(word, "with"))
         return settings_text_enter(parser, stack, str_take_word(&rest));
     if (!word.size)

@@ -420,6 +420,8 @@ static reshard_status relate(struct mapping_choice *choice, const struct wanted_
             snprintf(made, sizeof(made), "; %" PRIu32 " weights are cast from their master weights", walked.made);
         status = mapping_make_note(&choice->out->names, err, "names: %s to %s, by %.*s%s", own ? own : "the source's", target,
                                    STR_ARG(buffer_str(&walked.said)), made);
+        if (!status && walked.undone && !request->is_comparison && model_settings_relate(&choice->rules, walked.undone))
+            status = model_settings_check(walked.undone, request->source, err);
         if (!status)
             status = find_settings(choice, wanted, &walked, err);
     }

@@ -267,6 +267,7 @@ static reshard_status walk_on(struct walk *walk, uint64_t here, const struct map
         if (step.relation->family_count) {
             walk->out->family = step.relation;
             walk->out->is_back = step.is_back;
+            walk->out->undone = step.is_back ? step.relation : walk->out->undone;
             walk->out->left = step.is_back ? (*stage)->space : before;
         }
         say_step(walk, &step);

@@ -32,6 +32,7 @@ struct mapping_walked {
     uint32_t made;                         /* weights that are cast from their masters */
     bool is_back;                          /* it was walked from right to left */
     const struct map_space *left;          /* the names on its left side; of a stage of the mapping */
+    const struct mapping_relation *undone; /* the last one of model families that was walked from right to left, NULL: none */
 };
 
 /* Puts the texts that lead to the goal behind *stage. name_space: of the source's format, or NULL. out->said is to be released, also on

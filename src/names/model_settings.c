@@ -93,8 +93,6 @@ static reshard_status consider(struct choice *choice, struct str family, reshard
     } else if (choice->input.members) {
         status = settings_fit(&settings, choice->side, &choice->input, &verdict, &why, err);
         fits = verdict == SETTINGS_FIT;
-        if (!status && verdict == SETTINGS_REFUSED && !choice->request->is_lenient)
-            status = refuse_settings(buffer_str(&why), err);
     }
     if (!status && fits && choice->count < sizeof(choice->families) / sizeof(choice->families[0])) {
         choice->families[choice->count] = family;
@@ -230,6 +228,34 @@ static reshard_status model_settings_read_config(const struct model_settings_req
         made->members = made->parsed.root;
         made->members_count = made->parsed.count;
     }
+    return status;
+}
+
+/* By the settings of one family. */
+static reshard_status refuse_family(struct str family, const struct model_settings *made, reshard_error *err)
+{
+    const struct settings_input input = { .members = made->members, .members_count = made->members_count };
+    enum settings_verdict verdict = SETTINGS_FIT;
+    struct settings settings;
+    struct buffer why = { 0 };
+    bool is_known;
+    reshard_status status = load_family(family, &settings, &is_known, err);
+    if (status || !is_known)
+        return status;
+    status = settings_fit(&settings, SETTINGS_ARGS, &input, &verdict, &why, err);
+    if (!status && verdict == SETTINGS_REFUSED)
+        status = refuse_settings(buffer_str(&why), err);
+    settings_release(&settings);
+    buffer_release(&why);
+    return status;
+}
+
+reshard_status model_settings_check(const struct mapping_relation *relation, struct source *source, reshard_error *err)
+{
+    struct model_settings made = { 0 };
+    reshard_status status = read_arguments(source, &made, err);
+    for (uint32_t i = 0; made.members && i < relation->family_count && !status; i++)
+        status = refuse_family(relation->families[i], &made, err);
     return status;
 }
 

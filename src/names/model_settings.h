@@ -42,6 +42,9 @@ bool model_settings_relate(const struct mapping_rules *rules, const struct mappi
 reshard_status model_settings_make(const struct model_settings_request *request, struct model_settings **out, reshard_error *err);
 void model_settings_free(struct model_settings *made);
 
+/* Fails where arguments of the run say that its tensors are others than those that the relation, walked back, takes apart. */
+reshard_status model_settings_check(const struct mapping_relation *relation, struct source *source, reshard_error *err);
+
 /* What the tensors that are written tell; a type of DTYPE_COUNT and 0 rows: not known. */
 struct model_facts {
     enum dtype dtype;
