@@ -75,6 +75,9 @@ reshard_status reshard_comm_threads(int64_t count, const reshard_comm_options *o
  * group's name (1 to 100 letters, digits, '.', '_', '-'), its rank and how many there are; it returns when all have come. From then on the
  * name is free for another group, and when the last process ends, however it does, nothing is left. What an earlier group that crashed
  * while it came together has left is removed by rank 0; memory of another user, or that others may open, is RESHARD_ERR_USAGE.
+ *
+ * The group takes its memory at once: at most some 66 MiB of /dev/shm for 128 ranks and 264 MiB for 256, or less, down to some 4 KiB for
+ * each two ranks, where more than half of what is free would go. RESHARD_ERR_IO if there is not even that.
  */
 reshard_status reshard_comm_processes(const char *name, int64_t rank, int64_t size, const reshard_comm_options *options,
                                       reshard_comm **out, reshard_error *err);

@@ -3,7 +3,9 @@
  * Processes of one machine, over a segment of shared memory with a ring of bytes from each rank to each. Who writes a ring is one process,
  * and who reads it another, so that there is no lock that a dead one could hold. Every byte goes through a ring, in frames of a kind, a
  * size and that many bytes. They follow each other, or lie in slots, where they are made and read. Memory that sizes ask for is bounded,
- * and positions in a ring are checked: a rank may go astray.
+ * and positions in a ring are checked: a rank may go astray. Rank 0 takes the pages of all rings before it says that they are there, for
+ * later there would be no error to return, but a signal; where /dev/shm is small it makes shorter rings. Their length follows from that
+ * of the file.
  *
  * Memory that ranks make for the others to read lies behind the rings, in pages of the same file that are there before they are used. Every
  * rank has all of it mapped to read, and a place in it is an offset in the file: whatever a rank says, no other memory is read.
@@ -20,6 +22,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,9 +33,10 @@
 
 #define REASON_SECONDS 1.0 /* at most: how long a rank has to write why it gives up */
 #define SEGMENT_MAGIC UINT64_C(0x31304d4853524853)
-#define SEGMENT_BYTES (UINT64_C(64) << 20) /* of all rings, about: memory is taken as it is written */
+#define SEGMENT_BYTES (UINT64_C(64) << 20) /* of all rings, about */
 #define RING_BYTES_MAX (UINT64_C(1) << 20)
 #define RING_BYTES_MIN (UINT64_C(4) << 10)
+#define RESERVE_STEP (UINT64_C(4) << 20) /* done between two ticks of a profiler: a signal has a step begun again */
 #define FLOW_ROOM_FIRST (UINT64_C(64) << 10) /* of what comes in a size that the sender says */
 #define LOOK_SECONDS 0.05 /* how often an idle rank looks whether the others live */
 
@@ -82,7 +86,7 @@ struct process_end {
     uint8_t *is_busy; /* by peer and direction, in a pass */
     uint8_t *made;    /* what ranks have made for others to read, as far as it was looked at */
     uint64_t made_bytes;
-    char name[160];   /* "" once it is taken away */
+    char name[160];   /* of what this process has made; "" once it is taken away */
 };
 
 static struct process_end *process_of(struct comm *comm)
@@ -113,11 +117,22 @@ static struct ring *ring_between(const struct process_end *end, uint32_t size, u
     return (struct ring *)(void *)(end->memory + rings_begin(size) + number * (sizeof(struct ring) + end->ring_bytes));
 }
 
-static void segment_measure(struct process_end *end, uint32_t size)
+/* Rings of about that many bytes. */
+static void segment_measure(struct process_end *end, uint32_t size, uint64_t share)
 {
-    uint64_t share = SEGMENT_BYTES / size / size / 4096 * 4096;
+    share = share / RING_BYTES_MIN * RING_BYTES_MIN;
     end->ring_bytes = share < RING_BYTES_MIN ? RING_BYTES_MIN : share > RING_BYTES_MAX ? RING_BYTES_MAX : share;
     end->bytes = rings_begin(size) + (uint64_t)size * size * (sizeof(struct ring) + end->ring_bytes);
+}
+
+/* What a file of that length has; false: it has no such rings. */
+static bool segment_measure_found(struct process_end *end, uint32_t size, uint64_t bytes)
+{
+    const uint64_t rings = bytes < rings_begin(size) ? 0 : (bytes - rings_begin(size)) / size / size;
+    segment_measure(end, size, rings < sizeof(struct ring) ? 0 : rings - sizeof(struct ring));
+    const bool is_so_long = end->bytes == bytes;
+    end->bytes = bytes; /* as it is mapped */
+    return is_so_long;
 }
 
 static bool rank_lock(int fd, uint32_t rank)
@@ -668,6 +683,30 @@ static reshard_status segment_clear(const char *name, reshard_error *err)
     return status;
 }
 
+/* All pages, with the longest rings that leave as much of /dev/shm to others as they take; the shortest may take all that there is. */
+static reshard_status segment_reserve(struct process_end *end, uint32_t size, reshard_error *err)
+{
+    struct statvfs there;
+    const bool is_known = fstatvfs(end->fd, &there) == 0 && there.f_blocks > 0; /* 0: there is no limit */
+    const uint64_t room = is_known ? capped_mul_u64(there.f_bavail, there.f_frsize) : UINT64_MAX;
+    int failure = 0;
+    segment_measure(end, size, SEGMENT_BYTES / size / size);
+    while (end->bytes > room / 2 && end->ring_bytes > RING_BYTES_MIN)
+        segment_measure(end, size, end->ring_bytes / 2);
+    for (uint64_t done = 0; done < end->bytes && (!failure || failure == EINTR);) {
+        const uint64_t left = end->bytes - done, step = left < RESERVE_STEP ? left : RESERVE_STEP;
+        failure = posix_fallocate(end->fd, (off_t)done, (off_t)step);
+        done += failure ? 0 : step;
+    }
+    if (!failure)
+        return RESHARD_OK;
+    errno = failure;
+    error_set_errno(err, "shared memory of %" PRIu64 " bytes for a group of %u processes", end->bytes, size);
+    error_hint(err, "/dev/shm has to have room for it, which a container is given by --shm-size; groups over other transports need none "
+               "(reshard_comm_new, reshard_comm_threads)");
+    return RESHARD_ERR_IO;
+}
+
 static reshard_status segment_map(struct comm *comm, reshard_error *err)
 {
     struct process_end *end = process_of(comm);
@@ -678,18 +717,21 @@ static reshard_status segment_map(struct comm *comm, reshard_error *err)
     return RESHARD_OK;
 }
 
-static reshard_status segment_make(struct comm *comm, reshard_error *err)
+static reshard_status segment_make(struct comm *comm, const char *name, reshard_error *err)
 {
     struct process_end *end = process_of(comm);
-    reshard_status status = segment_clear(end->name, err);
-    if (status) {
-        end->name[0] = '\0';
+    reshard_status status = segment_clear(name, err);
+    if (status)
         return status;
-    }
-    end->fd = shm_open(end->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (end->fd < 0 || !rank_lock(end->fd, 0) || ftruncate(end->fd, (off_t)end->bytes) != 0)
-        return error_set_errno(err, "shared memory '%s'", end->name);
-    status = segment_map(comm, err);
+    end->fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (end->fd < 0)
+        return error_set_errno(err, "shared memory '%s'", name);
+    snprintf(end->name, sizeof(end->name), "%s", name); /* from here on it is this process's, to be taken away */
+    if (!rank_lock(end->fd, 0))
+        return error_set_errno(err, "shared memory '%s'", name);
+    status = segment_reserve(end, comm->size, err);
+    if (!status)
+        status = segment_map(comm, err);
     if (status)
         return status;
     segment_of(end)->size = comm->size;
@@ -708,17 +750,18 @@ static reshard_status segment_try(struct comm *comm, const char *name, bool *is_
     if (end->fd < 0)
         return errno == ENOENT ? RESHARD_OK : error_set_errno(err, "shared memory '%s'", name);
     reshard_status status = owner_check(end->fd, name, &is_gone, err);
-    if (status || is_gone || !rank_is_alive(end->fd, 0) || fstat(end->fd, &found) != 0 || found.st_size == 0)
+    if (status || is_gone || !rank_is_alive(end->fd, 0) || fstat(end->fd, &found) != 0 || found.st_size < 4096)
         return status;
-    if ((uint64_t)found.st_size != end->bytes)
-        return error_set(err, RESHARD_ERR_USAGE, "rank 0 has made shared memory for another number of ranks than the %u of rank %u",
-                         comm->size, comm->rank);
+    end->bytes = (uint64_t)found.st_size;
     status = segment_map(comm, err);
     if (status || atomic_load(&segment_of(end)->magic) != SEGMENT_MAGIC)
         return status;
     if (segment_of(end)->size != comm->size)
         return error_set(err, RESHARD_ERR_USAGE, "rank 0 is of a group of %u, rank %u of %u", segment_of(end)->size, comm->rank,
                          comm->size);
+    if (!segment_measure_found(end, comm->size, (uint64_t)found.st_size))
+        return error_set(err, RESHARD_ERR_IO, "the shared memory of rank 0 has %" PRIu64 " bytes, which no group of %u has",
+                         (uint64_t)found.st_size, comm->size);
     if (!rank_lock(end->fd, comm->rank))
         return error_set(err, RESHARD_ERR_USAGE, "rank %u is there already", comm->rank);
     *is_there = true;
@@ -782,8 +825,7 @@ static bool process_name_is_good(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == size;
 }
 
-static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t size,
-                                    const struct comm_patience *patience)
+static struct comm *process_end_new(uint32_t rank, uint32_t size, const struct comm_patience *patience)
 {
     struct comm *comm = comm_new(&transport_processes, rank, size, patience);
     struct process_end *end = calloc(1, sizeof(*end));
@@ -797,9 +839,6 @@ static struct comm *process_end_new(const char *name, uint32_t rank, uint32_t si
     end->fd = -1;
     end->is_busy = is_busy;
     end->reason_seconds = comm->timeout_seconds < REASON_SECONDS ? comm->timeout_seconds : REASON_SECONDS;
-    segment_measure(end, size);
-    if (rank == 0)
-        snprintf(end->name, sizeof(end->name), "%s", name);
     comm->state = end;
     comm->call = "reshard_comm_processes";
     return comm;
@@ -817,10 +856,10 @@ reshard_status comm_processes_new(const char *name, uint32_t rank, uint32_t size
     if (size > COMM_PROCESSES_MAX)
         return error_set(err, RESHARD_ERR_USAGE, "a group of %u processes: there are 1 to %d", size, COMM_PROCESSES_MAX);
     snprintf(full, sizeof(full), "/reshard-%u-%s", (unsigned)geteuid(), name);
-    struct comm *comm = process_end_new(full, rank, size, patience);
+    struct comm *comm = process_end_new(rank, size, patience);
     if (!comm)
         return error_set_memory(err);
-    reshard_status status = rank == 0 ? segment_make(comm, &why) : segment_join(comm, full, &why);
+    reshard_status status = rank == 0 ? segment_make(comm, full, &why) : segment_join(comm, full, &why);
     if (!status)
         status = segment_await(comm, &why);
     if (status) {

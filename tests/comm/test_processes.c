@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -555,7 +556,96 @@ TEST(a_reason_that_does_not_come_is_waited_for_once)
     stray_close(&stray);
 }
 
-int main(void)
+/* ---- a small /dev/shm: of a program in a place of its own, which `unshare` gives ---- */
+
+static const char *program;
+
+static void small_mount(const char *size)
+{
+    char data[32];
+    snprintf(data, sizeof(data), "size=%s", size);
+    assert_int_equal(mount("none", "/dev/shm", "tmpfs", 0, data), 0);
+}
+
+/* 0 if every rank gathers a byte of each other's number, a megabyte from each. */
+static int small_gathers(reshard_comm *comm, int rank, int size)
+{
+    enum { BYTES = 1 << 20 };
+    reshard_error err = RESHARD_ERROR_INIT;
+    const void *parts[LAYOUT_RANKS_MAX];
+    size_t sizes[LAYOUT_RANKS_MAX];
+    void *all = NULL;
+    uint8_t *bytes = malloc(BYTES);
+    if (!bytes)
+        return 1;
+    memset(bytes, rank, BYTES);
+    int result = reshard_comm_all_gather(comm, bytes, BYTES, parts, sizes, &all, &err) ? 2 : 0;
+    for (int r = 0; r < size && !result; r++)
+        result = sizes[r] == BYTES && ((const uint8_t *)parts[r])[BYTES - 1] == r ? 0 : 3;
+    reshard_free(all);
+    free(bytes);
+    return result;
+}
+
+/* What is left of it is taken, as far as it goes: the rings have their pages already. */
+static int small_fills(reshard_comm *comm, int rank, int size)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status = RESHARD_OK;
+    int blocks = 0;
+    void *memory;
+    while (rank == 0 && !status && blocks++ < 1000)
+        status = reshard_comm_memory_new(comm, 65536, &memory, &err);
+    if (rank == 0 && (status != RESHARD_ERR_IO || blocks < 17)) /* a megabyte, of the half that rings leave */
+        return 4;
+    return reshard_comm_barrier(comm, &err) ? 5 : small_gathers(comm, rank, size);
+}
+
+TEST(rings_that_are_made_have_their_pages)
+{
+    static const struct {
+        const char *room;
+        int ranks;
+    } cases[] = { { "4m", 2 }, { "64m", 8 } };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int results[LAYOUT_RANKS_MAX];
+        small_mount(cases[i].room);
+        processes_run_all(cases[i].ranks, 20, small_fills, results);
+        for (int rank = 0; rank < cases[i].ranks; rank++)
+            assert_int_equal(results[rank], 0);
+    }
+}
+
+TEST(a_group_for_which_there_is_no_room_says_so)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_comm *comm;
+    small_mount("128k");
+    CHECK_FAILS(reshard_comm_processes(group, 0, 8, NULL, &comm, &err), RESHARD_ERR_IO);
+    assert_non_null(strstr(err.message, "shared memory of 278528 bytes for a group of 8 processes"));
+    assert_non_null(strstr(err.hint, "--shm-size"));
+    assert_false(segment_is_left());
+}
+
+static int small_main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rings_that_are_made_have_their_pages),
+        cmocka_unit_test(a_group_for_which_there_is_no_room_says_so),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+TEST(where_shared_memory_is_small_rings_are_short)
+{
+    char command[4200];
+    if (system("unshare -rm mount -t tmpfs none /dev/shm 2>/dev/null") != 0)
+        skip();
+    snprintf(command, sizeof(command), "unshare -rm '%s' small >&2", program);
+    assert_int_equal(system(command), 0);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_layouts_over_processes),
@@ -571,7 +661,11 @@ int main(void)
         cmocka_unit_test(a_reason_that_does_not_come_is_waited_for_once),
         cmocka_unit_test(a_stray_process_is_an_error_of_the_call),
         cmocka_unit_test(a_place_of_another_rank_leads_nowhere_else),
+        cmocka_unit_test(where_shared_memory_is_small_rings_are_short),
     };
     snprintf(group, sizeof(group), "test-%d", (int)getpid());
+    program = argv[0];
+    if (argc > 1)
+        return small_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
