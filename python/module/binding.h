@@ -41,6 +41,9 @@ int signals_look(void *context);
 /* UsageError of the binding's own. Always NULL. */
 PyObject *error_usage(const char *message);
 
+/* What an exception says, as a record of the library for other ranks: the status of its class, its type's name before its text. */
+reshard_status error_of_exception(PyObject *exception, reshard_error *err);
+
 /* What a call starts with that takes a mapping: its diagnoses are kept for the exception, or become a warning. */
 extern const reshard_map_options map_initial;
 
@@ -175,6 +178,13 @@ bool comm_type_add(PyObject *module);
 /* The handle of a Comm, which nobody else uses until it is released; None: NULL, and nothing to release. */
 bool comm_hold(PyObject *object, reshard_comm **out);
 void comm_release(PyObject *object);
+
+/*
+ * The same behind the taking of what a call of all ranks is made with, so that none waits for one that has nothing to call with: is_ready
+ * says whether it has been taken, and if not, an exception is set, of whatever class. True: all ranks are ready, and the handle is held.
+ * False: this rank's exception is set, or what another one says. Between this and the call of the library nothing of Python runs.
+ */
+bool comm_hold_ready(PyObject *object, bool is_ready, reshard_comm **out);
 
 /* ---- module_writer.c ---- */
 

@@ -38,6 +38,17 @@ static PyObject *call_result(struct call *call, PyObject *out)
     return out;
 }
 
+/* A checkpoint that the call has to itself, until checkpoint_leave. */
+static bool checkpoint_take(PyObject *source, struct checkpoint_object **out)
+{
+    if (!checkpoint_is(source))
+        return PyErr_Format(PyExc_TypeError, "what is looked at is no checkpoint") != NULL;
+    if (!checkpoint_enter((struct checkpoint_object *)source, true))
+        return false;
+    *out = (struct checkpoint_object *)source;
+    return true;
+}
+
 /* ---- opening ---- */
 
 /* open(path, options, run): of run, progress counts */
@@ -240,32 +251,35 @@ static PyObject *coverage_dict(const reshard_coverage *coverage)
                          (unsigned long long)coverage->read_bytes, "checksums", (unsigned long long)coverage->checksums);
 }
 
-/* verify(checkpoint, options, run): (is good, findings, coverage, uncovered) */
+/* verify(comm or None, make): (is good, findings, coverage, uncovered). make() is (checkpoint, options, run) */
 static PyObject *call_verify(PyObject *module, PyObject *arguments)
 {
-    PyObject *source, *given, *run, *out = NULL;
-    struct call call;
+    PyObject *group, *make, *made = NULL, *source, *given, *run, *out = NULL;
+    struct checkpoint_object *checkpoint = NULL;
+    struct call call = { .kept = NULL };
     reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
     reshard_coverage coverage = RESHARD_COVERAGE_INIT;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOO", &source, &given, &run))
+    if (!PyArg_ParseTuple(arguments, "OO", &group, &make))
         return NULL;
-    if (!checkpoint_is(source))
-        return PyErr_Format(PyExc_TypeError, "what is verified is no checkpoint");
-    struct checkpoint_object *checkpoint = (struct checkpoint_object *)source;
     struct collecting findings = { PyList_New(0), &call.running }, uncovered = { PyList_New(0), &call.running };
-    if (call_begin(&call, run) && findings.list && uncovered.list && options_take(call.kept, given, verify_members, &options) &&
-        checkpoint_enter(checkpoint, true)) {
+    const bool is_ready = findings.list && uncovered.list && (made = PyObject_CallNoArgs(make)) &&
+                          PyArg_ParseTuple(made, "OOO", &source, &given, &run) && call_begin(&call, run) &&
+                          options_take(call.kept, given, verify_members, &options) && checkpoint_take(source, &checkpoint);
+    if (comm_hold_ready(group, is_ready, &call.running.options.comm)) {
         options.coverage = &coverage;
         options.uncovered = take_uncovered;
         options.context = &uncovered;
         Py_BEGIN_ALLOW_THREADS
         call.status = reshard_verify(checkpoint->handle, &options, &call.running.options, take_finding, &findings, &call.err);
         Py_END_ALLOW_THREADS
-        checkpoint_leave(checkpoint, true);
+        comm_release(group);
         out = call_result(&call, Py_BuildValue("NOON", PyBool_FromLong(call.status == RESHARD_OK), findings.list, uncovered.list,
                                                coverage_dict(&coverage)));
     }
+    if (checkpoint)
+        checkpoint_leave(checkpoint, true);
+    Py_XDECREF(made);
     Py_XDECREF(findings.list);
     Py_XDECREF(uncovered.list);
     call_end(&call);
@@ -296,35 +310,39 @@ static PyObject *summary_dict(const reshard_diff_summary *summary)
         (unsigned long long)summary->changed_bytes, "max_difference", summary->max_difference, "max_relative", summary->max_relative);
 }
 
-/* diff(a, b, options, run): (is same, findings, tensors, summary) */
+/* diff(comm or None, make): (is same, findings, tensors, summary). make() is (a, b, options, run) */
 static PyObject *call_diff(PyObject *module, PyObject *arguments)
 {
-    PyObject *first, *second, *given, *run, *out = NULL;
-    struct call call;
+    PyObject *group, *make, *made = NULL, *first, *second, *given, *run, *out = NULL;
+    struct checkpoint_object *a = NULL, *b = NULL;
+    struct call call = { .kept = NULL };
     reshard_diff_options options = RESHARD_DIFF_OPTIONS_INIT;
     reshard_diff_summary summary = RESHARD_DIFF_SUMMARY_INIT;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOOO", &first, &second, &given, &run))
+    if (!PyArg_ParseTuple(arguments, "OO", &group, &make))
         return NULL;
-    if (!checkpoint_is(first) || !checkpoint_is(second) || first == second)
-        return PyErr_Format(PyExc_TypeError, "two checkpoints are compared");
-    struct checkpoint_object *a = (struct checkpoint_object *)first, *b = (struct checkpoint_object *)second;
     struct collecting findings = { PyList_New(0), &call.running }, tensors = { PyList_New(0), &call.running };
-    if (call_begin(&call, run) && findings.list && tensors.list && options_take(call.kept, given, diff_members, &options) &&
-        checkpoint_enter(a, true)) {
-        if (checkpoint_enter(b, true)) {
-            options.summary = &summary;
-            options.tensor = take_difference;
-            options.context = &tensors;
-            Py_BEGIN_ALLOW_THREADS
-            call.status = reshard_diff(a->handle, b->handle, &options, &call.running.options, take_finding, &findings, &call.err);
-            Py_END_ALLOW_THREADS
-            checkpoint_leave(b, true);
-            out = call_result(&call, Py_BuildValue("NOON", PyBool_FromLong(call.status == RESHARD_OK), findings.list, tensors.list,
-                                                   summary_dict(&summary)));
-        }
-        checkpoint_leave(a, true);
+    const bool is_ready = findings.list && tensors.list && (made = PyObject_CallNoArgs(make)) &&
+                          PyArg_ParseTuple(made, "OOOO", &first, &second, &given, &run) && call_begin(&call, run) &&
+                          options_take(call.kept, given, diff_members, &options) &&
+                          (first != second || PyErr_Format(PyExc_TypeError, "two checkpoints are compared")) &&
+                          checkpoint_take(first, &a) && checkpoint_take(second, &b);
+    if (comm_hold_ready(group, is_ready, &call.running.options.comm)) {
+        options.summary = &summary;
+        options.tensor = take_difference;
+        options.context = &tensors;
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_diff(a->handle, b->handle, &options, &call.running.options, take_finding, &findings, &call.err);
+        Py_END_ALLOW_THREADS
+        comm_release(group);
+        out = call_result(&call, Py_BuildValue("NOON", PyBool_FromLong(call.status == RESHARD_OK), findings.list, tensors.list,
+                                               summary_dict(&summary)));
     }
+    if (b)
+        checkpoint_leave(b, true);
+    if (a)
+        checkpoint_leave(a, true);
+    Py_XDECREF(made);
     Py_XDECREF(findings.list);
     Py_XDECREF(tensors.list);
     call_end(&call);
@@ -339,26 +357,29 @@ static int take_digest(size_t tensor, const char *hex, void *context)
     return stops;
 }
 
-/* hash(checkpoint, digest, run): [(tensor, hex), …] */
+/* hash(comm or None, make): [(tensor, hex), …]. make() is (checkpoint, digest, run) */
 static PyObject *call_hash(PyObject *module, PyObject *arguments)
 {
-    PyObject *source, *run, *out = NULL;
+    PyObject *group, *make, *made = NULL, *source, *run, *out = NULL;
+    struct checkpoint_object *checkpoint = NULL;
     const char *digest;
-    struct call call;
+    struct call call = { .kept = NULL };
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OsO", &source, &digest, &run))
+    if (!PyArg_ParseTuple(arguments, "OO", &group, &make))
         return NULL;
-    if (!checkpoint_is(source))
-        return PyErr_Format(PyExc_TypeError, "what is hashed is no checkpoint");
-    struct checkpoint_object *checkpoint = (struct checkpoint_object *)source;
     struct collecting digests = { PyList_New(0), &call.running };
-    if (call_begin(&call, run) && digests.list && checkpoint_enter(checkpoint, true)) {
+    const bool is_ready = digests.list && (made = PyObject_CallNoArgs(make)) && PyArg_ParseTuple(made, "OsO", &source, &digest, &run) &&
+                          call_begin(&call, run) && checkpoint_take(source, &checkpoint);
+    if (comm_hold_ready(group, is_ready, &call.running.options.comm)) {
         Py_BEGIN_ALLOW_THREADS
         call.status = reshard_hash(checkpoint->handle, digest, &call.running.options, take_digest, &digests, &call.err);
         Py_END_ALLOW_THREADS
-        checkpoint_leave(checkpoint, true);
+        comm_release(group);
         out = call_result(&call, Py_NewRef(digests.list));
     }
+    if (checkpoint)
+        checkpoint_leave(checkpoint, true);
+    Py_XDECREF(made);
     Py_XDECREF(digests.list);
     call_end(&call);
     return out;

@@ -278,6 +278,52 @@ void comm_release(PyObject *object)
         ((struct comm_object *)object)->is_taken = false;
 }
 
+bool comm_hold_ready(PyObject *object, bool is_ready, reshard_comm **out)
+{
+    PyObject *type = NULL, *value = NULL, *trace = NULL;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status = RESHARD_OK;
+    *out = NULL;
+    if (object == Py_None)
+        return is_ready;
+    if (!is_ready) {
+        PyErr_Fetch(&type, &value, &trace);
+        PyErr_NormalizeException(&type, &value, &trace);
+        status = error_of_exception(value, &err);
+    }
+    if (comm_hold(object, out)) {
+        Py_BEGIN_ALLOW_THREADS
+        status = reshard_comm_agree(*out, status, &err);
+        Py_END_ALLOW_THREADS
+        if (!status)
+            return true;
+        comm_release(object);
+        *out = NULL;
+        error_raise(status, &err);
+    }
+    if (!is_ready) { /* its own exception is the one to raise */
+        PyErr_Clear();
+        PyErr_Restore(type, value, trace);
+    }
+    return false;
+}
+
+/* agree(comm or None, make): what make returns, where it fails on no rank */
+static PyObject *call_agree(PyObject *module, PyObject *arguments)
+{
+    PyObject *group, *make;
+    reshard_comm *comm;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OO", &group, &make))
+        return NULL;
+    PyObject *made = PyObject_CallNoArgs(make);
+    if (comm_hold_ready(group, made != NULL, &comm))
+        comm_release(group);
+    else
+        Py_CLEAR(made);
+    return made;
+}
+
 static PyObject *comm_close(PyObject *object, PyObject *unused)
 {
     struct comm_object *self = (struct comm_object *)object;
@@ -386,50 +432,47 @@ static void take_warning(const char *text, void *context)
     PyGILState_Release(state);
 }
 
-/* What save and load have in common: the state, the group (or None), and how to run. */
+/* What save and load have in common: the state, and how to run. */
 struct together {
     PyObject *kept;
     struct running running;
     reshard_sharded *state;
-    PyObject *group; /* None: this process is all; NULL: not held */
     reshard_comm *comm;
     const char *path;
     reshard_error err;
     reshard_status status;
 };
 
-static bool together_begin(struct together *call, PyObject *group, PyObject *path, PyObject *state, PyObject *run)
+static bool together_begin(struct together *call, PyObject *path, PyObject *state, PyObject *run)
 {
-    *call = (struct together){ .kept = PyList_New(0), .err = RESHARD_ERROR_INIT };
-    if (!call->kept || !running_take(call->kept, run, &call->running) || !(call->path = kept_text(call->kept, path)) ||
-        !sharded_take(state, &call->state))
-        return false;
-    call->group = comm_hold(group, &call->comm) ? group : NULL;
-    return call->group != NULL;
+    call->kept = PyList_New(0);
+    return call->kept && running_take(call->kept, run, &call->running) && (call->path = kept_text(call->kept, path)) &&
+           sharded_take(state, &call->state);
 }
 
 static void together_end(struct together *call)
 {
-    if (call->group)
-        comm_release(call->group);
     reshard_sharded_free(call->state);
     Py_XDECREF(call->kept);
 }
 
-/* save(comm or None, path, state, convert options, no check, no spread, run): warnings */
+/* save(comm or None, make): warnings. make() is (path, state, convert options, no check, no spread, run) */
 static PyObject *call_save(PyObject *module, PyObject *arguments)
 {
-    PyObject *group, *path, *state, *given, *run, *out = NULL, *warnings = PyList_New(0);
+    PyObject *group, *make, *made, *path, *state, *given, *run, *out = NULL, *warnings = PyList_New(0);
     int no_check, no_spread;
-    struct together call;
+    struct together call = { .err = RESHARD_ERROR_INIT };
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
     (void)module;
-    if (!warnings || !PyArg_ParseTuple(arguments, "OOOOppO", &group, &path, &state, &given, &no_check, &no_spread, &run)) {
+    if (!warnings || !PyArg_ParseTuple(arguments, "OO", &group, &make)) {
         Py_XDECREF(warnings);
         return NULL;
     }
-    if (together_begin(&call, group, path, state, run) && options_take(call.kept, given, convert_members, &convert)) {
+    const bool is_ready = (made = PyObject_CallNoArgs(make)) &&
+                          PyArg_ParseTuple(made, "OOOppO", &path, &state, &given, &no_check, &no_spread, &run) &&
+                          together_begin(&call, path, state, run) && options_take(call.kept, given, convert_members, &convert);
+    if (comm_hold_ready(group, is_ready, &call.comm)) {
         options.convert = &convert;
         options.no_check = no_check;
         options.no_spread = no_spread;
@@ -438,50 +481,62 @@ static PyObject *call_save(PyObject *module, PyObject *arguments)
         Py_BEGIN_ALLOW_THREADS
         call.status = reshard_save(call.comm, call.path, call.state, &options, &call.running.options, &call.err);
         Py_END_ALLOW_THREADS
+        comm_release(group);
         PyObject *ended = running_end(&call.running, call.status, &call.err);
         out = ended ? Py_NewRef(warnings) : NULL;
         Py_XDECREF(ended);
     }
     together_end(&call);
+    Py_XDECREF(made);
     Py_DECREF(warnings);
     return out;
 }
 
-/* load(comm or None, path, state, open options, map or None, strict, no check, no exchange, as files, run): (objects, values) */
+static bool strict_take(const char *name, int64_t *out)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_status status = reshard_strict_find(name, out, &err);
+    return !status || error_raise(status, &err);
+}
+
+/* load(comm or None, make): (objects, values). make() is (path, state, open options, map or None, strict, no check, no exchange, as files,
+ * run) */
 static PyObject *call_load(PyObject *module, PyObject *arguments)
 {
-    PyObject *group, *path, *state, *given, *given_map, *run, *out = NULL;
+    PyObject *group, *make, *made, *path, *state, *given, *given_map, *run, *out = NULL;
     const char *strict;
     int no_check, no_exchange;
     long long as_files;
-    struct together call;
+    struct together call = { .err = RESHARD_ERROR_INIT };
     reshard_open_options open = RESHARD_OPEN_OPTIONS_INIT;
     reshard_map_options map = map_initial;
     reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
     reshard_sharded *result = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOOOOsppLO", &group, &path, &state, &given, &given_map, &strict, &no_check, &no_exchange, &as_files,
-                          &run))
+    if (!PyArg_ParseTuple(arguments, "OO", &group, &make))
         return NULL;
-    if (together_begin(&call, group, path, state, run) && options_take(call.kept, given, open_members, &open) &&
-        options_take(call.kept, given_map, map_members, &map)) {
+    const bool is_ready = (made = PyObject_CallNoArgs(make)) &&
+                          PyArg_ParseTuple(made, "OOOOsppLO", &path, &state, &given, &given_map, &strict, &no_check, &no_exchange,
+                                           &as_files, &run) &&
+                          together_begin(&call, path, state, run) && options_take(call.kept, given, open_members, &open) &&
+                          options_take(call.kept, given_map, map_members, &map) && strict_take(strict, &options.strict);
+    if (comm_hold_ready(group, is_ready, &call.comm)) {
         options.open = &open;
         options.map = given_map == Py_None ? NULL : &map;
         options.no_check = no_check;
         options.no_exchange = no_exchange;
         options.as_files = as_files;
-        call.status = reshard_strict_find(strict, &options.strict, &call.err);
-        if (!call.status) {
-            Py_BEGIN_ALLOW_THREADS
-            call.status = reshard_load(call.comm, call.path, call.state, &options, &call.running.options, &result, &call.err);
-            Py_END_ALLOW_THREADS
-        }
+        Py_BEGIN_ALLOW_THREADS
+        call.status = reshard_load(call.comm, call.path, call.state, &options, &call.running.options, &result, &call.err);
+        Py_END_ALLOW_THREADS
+        comm_release(group);
         PyObject *ended = running_end(&call.running, call.status, &call.err);
         out = ended ? sharded_to_python(result) : NULL;
         Py_XDECREF(ended);
         reshard_sharded_free(result);
     }
     together_end(&call);
+    Py_XDECREF(made);
     return out;
 }
 
@@ -520,6 +575,7 @@ PyMethodDef comm_methods[] = {
     { "comm_host", call_comm_host, METH_VARARGS, NULL },
     { "comm_threads", call_comm_threads, METH_VARARGS, NULL },
     { "comm_processes", call_comm_processes, METH_VARARGS, NULL },
+    { "agree", call_agree, METH_VARARGS, NULL },
     { "save", call_save, METH_VARARGS, NULL },
     { "load", call_load, METH_VARARGS, NULL },
     { NULL, NULL, 0, NULL },

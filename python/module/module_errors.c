@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static PyObject *make_error, *warn_of_mapping; /* reshard._errors has both */
+static PyObject *make_error, *warn_of_mapping, *said_of; /* reshard._errors has them */
 
 /* What mappings of the call that this thread makes were said to be: on failure goes with the exception, and else becomes a warning. */
 static _Thread_local char *diagnoses;
@@ -24,8 +24,9 @@ bool errors_init(void)
     PyObject *module = PyImport_ImportModule("reshard._errors");
     make_error = module ? PyObject_GetAttrString(module, "make_error") : NULL;
     warn_of_mapping = make_error ? PyObject_GetAttrString(module, "warn_of_mapping") : NULL;
+    said_of = warn_of_mapping ? PyObject_GetAttrString(module, "said_of") : NULL;
     Py_XDECREF(module);
-    return warn_of_mapping != NULL;
+    return said_of != NULL;
 }
 
 /* Of several texts it is called for one after the other. Without memory the first diagnosis is left, which errors say by themselves. */
@@ -115,4 +116,18 @@ PyObject *error_usage(const char *message)
     reshard_error err = RESHARD_ERROR_INIT;
     snprintf(err.message, sizeof(err.message), "%s", message);
     return error_raise(RESHARD_ERR_USAGE, &err);
+}
+
+reshard_status error_of_exception(PyObject *exception, reshard_error *err)
+{
+    const char *message = "it has failed, and cannot say why", *object = "", *hint = "";
+    int status = RESHARD_ERR_USAGE;
+    PyObject *said = PyObject_CallFunction(said_of, "O", exception);
+    if (!said || !PyArg_ParseTuple(said, "isss", &status, &message, &object, &hint))
+        PyErr_Clear();
+    snprintf(err->message, sizeof(err->message), "%s", message);
+    snprintf(err->object, sizeof(err->object), "%s", object);
+    snprintf(err->hint, sizeof(err->hint), "%s", hint);
+    Py_XDECREF(said);
+    return (reshard_status)status;
 }

@@ -4,9 +4,9 @@
 
 #define PLAN_NAME "reshard.transfers"
 
-/* What both have in common. group is NULL as long as it is not held. */
+/* What both have in common. */
 struct moving {
-    PyObject *kept, *group;
+    PyObject *kept, *made; /* made: what the options point into, too */
     reshard_comm *comm;
     reshard_shards *source, *target;
     reshard_map_options map;
@@ -15,40 +15,32 @@ struct moving {
     reshard_error err;
 };
 
-static bool moving_begin(struct moving *call, PyObject *group, PyObject *from, PyObject *to)
+/* Of what make() is, (source shards, target shards, map or None, scratch bytes), on all ranks. True: the group is held. */
+static bool moving_begin(struct moving *call, PyObject *group, PyObject *make)
 {
+    PyObject *from, *to, *map;
+    unsigned long long scratch;
     *call = (struct moving){ .kept = PyList_New(0),
                              .map = map_initial,
                              .options = RESHARD_REDISTRIBUTE_OPTIONS_INIT,
                              .report = RESHARD_REDISTRIBUTE_REPORT_INIT,
                              .err = RESHARD_ERROR_INIT };
-    if (!call->kept || !shards_take(from, &call->source) || !shards_take(to, &call->target) || !comm_hold(group, &call->comm))
-        return false;
-    call->group = group;
-    return true;
-}
-
-/* The same for (comm, source shards, target shards, map or None, scratch bytes). */
-static bool moving_begin_planned(struct moving *call, PyObject *arguments)
-{
-    PyObject *group, *from, *to, *map;
-    unsigned long long scratch;
-    *call = (struct moving){ .kept = NULL };
-    if (!PyArg_ParseTuple(arguments, "OOOOK", &group, &from, &to, &map, &scratch) || !moving_begin(call, group, from, to) ||
-        !options_take(call->kept, map, map_members, &call->map))
-        return false;
-    call->options.map = map == Py_None ? NULL : &call->map;
-    call->options.scratch_bytes = scratch;
-    return true;
+    const bool is_ready = call->kept && (call->made = PyObject_CallNoArgs(make)) &&
+                          PyArg_ParseTuple(call->made, "OOOK", &from, &to, &map, &scratch) && shards_take(from, &call->source) &&
+                          shards_take(to, &call->target) && options_take(call->kept, map, map_members, &call->map);
+    if (is_ready) {
+        call->options.map = map == Py_None ? NULL : &call->map;
+        call->options.scratch_bytes = scratch;
+    }
+    return comm_hold_ready(group, is_ready, &call->comm);
 }
 
 static void moving_end(struct moving *call)
 {
-    if (call->group)
-        comm_release(call->group);
     reshard_shards_free(call->source);
     reshard_shards_free(call->target);
     Py_XDECREF(call->kept);
+    Py_XDECREF(call->made);
 }
 
 static PyObject *numbers_of(const struct moving *call, reshard_status status)
@@ -60,17 +52,20 @@ static PyObject *numbers_of(const struct moving *call, reshard_status status)
                                   "bytes_moved", (unsigned long long)report->bytes_moved));
 }
 
-/* redistribute(comm, source shards, target shards, map or None, scratch bytes): numbers of bytes */
+/* redistribute(comm, make): numbers of bytes */
 static PyObject *call_redistribute(PyObject *module, PyObject *arguments)
 {
-    PyObject *out = NULL;
+    PyObject *group, *make, *out = NULL;
     struct moving call;
     reshard_status status;
     (void)module;
-    if (moving_begin_planned(&call, arguments)) {
+    if (!PyArg_ParseTuple(arguments, "OO", &group, &make))
+        return NULL;
+    if (moving_begin(&call, group, make)) {
         Py_BEGIN_ALLOW_THREADS
         status = reshard_redistribute(call.comm, call.source, call.target, &call.options, &call.report, &call.err);
         Py_END_ALLOW_THREADS
+        comm_release(group);
         out = numbers_of(&call, status);
     }
     moving_end(&call);
@@ -82,18 +77,21 @@ static void plan_release(PyObject *capsule)
     reshard_transfers_free(PyCapsule_GetPointer(capsule, PLAN_NAME));
 }
 
-/* transfers_new(comm, source shards, target shards, map or None, scratch bytes): a plan */
+/* transfers_new(comm, make): a plan */
 static PyObject *call_transfers_new(PyObject *module, PyObject *arguments)
 {
-    PyObject *out = NULL;
+    PyObject *group, *make, *out = NULL;
     struct moving call;
     reshard_transfers *plan = NULL;
     reshard_status status;
     (void)module;
-    if (moving_begin_planned(&call, arguments)) {
+    if (!PyArg_ParseTuple(arguments, "OO", &group, &make))
+        return NULL;
+    if (moving_begin(&call, group, make)) {
         Py_BEGIN_ALLOW_THREADS
         status = reshard_transfers_new(call.comm, call.source, call.target, &call.options, &plan, &call.err);
         Py_END_ALLOW_THREADS
+        comm_release(group);
         out = status ? error_raise(status, &call.err) : PyCapsule_New(plan, PLAN_NAME, plan_release);
         if (!out)
             reshard_transfers_free(plan);
@@ -103,22 +101,23 @@ static PyObject *call_transfers_new(PyObject *module, PyObject *arguments)
     return out;
 }
 
-/* transfers_run(plan, comm, source shards, target shards): numbers of bytes. The comm, which one thread holds, guards the plan too. */
+/* transfers_run(plan, comm, make): numbers of bytes. The comm, which one thread holds, guards the plan too. */
 static PyObject *call_transfers_run(PyObject *module, PyObject *arguments)
 {
-    PyObject *capsule, *group, *from, *to, *out = NULL;
+    PyObject *capsule, *group, *make, *out = NULL;
     struct moving call;
     reshard_status status;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOOO", &capsule, &group, &from, &to))
+    if (!PyArg_ParseTuple(arguments, "OOO", &capsule, &group, &make))
         return NULL;
     reshard_transfers *plan = PyCapsule_GetPointer(capsule, PLAN_NAME);
     if (!plan)
         return NULL;
-    if (moving_begin(&call, group, from, to)) {
+    if (moving_begin(&call, group, make)) {
         Py_BEGIN_ALLOW_THREADS
         status = reshard_transfers_run(plan, call.comm, call.source, call.target, &call.report, &call.err);
         Py_END_ALLOW_THREADS
+        comm_release(group);
         out = numbers_of(&call, status);
     }
     moving_end(&call);

@@ -17,6 +17,7 @@ Nothing of a checkpoint is ever executed: pickles are read as data, and classes 
 needed: arrays have the buffer protocol and DLPack. Calls release the GIL; Ctrl-C stops them. Errors are reshard.Error, by kind.
 """
 
+import contextlib
 from dataclasses import dataclass, field
 
 from . import _reshard, mapping
@@ -63,6 +64,19 @@ class _Opened:
     def __exit__(self, *error):
         if self._is_own:
             self._checkpoint.close()
+
+
+def _looked_at(held, source, opening):
+    """The checkpoint, which is open until held ends."""
+    checkpoint = held.enter_context(_Opened(source, opening))
+    held.enter_context(checkpoint._owners)
+    return checkpoint
+
+
+def _group_of(run):
+    """The handle of the group that makes a call, which is no longer among the call's options; or None."""
+    comm = run.pop("comm", None)
+    return getattr(comm, "_handle", comm)
 
 
 def convert(source, target, *, opening=None, **options):
@@ -196,14 +210,18 @@ def verify(source, *, opening=None, deep=None, expect_optimizer=None, against=No
     memory, threads, io, progress, comm   as everywhere; the ranks of comm share the reading
     """
     words = {"nan": 1, "inf": 2, "zero": 4}
-    kinds = [fail_on] if isinstance(fail_on, str) else fail_on
-    for kind in kinds:
-        if kind not in words:
-            raise UsageError(f"fail_on is 'nan', 'inf' or 'zero', not {kind!r}")
-    options = given(deep=deep, expect_optimizer=expect_optimizer, against=against, fail_on=sum({words[kind] for kind in kinds}) or None)
-    with _Opened(source, opening) as checkpoint:
-        with checkpoint._owners:
-            is_good, findings, uncovered, coverage = _reshard.verify(checkpoint._handle, options, run_options(**run))
+
+    def make():
+        kinds = [fail_on] if isinstance(fail_on, str) else fail_on
+        for kind in kinds:
+            if kind not in words:
+                raise UsageError(f"fail_on is 'nan', 'inf' or 'zero', not {kind!r}")
+        options = given(deep=deep, expect_optimizer=expect_optimizer, against=against, fail_on=sum({words[kind] for kind in kinds}) or None)
+        return _looked_at(held, source, opening)._handle, options, run_options(**run)
+
+    comm = _group_of(run)
+    with contextlib.ExitStack() as held:
+        is_good, findings, uncovered, coverage = _reshard.verify(comm, make)
     return Verified(is_good, _findings(findings), dict(uncovered), coverage)
 
 
@@ -242,14 +260,18 @@ def diff(a, b, *, tolerance=(0, 0), items=True, include=None, exclude=None, expl
     map, …     what comes out of a is compared with b
     explain    look for the usual mistakes that explain a difference
     """
-    absolute, relative = tolerance if isinstance(tolerance, tuple) else (tolerance, 0)
-    options = given(absolute_tolerance=absolute, relative_tolerance=relative, ignore_items=not items, include=include, exclude=exclude,
-                    explain=explain, strip_prefix=strip_prefix, renames=renames, add_prefix=add_prefix,
-                    map=map_options(map, rules=rules, config=config, constants=constants, strict=strict))
+    def make():
+        absolute, relative = tolerance if isinstance(tolerance, tuple) else (tolerance, 0)
+        options = given(absolute_tolerance=absolute, relative_tolerance=relative, ignore_items=not items, include=include, exclude=exclude,
+                        explain=explain, strip_prefix=strip_prefix, renames=renames, add_prefix=add_prefix,
+                        map=map_options(map, rules=rules, config=config, constants=constants, strict=strict))
+        first, second = (_looked_at(held, source, opening)._handle for source in (a, b))
+        return first, second, options, run_options(**run)
+
+    comm = _group_of(run)
     outcomes = ("same", "values", "missing", "unexpected", "shape", "dtype")
-    with _Opened(a, opening) as first, _Opened(b, opening) as second:
-        with first._owners, second._owners:
-            is_same, findings, tensors, summary = _reshard.diff(first._handle, second._handle, options, run_options(**run))
+    with contextlib.ExitStack() as held:
+        is_same, findings, tensors, summary = _reshard.diff(comm, make)
     by_key = {key: TensorDifference(key, outcomes[outcome], *rest) for key, outcome, *rest in tensors}
     return Difference(is_same, _findings(findings), by_key, summary)
 
@@ -257,10 +279,16 @@ def diff(a, b, *, tolerance=(0, 0), items=True, include=None, exclude=None, expl
 def hash(source, digest="sha256", *, opening=None, **run):
     """{key: digest} of every tensor's full content, row-major: independent of format and layout. digest: "sha256", "xxh3", "crc32c" or
     "md5". Keys in their order, bytewise."""
-    with _Opened(source, opening) as checkpoint:
-        with checkpoint._owners:
-            digests = _reshard.hash(checkpoint._handle, digest, run_options(**run))
-        return {checkpoint.tensor_list[index].key: text for index, text in digests}
+    keys = []
+
+    def make():
+        checkpoint = _looked_at(held, source, opening)
+        keys.extend(tensor.key for tensor in checkpoint.tensor_list)
+        return checkpoint._handle, digest, run_options(**run)
+
+    comm = _group_of(run)
+    with contextlib.ExitStack() as held:
+        return {keys[index]: text for index, text in _reshard.hash(comm, make)}
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,16 @@ def make_error(code, message, object, offset, line, column, errno, hint, diagnos
     return error
 
 
+def said_of(error):
+    """(code, message, object, hint) of an exception, for the other ranks of a group; the extension module calls it."""
+    codes = [code for code, kind in _CLASSES.items() if isinstance(error, kind)]
+    code = codes[0] if codes else 3 if isinstance(error, OSError) else 7 if isinstance(error, MemoryError) else 2
+    if not isinstance(error, Exception):
+        code = 8  # KeyboardInterrupt and its like
+    told = (": ".join(filter(None, (type(error).__name__, str(error)))), getattr(error, "object", ""), getattr(error, "hint", ""))
+    return code, *(str(text).encode(errors="replace").decode().replace("\0", "?") for text in told)
+
+
 def warn_of_mapping(text):
     """The extension module calls it."""
     warn(_python_words(text).rstrip("\n"), MappingWarning)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from . import _reshard
 from ._errors import DroppedWarning, Error, UsageError, warn
-from ._options import convert_options, map_options, open_options, run_options, split_run, taken
+from ._options import convert_options, given, map_options, open_options, run_options, split_run, taken
 from ._shards import shard_tuples, sharded_tuples
 from ._sockets import SocketTransport
 from ._states import flatten, items_taken
@@ -26,7 +26,8 @@ class Comm:
     Comm.sockets     processes of any machines, over TCP; reshard.torch.comm and reshard.paddle.comm make one of a process group
     Comm.host        whatever an object of yours can do
 
-    A rank that fails makes the call fail on all, with its number in the message; one that dies or is late breaks the group.
+    A rank that fails makes the call fail on all, with its number in the message, and the group goes on: also if its arguments are wrong, or
+    Ctrl-C comes while they are looked at. One that dies or is late breaks the group.
     """
 
     def __init__(self, handle, transport=None):
@@ -98,14 +99,12 @@ class Comm:
         Each element moves once, and not at all where the rank has it. map, rules, config, constants and strict as in reshard.convert:
         names, shapes and types under which sources come. scratch: bytes of memory beyond the arrays', 0: 16 MiB. Returns how many bytes
         were kept, sent, received, and moved by all."""
-        sources, source_owners = shard_tuples(source or {})
-        targets, target_owners = shard_tuples(target or {}, writable=True)
-        with source_owners, target_owners:
-            return _reshard.redistribute(self._handle, sources, targets, map_options(**mapping), scratch)
+        with contextlib.ExitStack() as held:
+            return _reshard.redistribute(self._handle, lambda: _moved(held, source, target, mapping, scratch))
 
     def plan(self, source, target, *, scratch=0, **mapping):
         """The plan of redistribute for these layouts, as Transfers that can be run as often as values change. All ranks call it."""
-        return Transfers(self, source or {}, target or {}, map_options(**mapping), scratch)
+        return Transfers(self, source, target, mapping, scratch)
 
     def abort(self, reason):
         """Breaks the group, for a rank that cannot go on. Any thread may."""
@@ -127,24 +126,31 @@ class Comm:
         return f"<reshard.Comm: rank {self.rank} of {self.size}>"
 
 
+def _moved(held, source, target, mapping, scratch):
+    """What the extension takes of a rank that moves values; held keeps their memory."""
+    sources, source_owners = shard_tuples(source or {})
+    targets, target_owners = shard_tuples(target or {}, writable=True)
+    held.enter_context(source_owners)
+    held.enter_context(target_owners)
+    return sources, targets, map_options(**mapping), scratch
+
+
 class Transfers:
     """What goes from which rank to which, planned once (Comm.plan). run() moves values without planning and without exchanging
     descriptions; all ranks call it."""
 
-    def __init__(self, comm, source, target, options, scratch):
+    def __init__(self, comm, source, target, mapping, scratch):
         self._comm, self._source, self._target = comm, source, target
-        sources, source_owners = shard_tuples(source)
-        targets, target_owners = shard_tuples(target, writable=True)
-        self._plan = _reshard.transfers_new(comm._handle, sources, targets, options, scratch)
-        del source_owners, target_owners
+        with contextlib.ExitStack() as held:
+            self._plan = _reshard.transfers_new(comm._handle, lambda: _moved(held, source, target, mapping, scratch))
 
     def run(self, source=None, target=None):
         """Fills every rank's target: the arrays that it was planned with, or others of the same keys, shapes and types in the same order.
         Returns how many bytes were kept, sent, received, and moved by all."""
-        sources, source_owners = shard_tuples(self._source if source is None else source)
-        targets, target_owners = shard_tuples(self._target if target is None else target, writable=True)
-        with source_owners, target_owners:
-            return _reshard.transfers_run(self._plan, self._comm._handle, sources, targets)
+        source = self._source if source is None else source
+        target = self._target if target is None else target
+        with contextlib.ExitStack() as held:
+            return _reshard.transfers_run(self._plan, self._comm._handle, lambda: _moved(held, source, target, {}, 0))
 
 
 @dataclass
@@ -185,21 +191,9 @@ _ANY_RANK = 5  # RESHARD_VALUE_ANY_RANK
 
 
 def agree(ranks, make):
-    """What make returns on each rank; a rank on which it fails makes it fail on all, so that none waits for it. ranks: None of one."""
-    failure = made = None
-    if ranks is None:
-        return make()
-    try:
-        made = make()
-    except Exception as error:
-        failure = error
-    said = ranks.all_gather(b"" if failure is None else f"{type(failure).__name__}: {failure}".encode())
-    if failure is not None:
-        raise failure
-    for rank, text in enumerate(said):
-        if text:
-            raise Error(f"rank {rank}: {text.decode(errors='replace')}")
-    return made
+    """What make returns on each rank; a rank on which it fails, or is interrupted, makes it fail on all, so that none waits for it. ranks:
+    None of one. Calls of the extension that take a function do the same with it, and with what they make of what it returns."""
+    return _reshard.agree(ranks and ranks._handle, make)
 
 
 def may_replace(path, ranks):
@@ -213,10 +207,14 @@ def may_replace(path, ranks):
 
 def save_together(path, state, comm, cells, check, spread, options):
     """reshard.save of the ranks of a group."""
-    run, rest = split_run(options)
-    state_of_rank, owners = agree(comm, lambda: _state_of_rank(*flatten(state() if callable(state) else state), cells))
-    with owners:
-        return _reshard.save(comm and comm._handle, path, state_of_rank, convert_options(**rest), not check, not spread, run)
+    def make():
+        run, rest = split_run(options)
+        state_of_rank, owners = _state_of_rank(*flatten(state() if callable(state) else state), cells)
+        held.enter_context(owners)
+        return path, state_of_rank, convert_options(**rest), not check, not spread, run
+
+    with contextlib.ExitStack() as held:
+        return _reshard.save(comm and comm._handle, make)
 
 
 def loading_options(options):
@@ -248,15 +246,19 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
 
 def load_as(read, path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
     """load with another way to read items: read(files, limits) gives what files of torch.save hold."""
-    opened, mapping, run = loading_options(options)
-    tuples, owners = agree(comm, lambda: sharded_tuples(flatten(state() if callable(state) else state)[0], writable=True))
-    with owners:
-        objects, values = _reshard.load(comm and comm._handle, path, (tuples, _cells(cells, False), []), opened, mapping, strict,
-                                        not check, not exchange, _FILES_OR_JSON, run)
+    limits = given(limits=options.get("limits"))
+
+    def make():
+        opened, mapping, run = loading_options(options)
+        tuples, owners = sharded_tuples(flatten(state() if callable(state) else state)[0], writable=True)
+        held.enter_context(owners)
+        return path, (tuples, _cells(cells, False), []), opened, mapping, strict, not check, not exchange, _FILES_OR_JSON, run
+
+    with contextlib.ExitStack() as held:
+        objects, values = _reshard.load(comm and comm._handle, make)
     loaded = Loaded()
-    limits = {"limits": opened["limits"]} if "limits" in opened else {}
-    items = [(key, given) for kind, key, given in values if kind == 0]
-    contents = _contents([given for *_, given in objects] + [given for _, given in items], read, limits)
+    items = [(key, value) for kind, key, value in values if kind == 0]
+    contents = _contents([value for *_, value in objects] + [value for _, value in items], read, limits)
     loaded.cells = {(key, offset): value for (key, _, offset, _), value in zip(objects, contents)}
     loaded.items = {key: value for (key, _), value in zip(items, contents[len(objects):])}
     for kind, key, _ in values:
@@ -270,10 +272,10 @@ def load_as(read, path, state, *, comm=None, cells=None, strict="assume_ok_unexp
 _FILES_OR_JSON = 2  # reshard_load_options.as_files
 
 
-def _contents(given, read, limits):
+def _contents(stored, read, limits):
     """Values of what the extension gives: bytes of files, or JSON text."""
-    values = iter(read([one for one in given if isinstance(one, bytes)], limits))
-    return [next(values) if isinstance(one, bytes) else json.loads(one) if one else None for one in given]
+    values = iter(read([one for one in stored if isinstance(one, bytes)], limits))
+    return [next(values) if isinstance(one, bytes) else json.loads(one) if one else None for one in stored]
 
 
 def _close_at_exit(saver):

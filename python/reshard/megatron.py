@@ -190,21 +190,22 @@ def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
     An empty folder is replaced, all else that is there needs overwrite=True. Common state that differs between ranks is a warning of the
     logger of this module.
     """
-    run, rest = split_run(options)
-    _choose_format(rest)
     preprocess = preprocess_common_before_consistancy_check if validate_access_integrity else None
 
     def prepare():
+        run, rest = split_run(options)
+        _choose_format(rest)
         state, owners, common = _state(sharded_state_dict, content_metadata, ranks.rank)
-        return state, owners, preprocess(common) if preprocess else common
+        return run, rest, state, owners, preprocess(common) if preprocess else common
 
     with ranks_of(group, timeout) as ranks:
-        state, owners, common = agree(ranks, prepare)
+        run, rest, state, owners, common = agree(ranks, prepare)
         rest["overwrite"] = rest.get("overwrite") or may_replace(checkpoint_dir, ranks)
         if validate_access_integrity:
             _compare(common, ranks)
         with owners:
-            _reshard.save(ranks._handle, checkpoint_dir, state, convert_options(**rest), not validate_access_integrity, not spread, run)
+            _reshard.save(ranks._handle, lambda: (checkpoint_dir, state, convert_options(**rest), not validate_access_integrity,
+                                                  not spread, run))
 
 
 class Saver(_Saver):
@@ -271,12 +272,14 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
 
 
 def _load(wanted, path, strict, no_check, group, exchange, options):
-    opened, mapping, run = loading_options(options)
-    with ranks_of(*group) as ranks:
-        tuples, owners = agree(ranks, lambda: sharded_tuples(_tensors(wanted), writable=True))
-        with owners:
-            return _reshard.load(ranks._handle, path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check,
-                                 not exchange, True, run)
+    def make():
+        opened, mapping, run = loading_options(options)
+        tuples, owners = sharded_tuples(_tensors(wanted), writable=True)
+        held.enter_context(owners)
+        return path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check, not exchange, True, run
+
+    with ranks_of(*group) as ranks, contextlib.ExitStack() as held:
+        return _reshard.load(ranks._handle, make)
 
 
 def _loaded(value, found):

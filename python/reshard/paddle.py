@@ -166,9 +166,12 @@ def save(state_dict, path, process_group=None, *, to="paddle-flex", timeout=TIME
     An empty folder is replaced, all else that is there needs overwrite=True: a Flex Checkpoint saved into another's folder would not be
     one. Where what ranks have is no whole, it is refused.
     """
-    _told_otherwise(options, _OF_SAVE)
+    def prepare():
+        _told_otherwise(options, _OF_SAVE)
+        _make_parents(path, ranks.rank)
+
     with _ranks_of(process_group, timeout) as ranks:
-        agree(ranks, lambda: _make_parents(path, ranks.rank))
+        agree(ranks, prepare)
         options["overwrite"] = options.get("overwrite") or may_replace(path, ranks)
         return _save(path, lambda: shards(state_dict), comm=ranks, to=to, **options)
 

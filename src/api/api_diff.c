@@ -76,15 +76,19 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
 {
     struct public_sink receiver = { sink, context };
     struct finding_sink findings = public_sink_findings(&receiver);
-    struct diff_call call;
+    struct diff_call call = { .is_stopped = false };
     struct run_call running;
     ERROR_SCOPE(err);
-    reshard_status status = diff_options_read(options, &call, err);
+    struct team *team;
+    reshard_status status = run_options_read_team(run, __func__, &running, &team, err);
     if (!status)
-        status = run_options_read_team(run, __func__, &running, &call.options.team, err);
+        status = diff_options_read(options, &call, err);
     if (!status && (!a || !b))
         status = argument_missing(__func__, a ? "b" : "a", err);
-    if (!status) {
+    if (status) {
+        status = team_finish(team, status, err);
+    } else {
+        call.options.team = team;
         RUN_WAITS(&running);
         status = map_call_status(&call.map, diff_run(a->opened, b->opened, &call.options, &running.engine, &findings, err), err);
     }

@@ -127,11 +127,11 @@ reshard_status run_options_read_team(const reshard_run_options *options, const c
 {
     reshard_status status = run_options_take(options, out, err);
     *team = NULL;
-    if (status || !out->given.comm)
+    if (!out->given.comm)
         return status;
     out->team = (struct team){ .comm = out->given.comm->inner, .call = call };
     *team = &out->team;
-    return RESHARD_OK;
+    return status;
 }
 
 /* ---- mappings ---- */

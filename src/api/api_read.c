@@ -314,14 +314,13 @@ API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const cha
     struct run_call running;
     struct team *team;
     ERROR_SCOPE(err);
-    NEEDS(checkpoint, err);
-    NEEDS(digest, err);
-    NEEDS(sink, err);
-    if (!digest_from_name(str_of(digest), &kind))
-        return error_set(err, RESHARD_ERR_USAGE, "unknown digest '%s': sha256, xxh3, crc32c or md5", digest);
     reshard_status status = run_options_read_team(run, __func__, &running, &team, err);
+    if (!status && (!checkpoint || !digest || !sink))
+        status = argument_missing(__func__, !checkpoint ? "checkpoint" : !digest ? "digest" : "sink", err);
+    if (!status && !digest_from_name(str_of(digest), &kind))
+        status = error_set(err, RESHARD_ERR_USAGE, "unknown digest '%s': sha256, xxh3, crc32c or md5", digest);
     if (status)
-        return status;
+        return team_finish(team, status, err);
     RUN_WAITS(&running);
     work_renew(&checkpoint_source(checkpoint)->work);
     return hash_run(checkpoint, kind, team, &running.engine, sink, context, err);

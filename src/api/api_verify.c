@@ -78,12 +78,15 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
     struct verify_call call;
     struct run_call running;
     ERROR_SCOPE(err);
-    reshard_status status = verify_options_read(options, &call, err);
+    struct team *team;
+    reshard_status status = run_options_read_team(run, __func__, &running, &team, err);
     if (!status)
-        status = run_options_read_team(run, __func__, &running, &call.options.team, err);
+        status = verify_options_read(options, &call, err);
+    if (!status && !checkpoint)
+        status = argument_missing(__func__, "checkpoint", err);
     if (status)
-        return status;
-    NEEDS(checkpoint, err);
+        return team_finish(team, status, err);
+    call.options.team = team;
     RUN_WAITS(&running);
     return verify_call_end(&call, verify_run(checkpoint->opened, &call.options, &running.engine, &findings, err), err);
 }

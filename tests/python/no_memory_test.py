@@ -32,14 +32,14 @@ def calls(work):
     ranks, _ = sharded_tuples(tensors)
     file = opened.item_file(0)
     whole = (ranks, [("rng", (1,), (0,), (0,), "3"), ("file", (1,), (0,), (0,), file)], [(0, "a", "1"), (0, "b", file)])
-    _reshard.save(None, together, whole, {"to": "torch_dist"}, False, False, {})
+    _reshard.save(None, lambda: (together, whole, {"to": "torch_dist"}, False, False, {}))
     described = '{"tensors": {"x": {"dtype": "F32", "shape": [1], "data": [1]}}}'
     warning = {"texts": [("m", "none -> _")]}
     out = array.array("f", [0, 0, 0])
     address = out.buffer_info()[0]
     options = convert_options(to="hf", dtype={"*": "f32"}, include=["*"], limits={"tensors": 100}, overwrite=True)
     comm, = _reshard.comm_threads(1, 0.0)
-    transfers = _reshard.transfers_new(comm, shards, [("m.w", "F32", (3,), (0,), (3,), None, address, None, None)], None, 0)
+    transfers = _reshard.transfers_new(comm, lambda: (shards, [("m.w", "F32", (3,), (0,), (3,), None, address, None, None)], None, 0))
     wanted = [("m.w", "F32", (3,), (0,), (3,), None, (0,), address, None, False, None)]
     place = [("m.w", "F32", (3,), (0,), (3,), None, address, None, None)]
     far = reshard.Values("F32", (3,), read=lambda offset, memory: memory.__setitem__(slice(None), bytes(len(memory))),
@@ -76,18 +76,21 @@ def calls(work):
         "open_state": lambda: _reshard.open_state(shards, items, [("copied", opened, 1), ("file", file, 0)], "memory", {}, owners),
         "convert": lambda: _reshard.convert(opened, str(work / "o"), options, ONE),
         "plan": lambda: _reshard.plan(opened, None, options, ONE),
-        "verify": lambda: _reshard.verify(opened, {"deep": True}, ONE), "diff": lambda: _reshard.diff(opened, other, {}, ONE),
-        "hash": lambda: _reshard.hash(opened, "sha256", ONE), "stats": lambda: _reshard.stats(opened, {"include": ["*"]}, ONE),
+        "verify": lambda: _reshard.verify(comm, lambda: (opened, {"deep": True}, ONE)),
+        "diff": lambda: _reshard.diff(None, lambda: (opened, other, {}, ONE)),
+        "hash": lambda: _reshard.hash(comm, lambda: (opened, "sha256", ONE)),
+        "stats": lambda: _reshard.stats(opened, {"include": ["*"]}, ONE),
         "salvage": lambda: _reshard.salvage(path, str(work / "salvaged"), {"overwrite": True}, ONE),
         "latest_good": lambda: _reshard.latest_good(str(work), {}, {}, ONE),
         "formats": _reshard.formats, "dtypes": _reshard.dtypes, "limits": _reshard.limits,
         "arrays": lambda: memoryview(reshard.Array("F32", (2, 3)).raw), "dlpack": lambda: reshard.Array("F32", (2, 3)).__dlpack__(),
         "Buffer": lambda: _reshard.Buffer(out, False).layout(), "an error": lambda: _reshard.open("/nope", {}, ONE),
-        "save": lambda: _reshard.save(comm, str(work / "u"), whole, {"to": "torch_dist", "overwrite": True}, False, False, ONE),
-        "load together": lambda: _reshard.load(comm, together, (wanted, [], []), {}, None, "return_all", False, False, True, ONE),
-        "redistribute": lambda: _reshard.redistribute(comm, shards, place, None, 0),
-        "transfers_new": lambda: _reshard.transfers_new(comm, shards, place, None, 0),
-        "transfers_run": lambda: _reshard.transfers_run(transfers, comm, shards, place), "all_gather": lambda: comm.all_gather(b"xx"),
+        "save": lambda: _reshard.save(comm, lambda: (str(work / "u"), whole, {"to": "torch_dist", "overwrite": True}, False, False, ONE)),
+        "load together": lambda: _reshard.load(comm, lambda: (together, (wanted, [], []), {}, None, "return_all", False, False, True, ONE)),
+        "redistribute": lambda: _reshard.redistribute(comm, lambda: (shards, place, None, 0)),
+        "transfers_new": lambda: _reshard.transfers_new(comm, lambda: (shards, place, None, 0)),
+        "transfers_run": lambda: _reshard.transfers_run(transfers, comm, lambda: (shards, place, None, 0)),
+        "all_gather": lambda: comm.all_gather(b"xx"), "agree": lambda: _reshard.agree(comm, lambda: 1),
         "comm_threads": lambda: _reshard.comm_threads(2, 0.0), "Saver": lambda: _reshard.Saver(0, None, 1, None).close(),
     }
 

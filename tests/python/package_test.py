@@ -1160,6 +1160,76 @@ def ranks_of_threads(work):
     raises(reshard.UsageError, lambda: comms[0].barrier(), "left")
 
 
+class Interrupts:
+    """Values at which a handler of signals raises, while they are looked at."""
+    def __array_interface__(self):
+        raise KeyboardInterrupt
+    __array_interface__ = property(__array_interface__)
+
+    def __setitem__(self, index, value):
+        raise NotImplementedError
+
+
+@test
+def a_rank_with_a_bad_argument_fails_on_all(work):
+    """Whatever a rank cannot make of its arguments is told to the others at once, with its number, and the group goes on"""
+    comms = reshard.Comm.threads(2, timeout=20)
+    good, path = {"w": reshard.Shard(matrix(1, 3), (2, 3), (0, 0), replica=None)}, str(work / "c")
+    reshard.save(path, {"w": matrix(2, 3)}, to="torch_dist")
+    room = memoryview(bytearray(24)).cast("f", (2, 3))
+    corner, frozen = {"w": reshard.Shard(matrix(1, 3), (2, 3), (9, 0))}, {"w": memoryview(bytes(24)).cast("f", (2, 3))}
+    corner["w"].offset = (0,)
+    interrupting = {"w": Interrupts()}
+    save = lambda comm, state=good, **options: reshard.save(work / "u", state, comm=comm, check=False, **{"to": "torch_dist", **options})
+    load = lambda comm, state=None, **options: reshard.load(path, state or {"w": room}, comm=comm, **options)
+    move = lambda comm, target, **options: comm.redistribute({"w": room} if comm.rank else None, target, **options)
+    plans = [comm.plan for comm in comms]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        kept = list(pool.map(lambda comm: comm.plan({"w": matrix(2, 3)}, {"w": room}), comms))
+    verify, diff = reshard.verify, reshard.diff
+    calls = {  # what all do, what the bad rank does instead, and what of it the others hear
+        "a shard in save": (save, lambda comm: save(comm, corner), "offset"),
+        "a cell": (save, lambda comm: save(comm, cells={"rng": reshard.Cell(1, (2,), (5,))}), "rng"),
+        "an option of save": (save, lambda comm: save(comm, nonsense=1), "nonsense"),
+        "memory": (save, lambda comm: save(comm, memory="nonsense"), "no size: 'nonsense'"),
+        "a type in save": (save, lambda comm: save(comm, threads="two"), "TypeError"),
+        "a state": (save, lambda comm: save(comm, lambda: 1 // 0), "ZeroDivisionError"),
+        "Ctrl-C": (save, lambda comm: save(comm, interrupting), "KeyboardInterrupt"),
+        "a shard in load": (load, lambda comm: load(comm, corner), "offset"),
+        "strict": (load, lambda comm: load(comm, strict="so so"), "so so"),
+        "an option of load": (load, lambda comm: load(comm, io="nonsense"), "nonsense"),
+        "a target": (lambda comm: move(comm, {"w": room}), lambda comm: move(comm, frozen), "w"),
+        "a mapping": (lambda comm: move(comm, {"w": room}), lambda comm: move(comm, {"w": room}, map=7), "mapping"),
+        "scratch": (lambda comm: move(comm, {"w": room}), lambda comm: move(comm, {"w": room}, scratch="much"), "TypeError"),
+        "plan": (lambda comm: plans[comm.rank]({"w": room}, {"w": room}), lambda comm: plans[comm.rank]({"w": room}, frozen), "w"),
+        "run": (lambda comm: kept[comm.rank].run(), lambda comm: kept[comm.rank].run(target=frozen), "w"),
+        "a path in verify": (lambda comm: verify(path, comm=comm), lambda comm: verify("/nowhere", comm=comm), "/nowhere"),
+        "fail_on": (lambda comm: verify(path, comm=comm), lambda comm: verify(path, comm=comm, fail_on="x"), "fail_on"),
+        "io in verify": (lambda comm: verify(path, comm=comm), lambda comm: verify(path, comm=comm, io="x"), "unknown io"),
+        "a path in diff": (lambda comm: diff(path, path, comm=comm), lambda comm: diff(path, "/nowhere", comm=comm), "/nowhere"),
+        "io in diff": (lambda comm: diff(path, path, comm=comm), lambda comm: diff(path, path, comm=comm, io="x"), "unknown io"),
+        "a digest": (lambda comm: reshard.hash(path, comm=comm), lambda comm: reshard.hash(path, "x", comm=comm), "unknown digest"),
+        "io in hash": (lambda comm: reshard.hash(path, comm=comm), lambda comm: reshard.hash(path, comm=comm, io="x"), "unknown io"),
+    }
+
+    def outcome(call, comm):
+        try:
+            return call(comm)
+        except BaseException as error:
+            return error
+    for name, (all_do, bad, words) in calls.items():
+        for culprit in range(2):
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                found = list(pool.map(lambda comm: outcome(bad if comm.rank == culprit else all_do, comm), comms))
+            own, other = found[culprit], found[1 - culprit]
+            assert isinstance(own, BaseException), (name, culprit, own)
+            assert isinstance(other, reshard.Error) and f"rank {culprit}: " in str(other), (name, culprit, own, other)
+            assert words in str(other) and "did not come" not in str(other), (name, culprit, own, other)
+            assert name != "Ctrl-C" or isinstance(own, KeyboardInterrupt), own
+    for comm in comms:
+        comm.close()
+
+
 def process_rank(package, name, rank, size, path):
     sys.path.insert(0, package)
     global reshard
