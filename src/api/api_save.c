@@ -396,8 +396,9 @@ static reshard_status kept_begin(struct save_call *call, reshard_comm *comm, res
         kept->plan.group.comm = group.comm;
         call->plan = &kept->plan;
         kept->uses++;
+        kept->turn++;
         status = group_agree(&group, kept_take_up(call, sharded, gathered.parts, err), err);
-        const uint64_t turn[] = { number, kept->uses };
+        const uint64_t turn[] = { number, kept->turn };
         joint_set_turn(&kept->plan.joint, hash64(turn, sizeof(turn), 0));
     }
     group_gathered_release(&group, &gathered);

@@ -30,7 +30,8 @@ struct reshard_kept {
     uint64_t number;            /* of the plan, the same on all ranks; 0: there is none */
     uint64_t own;               /* hash of what this rank described */
     uint64_t *values;           /* by rank: hash of objects and common values */
-    uint64_t uses;
+    uint64_t uses;              /* since the beginning, which other ranks need not share */
+    uint64_t turn;              /* uses of this plan, the same on all ranks */
     uint32_t rank, size;
     reshard_save_options options; /* that it is for; texts lie in the arena */
     struct conversion_options convert;

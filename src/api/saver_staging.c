@@ -89,6 +89,13 @@ static uint8_t *staging_map(int fd, uint64_t size)
     return NULL;
 }
 
+/* A file that is longer already, for more than could be had, is not made shorter. */
+static bool staging_lengthen(int fd, uint64_t size)
+{
+    struct stat found;
+    return fstat(fd, &found) == 0 && ((uint64_t)found.st_size >= size || ftruncate(fd, (off_t)size) == 0);
+}
+
 /* What is there stays as it is where more cannot be had. */
 static reshard_status staging_grow(struct saver_staging *staging, uint64_t size, reshard_error *err)
 {
@@ -96,7 +103,7 @@ static reshard_status staging_grow(struct saver_staging *staging, uint64_t size,
     if (status || size <= staging->size)
         return status;
     size = (size + SIZE_UNIT - 1) / SIZE_UNIT * SIZE_UNIT;
-    uint8_t *memory = size <= INT64_MAX / 2 && ftruncate(staging->fd, (off_t)size) == 0 ? staging_map(staging->fd, size) : NULL;
+    uint8_t *memory = size <= INT64_MAX / 2 && staging_lengthen(staging->fd, size) ? staging_map(staging->fd, size) : NULL;
     if (!memory) {
         error_set_errno(err, "%" PRIu64 " bytes of memory for copies", size);
         fallocate(staging->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)staging->size, INT64_MAX - (off_t)staging->size);
@@ -227,8 +234,8 @@ reshard_status saver_staging_run_foreign(int fd, uint64_t request_at, uint64_t r
         request_at > (uint64_t)found.st_size || request_size > (uint64_t)found.st_size - request_at)
         status = error_set(err, RESHARD_ERR_FORMAT, "a save came without the memory that it speaks of");
     if (!status) {
-        staging.memory = mmap(NULL, (size_t)found.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        staging.size = (uint64_t)found.st_size;
+        staging.size = request_at + request_size; /* the file may be longer than there is memory */
+        staging.memory = mmap(NULL, staging.size, PROT_READ, MAP_SHARED, fd, 0);
         if (staging.memory == MAP_FAILED) {
             staging.memory = NULL;
             status = error_set_errno(err, "memory of a save");

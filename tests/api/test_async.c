@@ -486,10 +486,10 @@ struct large {
     struct model model;
 };
 
-static void large_make(struct large *large, float value)
+static void square_make(struct large *large, int64_t edge, float value)
 {
-    const int64_t extent[] = { 4096, 4096 };
-    large->count = 4096 * 4096;
+    const int64_t extent[] = { edge, edge };
+    large->count = (size_t)(edge * edge);
     large->values = malloc(large->count * sizeof(*large->values));
     assert_non_null(large->values);
     for (size_t i = 0; i < large->count; i++)
@@ -498,6 +498,11 @@ static void large_make(struct large *large, float value)
     model_add(&large->model, "large", extent, NULL, large->values, 0, 0);
     large->model.state = (reshard_state)RESHARD_STATE_INIT;
     large->model.state.shards = large->model.shards;
+}
+
+static void large_make(struct large *large, float value)
+{
+    square_make(large, 4096, value);
 }
 
 static void large_release(struct large *large)
@@ -536,11 +541,12 @@ int __wrap_madvise(void *memory, size_t size, int advice)
 
 TEST(copies_that_get_no_memory_fail_before_anything_is_copied)
 {
-    struct large large;
+    struct large large, middle;
     struct model small;
     struct save save;
     reshard_saver *saver = saver_of(RESHARD_SAVER_THREAD, 0);
     large_make(&large, 5);
+    square_make(&middle, 1024, 7);
     model_make(&small, 2);
     CHECK_OK(reshard_saver_save(saver, save_of(&save, &small, path_of("room")), NULL, &err));
     CHECK_OK(reshard_saver_wait(saver, -1, &err));
@@ -552,12 +558,16 @@ TEST(copies_that_get_no_memory_fail_before_anything_is_copied)
     CHECK_OK(reshard_saver_save(saver, save_of(&save, &small, path_of("room-again")), NULL, &err)); /* what there was is enough */
     CHECK_OK(reshard_saver_wait(saver, -1, &err));
     check_saved(path_of("room-again"), 2);
+    pages_answer = 0; /* less than what there was no memory for, and more than what there was */
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &middle.model, path_of("room-between")), NULL, &err));
+    CHECK_OK(reshard_saver_wait(saver, -1, &err));
     pages_answer = EINVAL; /* a kernel that has no such advice */
     CHECK_OK(reshard_saver_save(saver, save_of(&save, &large.model, path_of("old-kernel")), NULL, &err));
     pages_answer = 0;
     CHECK_OK(reshard_saver_close(saver, &err));
     check_large(path_of("old-kernel"), 5);
     large_release(&large);
+    large_release(&middle);
     reshard_shards_free(small.shards);
 }
 

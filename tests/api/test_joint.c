@@ -353,6 +353,31 @@ TEST(a_kept_plan_writes_what_a_new_one_would)
     }
 }
 
+/* Rank 1 is another one from the fourth save on, which has kept nothing and counts anew. */
+static void kept_renewed_rank(struct rank_call *call)
+{
+    reshard_kept *kept;
+    char path[300];
+    call->status = reshard_kept_new(&kept, &call->err);
+    for (int i = 0; i < 9 && !call->status; i++) {
+        if (i == 3 && call->rank == 1) {
+            reshard_kept_free(kept);
+            call->status = reshard_kept_new(&kept, &call->err);
+        }
+        snprintf(path, sizeof(path), "%s-%d", call->path, i);
+        if (!call->status)
+            held_free(kept_step_save(call, &kept_steps[0], kept, path));
+    }
+    kept_check(call, "a rank that was renewed", kept, call->rank == 1 ? 5 : 7);
+    reshard_kept_free(kept);
+}
+
+TEST(a_rank_that_is_replaced_keeps_a_plan_with_the_others)
+{
+    const struct rank_call save = { .path = path_in("kept-renewed"), .format = "torch_dist", .work = kept_renewed_rank };
+    ranks_must(&save, 2);
+}
+
 static reshard_status kept_vectors_save(reshard_kept *kept, const float *values, const char *path)
 {
     static const int64_t three[] = { 3 }, zero[] = { 0 };
@@ -986,6 +1011,7 @@ int main(void)
         cmocka_unit_test(what_ranks_saved_loses_what_is_removed),
         cmocka_unit_test(checksums_of_what_ranks_wrote_are_right),
         cmocka_unit_test(a_kept_plan_writes_what_a_new_one_would),
+        cmocka_unit_test(a_rank_that_is_replaced_keeps_a_plan_with_the_others),
         cmocka_unit_test(a_kept_plan_asks_for_values),
         cmocka_unit_test(common_values_are_compared_as_they_are_prepared),
         cmocka_unit_test(content_metadata_survives),
