@@ -2,11 +2,14 @@
 /* Writing piece by piece. */
 #include "binding.h"
 
+#include <unistd.h>
+
 static PyTypeObject *writer_type;
 
 struct writer_object {
     PyObject_HEAD
     reshard_writer *handle;
+    pid_t owner;    /* the process that has opened it: in one that was forked since, its lock and its files are that one's */
     PyObject *kept; /* what its options point to */
     struct running running;
     int putting;   /* calls of put that run without the GIL */
@@ -53,6 +56,8 @@ static PyObject *writer_open(PyObject *module, PyObject *arguments)
         return NULL;
     struct writer_object *self = object_new(writer_type);
     PyObject *kept = self ? self->kept = PyList_New(0) : NULL;
+    if (self)
+        self->owner = getpid();
     if (kept && take_running(kept, run, &self->running) && (target = kept_text(kept, path)) && (input.name = kept_text(kept, name)) &&
         options_take(kept, given, convert_members, &options) && items_of_dict(given_items, copies, &items) &&
         (input.tensors = kept_array(kept, tensors, sizeof(reshard_writer_tensor), take_declared, &input.tensor_count))) {
@@ -91,6 +96,8 @@ static PyObject *writer_commit(PyObject *module, PyObject *arguments)
 
 static bool writer_is_free(const struct writer_object *self, bool alone)
 {
+    if (self->handle && self->owner != getpid())
+        return error_usage("the writer is that of the process from which this one was forked") != NULL;
     if (self->handle && !self->is_taken && !(alone && self->putting))
         return true;
     error_usage(self->handle ? "another thread uses the writer: only put may be called by many at once" : "the writer is closed");
@@ -167,7 +174,9 @@ static PyObject *writer_close(PyObject *object, PyObject *unused)
 
 static void writer_dealloc(PyObject *object)
 {
-    writer_release((struct writer_object *)object);
+    struct writer_object *self = (struct writer_object *)object;
+    if (self->owner == getpid())
+        writer_release(self);
     object_free(object);
 }
 

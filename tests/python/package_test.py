@@ -1581,6 +1581,40 @@ def interrupted_ranks(work):
     signal.signal(signal.SIGUSR1, before)
 
 
+FORKED_WRITER = """
+import array, os, pathlib, sys
+import reshard
+writer = reshard.Writer(sys.argv[1], {"w": ("F32", (4,))}, to="hf")
+writer.put("w", array.array("f", [1, 2]), (0,))
+child = os.fork()
+if child == 0:
+    for call in (lambda: writer.put("w", array.array("f", [9, 9]), (2,)), writer.finish, writer.close):
+        try:
+            call()
+            os._exit(5)
+        except reshard.UsageError as error:
+            assert "forked" in str(error), error
+    sys.exit(0)  # as a child does that ends by itself: what it holds is released
+assert os.waitpid(child, 0)[1] == 0
+try:
+    reshard.Writer(sys.argv[1], {"w": ("F32", (4,))}, to="hf").close()
+    sys.exit("the child has given the lock back")
+except reshard.Error:
+    writer.put("w", array.array("f", [3, 4]), (2,))
+writer.finish()
+"""
+
+
+@test
+def writers_and_forks(work):
+    """A process that was forked while a Writer is open has no part in it, and leaves it alone when it ends"""
+    done = subprocess.run([sys.executable, "-c", FORKED_WRITER, work / "w"], env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    with reshard.open(work / "w") as saved:
+        assert memoryview(saved.tensors["w"].read()).tolist() == [1, 2, 3, 4]
+
+
 ENDS = """
 import array, os, pathlib, sys, time
 import reshard
