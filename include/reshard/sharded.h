@@ -256,6 +256,9 @@ typedef struct reshard_save_options {
  * The target appears whole when all have written, or not at all: a failure of one rank, whose number the message has, ends the call on all.
  * Factories are expanded; else the state is as it was, and may be saved again.
  *
+ * run->progress of each rank is called before it writes and while it does, with its own share as bytes_total; that of rank 0 once more
+ * before the target becomes visible, with all that was written. If it stops the call, that is a failure of its rank.
+ *
  * A rank that dies ends the call on the others as soon as the transport sees it, at the latest within the comm's timeout; what was at the
  * path before is still there, whole. Only if it dies when rank 0 has already made the new checkpoint visible, it is that one: then rank 0's
  * hint says so. What is left beside the target is removed by the next save. A rank that the others gave up, and that goes on later, gets an

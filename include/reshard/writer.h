@@ -97,8 +97,8 @@ reshard_status reshard_writer_commit(const reshard_writer_input *input, const ch
                                      const reshard_run_options *run, reshard_report *report, reshard_error *err);
 
 /* Ends a writer; NULL is fine. What was not finished is removed, as if it had never been, but for that of a part, which others may need. No
- * other thread may use the writer. A process that was forked since, without exec, neither uses nor frees it: the lock and the files are those
- * of the process that has opened it. */
+ * other thread may use the writer. A process that was forked since, without exec, neither uses nor frees it: the lock and the
+ * files are those of the process that has opened it. */
 void reshard_writer_free(reshard_writer *writer);
 
 #ifdef __cplusplus

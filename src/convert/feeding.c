@@ -158,7 +158,8 @@ static reshard_status feed_run(struct feeding *feeding, const struct plan_feed *
     struct store_object **objects = array_zeroed(count, sizeof(struct store_object *));
     uint32_t *crcs = array_zeroed(feed->target->chunk_count, sizeof(*crcs));
     reshard_status status = objects && crcs ? RESHARD_OK : error_set_memory(err);
-    options.progress = NULL;
+    options.progress = feeding->progress;
+    options.context = feeding->progress_context;
     options.memory_bytes = options.memory_bytes ? options.memory_bytes : feeding_memory(feed->plan);
     for (uint32_t i = 0; i < count && objects; i++)
         objects[i] = feeding->run.objects[feed->objects[i]];

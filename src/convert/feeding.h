@@ -23,6 +23,9 @@ struct feeding {
     bool is_broken;         /* a piece that was taken is not in its place: there can be no end but to abort */
     uint64_t identity;      /* of parts and their commit */
     char *path;
+    /* Asked while a piece is written, as engine_options.progress of that alone; NULL: nobody is. */
+    bool (*progress)(const struct engine_progress *progress, void *context);
+    void *progress_context;
 };
 
 /* A piece: memory, or what a function reads (then box.out is NULL, and there are no strides). */

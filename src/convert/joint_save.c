@@ -2,6 +2,7 @@
 #include "convert/joint_save.h"
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/crc32.h"
 #include "base/cursor.h"
 #include "base/hash.h"
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 
 #define JOINT_RECORD_MAX 48
+#define JOINT_ASK_NS 50000000 /* as often as the engine asks */
 
 /* ---- preparing ---- */
 
@@ -124,6 +126,40 @@ static struct store_txn_options joint_txn_options(const struct joint_save *save,
                                        .share = share };
 }
 
+/* Who is told how far a rank is, which writes its share in several runs. */
+struct joint_asking {
+    const struct engine_options *asked; /* by the caller */
+    struct engine_progress ended, last; /* of runs that have ended, and of the one that goes on */
+    uint64_t bytes_total;               /* of this rank */
+    int64_t asked_ns;
+};
+
+static bool joint_goes_on(const struct engine_progress *progress, void *context)
+{
+    struct joint_asking *asking = context;
+    const struct engine_progress *ended = &asking->ended;
+    const struct engine_progress told = { .bytes_done = ended->bytes_done + progress->bytes_done,
+                                          .bytes_total = asking->bytes_total,
+                                          .bytes_read = ended->bytes_read + progress->bytes_read,
+                                          .bytes_written = ended->bytes_written + progress->bytes_written,
+                                          .memory_bytes = progress->memory_bytes };
+    const int64_t now = clock_ns();
+    asking->last = *progress;
+    if (now - asking->asked_ns < JOINT_ASK_NS && told.bytes_done < told.bytes_total)
+        return true; /* small pieces end often */
+    asking->asked_ns = now;
+    return asking->asked->progress(&told, asking->asked->context);
+}
+
+/* The next run counts from where the last one has ended. */
+static void joint_run_ended(struct joint_asking *asking)
+{
+    asking->ended.bytes_done += asking->last.bytes_done;
+    asking->ended.bytes_read += asking->last.bytes_read;
+    asking->ended.bytes_written += asking->last.bytes_written;
+    asking->last = (struct engine_progress){ 0 };
+}
+
 /* CRCs of what several write grow by what each has, and are those of zeros until then. */
 static void mixed_crcs_begin(struct joint_save *save)
 {
@@ -170,7 +206,7 @@ static reshard_status own_chunk_feed(struct joint_save *save, uint32_t index, re
     return status;
 }
 
-static reshard_status mixed_write(struct joint_save *save, reshard_error *err)
+static reshard_status mixed_write(struct joint_save *save, struct joint_asking *asking, reshard_error *err)
 {
     const struct catalog *catalog = save->feeding.source->source->catalog;
     const struct plan *mixed = save->mixed;
@@ -184,6 +220,7 @@ static reshard_status mixed_write(struct joint_save *save, reshard_error *err)
             continue;
         is_fed[chunk] = 1;
         status = own_chunk_feed(save, chunk, err);
+        joint_run_ended(asking);
     }
     free(is_fed);
     if (!status && save->rank == 0)
@@ -209,17 +246,28 @@ static reshard_status part_record(const struct joint_save *save, struct buffer *
 
 static reshard_status payload_write(struct joint_save *save, reshard_error *err)
 {
-    struct run *run = &save->feeding.run;
-    struct engine_source source = checkpoint_engine_source(save->feeding.conversion.source);
+    struct feeding *feeding = &save->feeding;
+    struct run *run = &feeding->run;
+    struct engine_source source = checkpoint_engine_source(feeding->conversion.source);
+    struct joint_asking asking = { .asked = &feeding->conversion.engine, .bytes_total = save->own->write_bytes };
+    struct engine_options engine = feeding->conversion.engine;
     struct store_txn_options options = joint_txn_options(save, STORE_TXN_PART);
     options.is_begun = true;
-    reshard_status status = store_txn_begin(save->feeding.path, &options, &run->txn, err);
+    engine.progress = engine.progress ? joint_goes_on : NULL;
+    engine.context = &asking;
+    if (engine.progress && !joint_goes_on(&(struct engine_progress){ 0 }, &asking))
+        return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
+    reshard_status status = store_txn_begin(feeding->path, &options, &run->txn, err);
     if (!status)
         status = run_create_objects(run, save->own, err);
     if (!status)
-        status = engine_run(save->alone, &source, run->objects, run->crcs, NULL, &save->feeding.conversion.engine, err);
+        status = engine_run(save->alone, &source, run->objects, run->crcs, NULL, &engine, err);
+    joint_run_ended(&asking);
+    feeding->progress = engine.progress;
+    feeding->progress_context = &asking;
     if (!status && save->mixed->step_count)
-        status = mixed_write(save, err);
+        status = mixed_write(save, &asking, err);
+    feeding->progress = NULL;
     run_close_objects(run);
     return status;
 }

@@ -1160,6 +1160,40 @@ def ranks_of_threads(work):
     raises(reshard.UsageError, lambda: comms[0].barrier(), "left")
 
 
+@test
+def progress_of_ranks(work):
+    """Each rank's progress is asked before it writes and while it does, in files of its own and of several, and may stop the save"""
+    comms = reshard.Comm.threads(2, timeout=60)
+    values = [matrix(500, 200, comm.rank) for comm in comms]
+
+    def saves(comm, to, stops):
+        told = []
+
+        def progress(now):
+            told.append((now.done, now.total))
+            if stops and comm.rank == 1 and now.done:
+                raise KeyboardInterrupt
+        state = {f"{key}{n}": reshard.Shard(values[comm.rank], (1000, 200), (500 * comm.rank, 0)) for n in range(3) for key in "ab"}
+        state[f"own{comm.rank}"] = values[comm.rank]
+        try:
+            reshard.save(work / f"{to}-{stops}", state, comm=comm, to=to, progress=progress, max_shard_bytes=None, sync=False)
+        except BaseException as error:
+            return told, error
+        return told, None
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for to in ("hf", "torch", "torch-dcp"):
+            for told, error in pool.map(lambda comm: saves(comm, to, False), comms):
+                share = 7 * 500 * 200 * 4
+                assert error is None and told[0] == (0, share), (to, told, error)
+                own = [done for done, total in told if total == share]
+                assert own == sorted(own) and own[-1] == share, (to, told)
+            (_, other), (_, stopped) = pool.map(lambda comm: saves(comm, to, True), comms)
+            assert isinstance(stopped, KeyboardInterrupt) and isinstance(other, reshard.CancelledError), (to, stopped, other)
+            assert "rank 1" in str(other) and not (work / f"{to}-True").exists(), other
+    for comm in comms:
+        comm.close()
+
+
 class Interrupts:
     """Values at which a handler of signals raises, while they are looked at."""
     def __array_interface__(self):
