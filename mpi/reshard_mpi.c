@@ -2,6 +2,9 @@
 /*
  * A comm over MPI. Nothing here blocks: requests are tested until they are done, the time is over, or another rank says that it gives up.
  * The sizes of a gather go from each rank to each, so that a late one is known by its number; the bytes follow collectively.
+ *
+ * A request that is open when a call gives up may still be served, so that what it reads and writes stays where it is: memory of our own is
+ * not freed then. The group is over, and the job ends.
  */
 #include "reshard/mpi.h"
 
@@ -17,6 +20,7 @@
 #define TAG_ABORT 3
 #define REASON_MAX 1024
 #define MESSAGE_MAX (1 << 30) /* bytes: MPI counts in int */
+#define DROP_SECONDS 1.0 /* at most: how long a rank that gives up has its requests brought to an end */
 
 struct mpi_end {
     MPI_Comm communicator;
@@ -59,13 +63,20 @@ static double mpi_now(void)
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
+/* Receives that nothing has come for end at once. What does not end stays open: freed, it would be served all the same. */
 static void requests_drop(MPI_Request *requests, size_t count)
 {
+    const double begin = mpi_now();
+    for (size_t i = 0; i < count; i++)
+        if (requests[i] != MPI_REQUEST_NULL)
+            MPI_Cancel(&requests[i]);
     for (size_t i = 0; i < count; i++) {
-        if (requests[i] == MPI_REQUEST_NULL)
-            continue;
-        MPI_Cancel(&requests[i]);
-        MPI_Request_free(&requests[i]);
+        for (int flag = requests[i] == MPI_REQUEST_NULL; !flag && mpi_now() - begin < DROP_SECONDS;) {
+            if (MPI_Test(&requests[i], &flag, MPI_STATUS_IGNORE))
+                break;
+            if (!flag)
+                nanosleep(&(struct timespec){ 0, 20000 }, NULL);
+        }
     }
 }
 
@@ -100,18 +111,18 @@ static int requests_wait(struct mpi_end *end, MPI_Request *requests, const int *
 
 /* ---- gathering ---- */
 
-static int sizes_exchange(struct mpi_end *end, uint64_t own, uint64_t *sizes)
+/* sizes has this rank's, and gets those of the others. */
+static int sizes_exchange(struct mpi_end *end, uint64_t *sizes)
 {
     size_t count = 0, most = 2 * (size_t)end->size;
     MPI_Request *requests = malloc(most * sizeof(MPI_Request));
     int *peers = malloc(most * sizeof(*peers)), failed = !requests || !peers;
-    sizes[end->rank] = own;
     for (int distance = 1; distance < end->size && !failed; distance++) {
         peers[count] = (end->rank + distance) % end->size;
         failed |= MPI_Irecv(&sizes[peers[count]], 1, MPI_UINT64_T, peers[count], TAG_SIZE, end->communicator, &requests[count]);
         count++;
         peers[count] = (end->rank + distance) % end->size;
-        failed |= MPI_Isend(&own, 1, MPI_UINT64_T, peers[count], TAG_SIZE, end->communicator, &requests[count]);
+        failed |= MPI_Isend(&sizes[end->rank], 1, MPI_UINT64_T, peers[count], TAG_SIZE, end->communicator, &requests[count]);
         count++;
     }
     failed = failed || requests_wait(end, requests, peers, count);
@@ -120,7 +131,8 @@ static int sizes_exchange(struct mpi_end *end, uint64_t own, uint64_t *sizes)
     return failed;
 }
 
-/* Piece number `piece` of every rank's bytes, each at most `most`. */
+/* Piece number `piece` of every rank's bytes, each at most `most`. The caller's memory is not MPI's: it is not there for longer than the
+ * call. */
 static int bytes_gather(struct mpi_end *end, const char *bytes, const size_t *sizes, size_t most, size_t piece, char *all)
 {
     int *counts = calloc((size_t)end->size, sizeof(*counts)), *places = calloc((size_t)end->size, sizeof(*places));
@@ -134,8 +146,9 @@ static int bytes_gather(struct mpi_end *end, const char *bytes, const size_t *si
         total += (size_t)counts[rank];
     }
     MPI_Request request = MPI_REQUEST_NULL;
-    failed = failed || MPI_Iallgatherv(counts[end->rank] ? bytes + begin : bytes, counts[end->rank], MPI_BYTE, packed, counts, places,
-                                       MPI_BYTE, end->communicator, &request);
+    if (!failed && counts[end->rank])
+        memcpy(packed + places[end->rank], bytes + begin, (size_t)counts[end->rank]);
+    failed = failed || MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, packed, counts, places, MPI_BYTE, end->communicator, &request);
     double last = mpi_now();
     for (int flag = 0; !failed && !flag;) {
         failed = MPI_Test(&request, &flag, MPI_STATUS_IGNORE) || mpi_is_aborted(end) || mpi_now() - last > end->timeout_seconds;
@@ -148,9 +161,11 @@ static int bytes_gather(struct mpi_end *end, const char *bytes, const size_t *si
             memcpy(all + at + begin, packed + places[rank], (size_t)counts[rank]);
         at += sizes[rank];
     }
+    if (request != MPI_REQUEST_NULL) /* it is open */
+        return failed;
     free(counts);
     free(places);
-    free(packed); /* where a request is still open, the group is over, and the job ends */
+    free(packed);
     return failed;
 }
 
@@ -159,7 +174,15 @@ static int mpi_all_gather(const void *bytes, size_t bytes_size, void **all, size
     struct mpi_end *end = context;
     uint64_t *given = calloc((size_t)end->size, sizeof(*given));
     size_t total = 0, longest = 0, most = MESSAGE_MAX / (size_t)end->size;
-    int failed = end->is_over || !given || sizes_exchange(end, bytes_size, given);
+    *all = NULL;
+    if (end->is_over || !given) {
+        free(given);
+        return 1;
+    }
+    given[end->rank] = bytes_size;
+    if (sizes_exchange(end, given))
+        return 1; /* requests may be open */
+    int failed = 0;
     for (int rank = 0; rank < end->size && !failed; rank++) {
         sizes[rank] = (size_t)given[rank];
         longest = sizes[rank] > longest ? sizes[rank] : longest;

@@ -224,6 +224,28 @@ TEST(what_others_may_open_is_refused)
     shm_unlink(segment_name());
 }
 
+/* Another process that says it is rank 0 makes the segment between this one's look and its own making. */
+static bool another_is_faster;
+int __real_shm_open(const char *name, int flags, mode_t mode);
+int __wrap_shm_open(const char *name, int flags, mode_t mode);
+int __wrap_shm_open(const char *name, int flags, mode_t mode)
+{
+    if (another_is_faster && flags & O_EXCL)
+        close(__real_shm_open(name, O_RDWR | O_CREAT, mode));
+    return __real_shm_open(name, flags, mode);
+}
+
+TEST(of_two_that_are_rank_0_one_leaves_the_other_its_name)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_comm *comm;
+    another_is_faster = true;
+    CHECK_FAILS(reshard_comm_processes(group, 0, 2, NULL, &comm, &err), RESHARD_ERR_IO);
+    another_is_faster = false;
+    assert_true(segment_is_left());
+    shm_unlink(segment_name());
+}
+
 TEST(a_rank_that_never_comes_is_named)
 {
     reshard_error err = RESHARD_ERROR_INIT;
@@ -653,6 +675,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_rank_that_dies_in_a_call_is_named),
         cmocka_unit_test(what_a_crash_left_is_taken_over),
         cmocka_unit_test(what_others_may_open_is_refused),
+        cmocka_unit_test(of_two_that_are_rank_0_one_leaves_the_other_its_name),
         cmocka_unit_test(a_rank_that_never_comes_is_named),
         cmocka_unit_test(a_name_of_a_group_is_checked),
         cmocka_unit_test(windows_pass_in_order_behind_other_messages),
