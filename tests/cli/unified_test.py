@@ -640,10 +640,10 @@ def what_paddle_lacks(shell):
 
 def side_files(shell):
     whole(shell.work / "a")
-    for name in "config.json", "scheduler.pdparams", "rng_state_0.pth", "training_args.bin", "trainer_state.json":
+    for name in "config.json", "scheduler.pdparams", "rng_state_0.pth", "training_args.bin", "trainer_state.bin", "trainer_state.json":
         (shell.work / "a" / name).write_text("{}" + name)
     shell("convert", "a", "b", "--to", "paddle-uc", "--layout", "tp=2", "--quiet")
-    for name in "config.json", "scheduler.pdparams", "rng_state_0.pth", "training_args.bin", "trainer_state.json":
+    for name in "config.json", "scheduler.pdparams", "rng_state_0.pth", "training_args.bin", "trainer_state.bin", "trainer_state.json":
         assert (shell.work / "b" / name).read_text() == "{}" + name
     shell("convert", "a", "b", "--to", "paddle-uc", "--overwrite", "--quiet")
     (shell.work / "b" / "novel.docx").write_text("mine")

@@ -26,7 +26,8 @@ static int unified_driver_probe(struct store *store, const char *name, reshard_e
 
 static const char *const unified_entries[] = {
     "model*.safetensors", "peft_model*.safetensors", "optimizer*.safetensors*", "master_weights*.safetensors*",
-    "*.safetensors.index.json", "scheduler.pdparams", "scaler.pdparams", "rng_state*.pth", "training_args.bin", NULL,
+    "*.safetensors.index.json", "scheduler.pdparams", "scaler.pdparams", "rng_state*.pth", "training_args.bin",
+    "trainer_state.bin", NULL,
 };
 
 /* Names with optimizer states are dealt over the families; those of weights alone stay, all of one family. */

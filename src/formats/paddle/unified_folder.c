@@ -17,7 +17,8 @@ bool uc_family_is_there(const struct uc_folder *folder, enum uc_family family)
 
 bool uc_is_side_file(struct str base)
 {
-    static const char *const globs[] = { "scheduler.pdparams", "scaler.pdparams", "rng_state*.pth", "training_args.bin" };
+    static const char *const globs[] = { "scheduler.pdparams", "scaler.pdparams", "rng_state*.pth", "training_args.bin",
+                                         "trainer_state.bin" };
     for (size_t i = 0; i < sizeof(globs) / sizeof(globs[0]); i++) {
         if (str_matches_glob(base, str_of(globs[i])))
             return true;
