@@ -22,9 +22,12 @@ from matrix_test import Command, Tap, digest_problems
 
 SLICED = {s.name: s for s in S.MET}     # stage 3
 NAMES = (*SLICED, "dp1", "dp2", "tp2", "tp4", "pp2", "pp4", "vpp", "sharding2-v1", "sharding4-v1", "sharding2-v2", "sharding4-v2",
-         "tp2pp2", "tp2sd2-v2", "dp2ep2", "sd2ep2", "sd2ep2-v2", "tp2ep2sd2")
+         "tp2pp2", "tp2sd2-v2", "dp2ep2", "sd2ep2", "sd2ep2-v2", "tp2ep2", "tp2ep2sd2")
+# An expert's state is shared by sharding ranks of several tensor-parallel ones, since these are more than the places of experts.
+ACROSS = tuple(S.Strategy(f"tp4ep2sd2-{stage[1:]}", tp=4, ep=2, sharding=2, stage=stage) for stage in ("1v1", "1v2"))
 SHARED = (S.BY_NAME["sharding2-v1"], S.Strategy("pp2sd2-v1", pp=2, sharding=2, stage="1v1"), S.BY_NAME["sharding4-v2"],
-          S.Strategy("tp2sd2-v1", tp=2, sharding=2, stage="1v1"), S.BY_NAME["tp2sd2-v2"], S.BY_NAME["sd2ep2"], S.BY_NAME["tp2ep2sd2"])
+          S.Strategy("tp2sd2-v1", tp=2, sharding=2, stage="1v1"), S.BY_NAME["tp2sd2-v2"], S.BY_NAME["sd2ep2"], S.BY_NAME["tp2ep2sd2"],
+          *ACROSS)
 SCHEDULER = {"last_epoch": 7, "last_lr": 0.125}
 TABLE = "StructuredToParameterName@@"
 
@@ -39,10 +42,11 @@ class OrderedPairs:
 
 
 def infix(s, place, with_shard, separator):
-    """Beside sharding the names of the states do not say whose experts they are of."""
-    is_beside = s.sharding > 1
+    """Where the trainer spreads experts over all ranks of a stage, the names of the states do not say whose experts they are of; over those
+    of data parallelism they do."""
+    is_spread = s.dp == 1
     parts = [f"tp{place.tp:02d}"] * (s.tp > 1) + [f"pp{place.pp:02d}"] * (s.pp > 1)
-    parts += [f"moe{'_sharding' * is_beside}{place.ep:02d}"] * (s.ep > 1 and not (is_beside and with_shard))
+    parts += [f"moe{'_sharding' * is_spread}{place.ep:02d}"] * (s.ep > 1 and not (is_spread and with_shard))
     parts += [f"shard{place.sharding:02d}"] * (s.sharding > 1 and with_shard)
     return separator + "_".join(parts) if parts else ""
 
@@ -321,6 +325,92 @@ def damaged_copy(command, model, folder):
     return [] if fits else told or ["nothing is told"]
 
 
+def check_whole(tap, command, work):
+    """What a model leaves whole on every tensor-parallel rank, though such weights are cut elsewhere: their bytes are the same. Of constant
+    ones that tells nothing: a bias is as its weight is, and the rule holds for others."""
+    for title, pattern in (("experts", r"experts\.\d"), ("key and value projections", r"\.[kv]_proj\."), ("embeddings", "embed_tokens")):
+        model = S.language_model()
+        for parameter in model.parameters:
+            parameter.axis = None if re.search(pattern, parameter.key) else parameter.axis
+            if parameter.key.endswith(("q_proj.bias", "k_proj.bias")):
+                for key in (parameter.key, parameter.key + ".w_0"):
+                    dtype, shape, value = S.contents(model)[key]
+                    model.contents[key] = dtype, shape, bytes(len(value))
+        for s, write in ((S.BY_NAME["tp2"], write_family), (S.BY_NAME["tp2sd2-v2"], write_family), (SHARED[4], write_shared)):
+            folder = work / f"whole-{title}-{s.name}-{write.__name__}"
+            write(model, s, folder)
+            tap(f"{title} that no rank cuts, {s.name}, {write.__name__}", check_reading(command, model, folder))
+            if write is write_family:
+                said = command("inspect", folder)[0]
+                tap(f"{title} that no rank cuts, {s.name}: told", [] if "same on all tensor-parallel ranks" in said else [said])
+
+
+def check_two_stages(command, folder):
+    """PaddleNLP's GPT has its embedding on the first and on the last stage, whose sharding ranks share its state apart."""
+    model = S.Model([S.Parameter("gpt.embeddings.word_embeddings.weight", (32, 16), axis=0)], 0, 0)
+    S.number_names(model.parameters)
+    write_family(model, S.BY_NAME["sharding2-v2"], folder)
+    for path in list(folder.iterdir()):
+        stem, rest = path.name.split(".", 1)
+        rest = rest if rest == "pdparams" else "_" + rest
+        for stage in ("pp00", "pp01"):
+            (folder / f"{stem}.{stage}{'.' * (rest == 'pdparams')}{rest}").write_bytes(path.read_bytes())
+        path.unlink()
+    problems = check_reading(command, model, folder)
+    (folder / "optimizer.pp01_shard01.pdopt").unlink()
+    said = command("hash", folder)[1] or "it is read"
+    return problems + ([] if "sharding ranks have" in said else [f"with a file too few: {said}"])
+
+
+def write_group(model, s, folder):
+    """As save_group_sharded_model leaves the first rank's."""
+    write_family(model, s, folder)
+    (folder / "model_state.pdparams").rename(folder / "model.pdmodel")
+    (folder / ("optimizer.shard00.pdopt" if s.sharding > 1 else "optimizer.pdopt")).rename(folder / "model.pdopt")
+    for path in folder.glob("optimizer*"):
+        path.unlink()
+    (folder / "program.pdmodel").write_bytes(b"\x0a\x04\x08\x00\x10\x00" * 9)
+
+
+def check_group(tap, command, model, work):
+    folder = work / "group"
+    write_group(model, S.BY_NAME["dp1"], folder)
+    tap("save_group_sharded_model", check_reading(command, model, folder))
+    said = command("inspect", folder)[0]
+    tap("a program for inference beside it", [] if "'program.pdmodel' is left out" in said else [said])
+    (folder / "other.pdopt").write_bytes((folder / "model.pdopt").read_bytes())
+    (folder / "model.pdmodel").rename(folder / "weights.pdmodel")
+    said, failed = command("ls", "--json", folder)
+    keys = set() if failed else {t["key"] for t in json.loads(said)["tensors"]}
+    wanted = {f"weights.pdmodel.{p.key}" for p in model.parameters}
+    tap("a .pdmodel of another name", [failed] if failed else [] if wanted <= keys else sorted(wanted - keys)[:3])
+    said = command("inspect", folder)[0]
+    tap("a program for inference in a folder of files", [] if "'program.pdmodel' is left out" in said else [said])
+    folder = work / "group-of-slices"
+    write_group(model, SLICED["stage3-cut"], folder)
+    said, failed = command("hash", "--json", folder)
+    listed = [] if failed else json.loads(said)["tensors"]
+    weights = {p.key for p in model.parameters}
+    problems = [failed] if failed else list(digest_problems(json.dumps({"tensors": [t for t in listed if t["key"] in weights]}),
+                                                            {key: S.manifest(model)[key] for key in weights}))
+    problems += [] if any(t["key"].startswith("slice@") for t in listed) else ["no state has the framework's name"]
+    said = command("inspect", folder)[0]
+    tap("save_group_sharded_model, states of stage 3", problems + ([] if "one rank of sharding stage 3" in said else [said]))
+
+
+def check_side_files(command, model, folder):
+    write_family(model, S.BY_NAME["tp2pp2"], folder)
+    names = ("trainer_state.bin", "trainer_state.json", "training_args.bin", "rng_state_0.pth", "config.json")
+    for name in names:
+        (folder / name).write_text(f'{{"{name}": 2}}')
+    problems = []
+    for kind in ("paddle-uc", "paddle-flex"):
+        there = folder.with_name(f"side-{kind}")
+        failed = command.convert(folder, there, "--to", kind)
+        problems += [failed] if failed else [f"{kind}: {name} is left behind" for name in names if not (there / name).exists()]
+    return problems
+
+
 def refusals(model, work):
     """name, what is done to a folder, a word of the message."""
     def drop(s, name):
@@ -339,6 +429,13 @@ def refusals(model, work):
         write_family(model, SLICED["stage3-cut"], folder)
         (folder / "optimizer.shard03.pdopt").unlink()
 
+    def last(folder):
+        write_family(model, S.BY_NAME["tp2"], folder)
+        for path in folder.glob("*.tp01.*"):
+            path.unlink()
+        (folder / "config.json").write_text(json.dumps({"tensor_model_parallel_size": 2}))
+
+    yield "the last tensor-parallel rank is missing", last, "as config.json says"
     yield "a rank of stage 3 is missing", three, "sharding ranks"
     yield "a sharding rank is missing", drop(S.BY_NAME["sharding4-v2"], "optimizer.shard01.pdopt"), "sharding ranks"
     yield "no rule tells how ranks share a parameter", strange, "along which axis"
@@ -362,7 +459,14 @@ def main():
                              separator="_" if name == "pp2" else ".")
                 tap(f"rank files of {name}, {'tied' if is_tied else 'untied'}", check_reading(command, model, folder))
         model = S.language_model()
-        for name in ("dp2ep2", "sd2ep2"):
+        for s in ACROSS:
+            write_family(model, s, work / s.name)
+            tap(f"rank files of {s.name}", check_reading(command, model, work / s.name))
+        check_whole(tap, command, work)
+        tap("a tied weight of two stages, whose states are runs", check_two_stages(command, work / "two-stages"))
+        check_group(tap, command, model, work)
+        tap("files of the trainer", check_side_files(command, model, work / "side"))
+        for name in ("dp2ep2", "sd2ep2", "tp2ep2"):
             write_family(model, S.BY_NAME[name], work / f"places-{name}", has_places=True)
             tap(f"experts with the model's numbers, {name}", check_reading(command, model, work / f"places-{name}"))
         for s in SHARED:

@@ -43,9 +43,9 @@ class Strategy:
 
     @property
     def is_ep_over_tp(self):
-        """Experts are spread over the data parallel ranks where these suffice, cut like all else by tensor parallelism; else the ranks of
-        tensor parallelism are among those that they are spread over, and they stay whole."""
-        return self.dp * self.sharding % self.ep != 0
+        """The ranks of a stage take the places of expert parallelism in turn, those of tensor parallelism first, and each expert is whole
+        where it is (PaddleFormers' trainer takes expert_model_parallel_size so)."""
+        return self.ep > 1 and self.tp > 1
 
     @property
     def words(self):
@@ -71,7 +71,7 @@ def places(s):
         rest, sharding = divmod(rest, s.sharding)
         dp, pp = divmod(rest, s.pp)
         data = dp * s.sharding + sharding
-        yield Place(rank, dp, pp, sharding, tp, (data * s.tp + tp if s.is_ep_over_tp else data) % s.ep)
+        yield Place(rank, dp, pp, sharding, tp, (data * s.tp + tp) % s.ep)
 
 
 STRATEGIES = [
@@ -262,9 +262,10 @@ def held_weights(model, s, place):
 
 
 def sharing_ranks(s, place, is_expert):
-    """The members of the rank's sharding group that have the same parameters: experts only those of one expert rank."""
-    group = [p for p in places(s) if (p.dp, p.pp, p.tp) == (place.dp, place.pp, place.tp)]
-    return [p.rank for p in group if not (is_expert and s.ep > 1) or p.ep == place.ep]
+    """The ranks that share the state of what they all have: an expert's are those of its place, also of other tensor-parallel ranks."""
+    if is_expert and s.ep > 1:
+        return [p.rank for p in places(s) if (p.dp, p.pp, p.ep) == (place.dp, place.pp, place.ep)]
+    return [p.rank for p in places(s) if (p.dp, p.pp, p.tp) == (place.dp, place.pp, place.tp)]
 
 
 def greedy(params, degree, is_sorted):

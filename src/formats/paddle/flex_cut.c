@@ -211,40 +211,28 @@ static reshard_status place_experts(struct flex_cutting *cutting, reshard_error 
 
 /* ---- shared state ---- */
 
-/* Which of the ranks of expert parallelism a rank is. */
+/* Which of the ranks of expert parallelism a rank is: the ranks of a stage take these places in turn, the tensor-parallel ones first. */
 static uint32_t expert_rank_of(const struct flex_degrees *degrees, const struct flex_place *place)
 {
-    uint32_t data = place->data * degrees->sharding + place->shard;
-    return (degrees->is_ep_over_tp ? data * degrees->tp + place->part : data) % degrees->ep;
+    return ((place->data * degrees->sharding + place->shard) * degrees->tp + place->part) % degrees->ep;
 }
 
-/* How far apart in the sharding group the ranks with the same experts are. */
-static uint32_t expert_step(const struct flex_degrees *degrees)
-{
-    uint32_t common = degrees->ep, rest = degrees->is_ep_over_tp ? degrees->tp : 1;
-    while (rest) {
-        uint32_t next = common % rest;
-        common = rest;
-        rest = next;
-    }
-    return degrees->ep / common;
-}
-
-/* How many ranks share the state of a parameter. Those that hold an expert are fewer by the degree of expert parallelism. */
+/* How many ranks share the state of a parameter. Those that hold an expert are those of its place, tensor-parallel ones among them. */
 static uint32_t sharing_ranks(const struct flex_degrees *degrees, const struct flex_parameter *parameter)
 {
+    const uint32_t ranks = degrees->sharding * degrees->tp;
     if (degrees->stage == SHARDING_NONE)
         return 1;
     if (parameter->expert_rank < 0)
         return degrees->sharding;
-    return degrees->sharding % expert_step(degrees) == 0 ? degrees->sharding / expert_step(degrees) : 1;
+    return ranks % degrees->ep == 0 ? ranks / degrees->ep : 1;
 }
 
 static uint32_t sharing_position(const struct flex_degrees *degrees, const struct flex_parameter *parameter, const struct flex_place *place)
 {
     if (parameter->expert_rank < 0)
         return degrees->stage == SHARDING_NONE ? 0 : place->shard;
-    return sharing_ranks(degrees, parameter) > 1 ? place->shard / expert_step(degrees) : 0;
+    return sharing_ranks(degrees, parameter) > 1 ? (place->shard * degrees->tp + place->part) / degrees->ep : 0;
 }
 
 static bool in_group(const struct flex_parameter *parameter, uint32_t stage, int32_t expert_rank)

@@ -18,7 +18,7 @@ const struct layout_word flex_words[] = {
     { .name = "tp", .unit = "ranks", .help = "tensor parallel" },
     { .name = "pp", .unit = "ranks", .help = "pipeline parallel" },
     { .name = "vp", .unit = "chunks", .help = "virtual pipeline: model chunks of each stage" },
-    { .name = "ep", .unit = "ranks", .help = "expert parallel, over the ranks of dp and sharding, or those and tp" },
+    { .name = "ep", .unit = "ranks", .help = "expert parallel, over the ranks of dp, sharding and tp" },
     { .name = "dp", .unit = "ranks", .help = "data parallel", .is_rank_count = true },
     { .name = "sharding", .unit = "ranks", .help = "ranks that share optimizer state" },
     { .name = "stage", .unit = "stage", .help = "how they share it", .choices = stages },
@@ -59,13 +59,13 @@ reshard_status flex_degrees_read(const struct layout_request *request, struct fl
                          others);
     if (ranks)
         degrees.dp = (uint32_t)(ranks / others);
-    degrees.is_ep_over_tp = (uint64_t)degrees.dp * degrees.sharding % degrees.ep &&
-                            (uint64_t)degrees.dp * degrees.sharding * degrees.tp % degrees.ep == 0;
-    while (!degrees.is_ep_over_tp && !ranks && !dp && degrees.dp < degrees.ep && (uint64_t)degrees.dp * degrees.sharding % degrees.ep)
+    const uint64_t places = (uint64_t)degrees.sharding * degrees.tp;
+    degrees.is_ep_over_tp = degrees.ep > 1 && degrees.tp > 1;
+    while (!ranks && !dp && degrees.dp < degrees.ep && degrees.dp * places % degrees.ep)
         degrees.dp++;
-    if (!degrees.is_ep_over_tp && (uint64_t)degrees.dp * degrees.sharding % degrees.ep) {
-        error_set(err, RESHARD_ERR_USAGE, "ep=%" PRIu32 " does not divide the %" PRIu64 " ranks of dp and sharding, or those and tp",
-                  degrees.ep, (uint64_t)degrees.dp * degrees.sharding);
+    if (degrees.dp * places % degrees.ep) {
+        error_set(err, RESHARD_ERR_USAGE, "ep=%" PRIu32 " does not divide the %" PRIu64 " ranks of dp, sharding and tp", degrees.ep,
+                  degrees.dp * places);
         error_hint(err, "experts are spread over these ranks: without dp= there are as many as ep needs");
         return RESHARD_ERR_USAGE;
     }

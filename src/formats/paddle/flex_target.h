@@ -134,7 +134,7 @@ reshard_status flex_place_like(const struct layout_request *request, struct targ
 /* Degrees of the parallel dimensions, each 1 or more. A rank is ((data * pp + stage) * sharding + shard) * tp + part. */
 struct flex_degrees {
     uint32_t tp, pp, vp, ep, dp, sharding;
-    bool is_ep_over_tp; /* experts are spread over the ranks of tp too, and whole on each (moe group = tp) */
+    bool is_ep_over_tp; /* experts, which are whole, are spread over the ranks of tp first */
     enum sharding_stage stage;
     int64_t segment; /* of stage 3 */
     uint32_t world;

@@ -68,6 +68,11 @@ reshard_status params_look_at_folder(struct store *store, const char *name, enum
 /* .pdparams, .pdopt, .pdtensor, .pdstates … */
 bool params_is_name(struct str name);
 
+/* Whether a file of a folder is read: one of these, or a .pdmodel that is a state dict (save_group_sharded_model), where others of that
+ * name are programs for inference. *is_left_out: it is such a one, to be warned of. */
+bool params_is_taken(struct store *store, const struct store_entry *entry, bool *is_left_out);
+void params_warn_left_out(struct source *source, struct str name);
+
 reshard_status params_verify(struct source *source, bool is_deep, reshard_error *err);
 
 #endif

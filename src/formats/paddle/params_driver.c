@@ -18,6 +18,35 @@ bool params_is_name(struct str name)
     return false;
 }
 
+/* Whether the first bytes of a file, of which *size are read, may be those of a file of paddle.save. */
+static bool params_driver_probe_head(struct store *store, const char *name, uint8_t head[PROBE_BYTES], size_t *size, reshard_error *err)
+{
+    struct store_object *object = NULL;
+    if (store_open_object(store, name, &object, err))
+        return false;
+    struct reader reader = store_object_reader(object);
+    *size = reader.size < PROBE_BYTES ? (size_t)reader.size : PROBE_BYTES;
+    bool is_read = !*size || !reader_read(&reader, 0, head, *size, err);
+    store_object_close(object);
+    return is_read && paddle_save_probe(head, *size);
+}
+
+bool params_is_taken(struct store *store, const struct store_entry *entry, bool *is_left_out)
+{
+    uint8_t head[PROBE_BYTES];
+    size_t size = 0;
+    bool is_model = !entry->is_directory && str_ends_with(entry->name, ".pdmodel");
+    bool is_good = is_model && !entry->leads_out && params_driver_probe_head(store, entry->name.data, head, &size, NULL);
+    *is_left_out = is_model && !is_good;
+    return is_good || (!entry->is_directory && params_is_name(str_base_name(entry->name)));
+}
+
+void params_warn_left_out(struct source *source, struct str name)
+{
+    catalog_warn(source->catalog, false, "'%.*s' is left out: it is no file of paddle.save, but a program for inference, as its name says",
+                 STR_ARG(name));
+}
+
 /* Any pickle may begin so; with another name a file has to show an array, or the table of names. */
 static bool shows_arrays(const uint8_t *head, size_t size)
 {
@@ -31,15 +60,9 @@ static bool shows_arrays(const uint8_t *head, size_t size)
 static int probe_file(struct store *store, const char *name, reshard_error *err)
 {
     uint8_t head[PROBE_BYTES];
-    struct store_object *object = NULL;
-    if (store_open_object(store, name, &object, err))
-        return 0;
-    struct reader reader = store_object_reader(object);
-    size_t size = reader.size < sizeof(head) ? (size_t)reader.size : sizeof(head);
-    bool is_read = !size || !reader_read(&reader, 0, head, size, err), is_named = params_is_name(str_of(name));
-    bool is_good = is_read && paddle_save_probe(head, size);
-    store_object_close(object);
-    if (is_named)
+    size_t size = 0;
+    bool is_good = params_driver_probe_head(store, name, head, &size, err);
+    if (params_is_name(str_of(name)))
         return is_good ? 85 : 50;
     return is_good && shows_arrays(head, size) ? 40 : 0;
 }
@@ -92,9 +115,13 @@ static reshard_status params_driver_read_files(struct source *source, reshard_er
     struct store_entry *entries;
     size_t count = 0;
     reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
-    for (size_t i = 0; i < count && !status; i++)
-        if (!entries[i].is_directory && params_is_name(entries[i].name))
+    for (size_t i = 0; i < count && !status; i++) {
+        bool is_left_out;
+        if (params_is_taken(source->store, &entries[i], &is_left_out))
             status = params_driver_read_one(source, entries[i].name.data, str_base_name(entries[i].name).data, &forms, err);
+        else if (is_left_out)
+            params_warn_left_out(source, entries[i].name);
+    }
     if (!status)
         status = params_forms_keep(&forms, source, err);
     params_forms_release(&forms);

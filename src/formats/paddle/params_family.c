@@ -24,6 +24,15 @@
 
 /* ---- the folder ---- */
 
+/* save_group_sharded_model gives its weights the name that programs for inference have. */
+static bool family_is_group(struct store *store, const struct store_entry *entries, size_t count)
+{
+    bool is_group = false, is_left_out;
+    for (size_t i = 0; i < count && !is_group; i++)
+        is_group = str_is(str_base_name(entries[i].name), "model.pdmodel") && params_is_taken(store, &entries[i], &is_left_out);
+    return is_group;
+}
+
 reshard_status params_look_at_folder(struct store *store, const char *name, enum params_folder_kind *out, reshard_error *err)
 {
     struct arena arena = { 0 };
@@ -31,12 +40,12 @@ reshard_status params_look_at_folder(struct store *store, const char *name, enum
     size_t count = 0;
     reshard_status status = store_list(store, name, &arena, &entries, &count, err);
     *out = PARAMS_NO_FOLDER;
+    bool is_group = !status && family_is_group(store, entries, count), is_left_out;
     for (size_t i = 0; i < count && !status; i++) {
         struct family_file file = { 0 };
-        struct str base = str_base_name(entries[i].name);
-        if (entries[i].is_directory || !params_is_name(base))
+        if (!params_is_taken(store, &entries[i], &is_left_out))
             continue;
-        if (family_read_name(base, &file))
+        if (family_read_name(str_base_name(entries[i].name), is_group, &file))
             *out = PARAMS_FOLDER_OF_RANKS;
         else if (*out == PARAMS_NO_FOLDER)
             *out = PARAMS_FOLDER_OF_FILES;
@@ -60,10 +69,13 @@ static int family_compare(const void *a, const void *b)
 static reshard_status family_add_side_file(struct family *family, const struct store_entry *entry, struct str base, reshard_error *err)
 {
     uint32_t file;
-    if (params_is_name(base)) {
+    bool is_left_out;
+    if (params_is_taken(family->source->store, entry, &is_left_out)) {
         reshard_status status = params_open_file(family->source, entry->name.data, &file, err);
         return status ? status : params_add_file(family->source, file, base.data, err);
     }
+    if (is_left_out)
+        params_warn_left_out(family->source, entry->name);
     if (!uc_is_side_file(base) || entry->leads_out)
         return RESHARD_OK;
     return catalog_add_file(family->source->catalog, base, entry->name, entry->bytes, err);
@@ -76,12 +88,13 @@ static reshard_status family_list(struct family *family, const struct store_entr
     family->indexes = arena_array(&family->arena, count, sizeof(*family->indexes));
     if (!family->files || !family->indexes)
         return error_set_memory(err);
+    family->is_group = family_is_group(family->source->store, entries, count);
     for (size_t i = 0; i < count && !status; i++) {
         struct family_file file = { .name = entries[i].name };
         struct str base = str_base_name(entries[i].name);
         if (entries[i].is_directory)
             continue;
-        if (family_read_name(base, &file))
+        if (family_read_name(base, family->is_group, &file))
             family->files[family->file_count++] = file;
         else if (family_is_index(base) && !entries[i].leads_out)
             family->indexes[family->index_count++] = entries[i].name;
@@ -89,11 +102,16 @@ static reshard_status family_list(struct family *family, const struct store_entr
             status = family_add_side_file(family, &entries[i], base, err);
         if (!status && family_is_meta(base) && !entries[i].leads_out)
             status = family_read_meta(family, entries[i].name, err);
+        if (!status && family_is_config(base) && !entries[i].leads_out)
+            status = family_read_config(family, entries[i].name, err);
     }
     qsort(family->files, family->file_count, sizeof(*family->files), family_compare);
     for (uint32_t i = 0; i < family->file_count; i++)
         if (family->files[i].ranks.tp >= (int32_t)family->tp)
             family->tp = (uint32_t)family->files[i].ranks.tp + 1;
+    /* The files of the last ranks are missed by no name. Files without such a number are of one rank, whatever the model once was. */
+    if (family->file_count && family->files[family->file_count - 1].ranks.tp >= 0 && family->told_tp > family->tp)
+        family->tp = family->told_tp;
     family_find_expert_ranks(family);
     for (uint32_t i = 1; i < family->file_count; i++) {
         family->has_stages |= family->files[i].ranks.pp != family->files[0].ranks.pp;
@@ -143,7 +161,7 @@ static reshard_status family_append_stray(struct family *family, const struct fa
     parts[0] = (struct path_part){ .kind = PATH_KEY, .key = str_of(rank) };
     if (leaf->part_count)
         memcpy(parts + 1, leaf->parts, leaf->part_count * sizeof(*parts));
-    family->stray_count++;
+    family->stray_count += !file->has_slices_alone;
     bool done = rank[0] ? path_join(parts, leaf->part_count + 1, key) : path_join(leaf->parts, leaf->part_count, key);
     return done ? RESHARD_OK : error_set_memory(err);
 }
@@ -157,6 +175,8 @@ static reshard_status family_read_state(struct family *family, const struct fami
     struct str name = is_text ? leaf->parts[leaf->part_count - 1].key : STR("");
     bool is_flat_member = leaf->part_count == 1 && str_starts_with(name, MASTER_MEMBER ".");
     *state = (struct str){ 0 };
+    if (file->has_slices_alone)
+        return family_append_stray(family, file, leaf, parameter, err);
     if (is_text && (is_member || is_flat_member || (file->role == FAMILY_MASTER && leaf->part_count == 1))) {
         if (is_flat_member)
             name = (struct str){ name.data + sizeof(MASTER_MEMBER), name.size - sizeof(MASTER_MEMBER) };
@@ -424,6 +444,16 @@ static reshard_status family_merge_all(struct family *family, reshard_error *err
     return status ? status : family_merge(family, FAMILY_STRAYS, err);
 }
 
+/* Each rank of save_group_sharded_model writes the states that it has to a file of the same name: of stage 3 these are parts. */
+static void family_look_for_slices(struct family *family, struct family_file *file)
+{
+    file->has_slices_alone = family_has_slices(family, file);
+    if (file->has_slices_alone)
+        catalog_warn(family->source->catalog, false,
+                     "'%.*s' has what one rank of sharding stage 3 had of the states: they keep the framework's names",
+                     STR_ARG(file->name));
+}
+
 static reshard_status family_read(struct family *family, reshard_error *err)
 {
     reshard_status status = family_load_rules(family, err);
@@ -433,6 +463,8 @@ static reshard_status family_read(struct family *family, reshard_error *err)
         status = params_open_file(family->source, family->files[i].name.data, &family->files[i].file, err);
         if (!status && family->files[i].role == FAMILY_MODEL)
             status = family_note_names(family, &family->files[i], err);
+        else if (!status && family->is_group)
+            family_look_for_slices(family, &family->files[i]);
     }
     if (!status)
         status = family_note_told(family, err);
@@ -446,6 +478,11 @@ static reshard_status family_read(struct family *family, reshard_error *err)
         status = family_make_table(family, err);
     if (!status)
         status = params_forms_keep(&family->forms, family->source, err);
+    if (!status && family->whole_count)
+        catalog_warn(family->source->catalog, false,
+                     "%" PRIu32 " parameters are the same on all tensor-parallel ranks, where models/paddle.rules would have them cut: "
+                     "they are taken for whole ('%.*s' first)", family->whole_count,
+                     STR_ARG(name_map_at(&family->keys, family->first_whole)));
     if (!status && family->stray_count)
         catalog_warn(family->source->catalog, false,
                      "%" PRIu32 " optimizer states keep the framework's names: no file of weights knows them%s", family->stray_count,

@@ -9,9 +9,11 @@
 
 enum family_role { FAMILY_MODEL, FAMILY_OPTIMIZER, FAMILY_MASTER };
 
-/* Numbers in a file's name; -1 where it says none. */
+/* Numbers in a file's name; -1 where it says none. is_spread: that of expert parallelism counts all ranks of a stage, tensor-parallel ones
+ * first (PaddleFormers); else it is that of data parallelism. */
 struct family_ranks {
     int32_t tp, pp, ep, shard;
+    bool is_spread;
 };
 
 /* Whether a text is the numbers of a rank, as tp00_pp01. */
@@ -29,11 +31,13 @@ struct family_file {
     int32_t part, part_count;  /* its number, from 1 on, in a set of numbered files; 0: it is whole */
     uint32_t file;             /* of the source */
     uint32_t table;            /* FAMILY_MODEL: of its rank's experts */
+    bool has_slices_alone;     /* states of one rank of sharding stage 3, without those of the others */
     bool has_own_items;        /* other values than an earlier file has: they stand under this one's name */
 };
 
-/* Whether a file of this name belongs to a family, and what the name says. */
-bool family_read_name(struct str base, struct family_file *out);
+/* Whether a file of this name belongs to a family, and what the name says. is_group: the folder is one of save_group_sharded_model, whose
+ * files are model.pdmodel and model.pdopt. */
+bool family_read_name(struct str base, bool is_group, struct family_file *out);
 
 /* Which parameters a rank means by the framework's names. */
 struct family_table {
@@ -61,7 +65,11 @@ struct family_told {
     bool is_cut;                /* by tensor parallelism */
 };
 
+/* Whether tensor-parallel ranks have parts of a parameter that models/paddle.rules would cut. */
+enum family_held { FAMILY_HELD_UNASKED, FAMILY_HELD_CUT, FAMILY_HELD_WHOLE };
+
 struct family_key {
+    enum family_held held;
     uint32_t first, last; /* pieces, in the order of the files */
     const struct family_told *told; /* NULL: nothing */
     uint32_t parameter;   /* key of the parameter that it is a state of; CATALOG_NONE: it is none */
@@ -76,12 +84,16 @@ struct family {
     struct family_file *files; /* by role, then ranks */
     uint32_t file_count;
     uint32_t tp;               /* ranks */
+    uint32_t told_tp;          /* as config.json says; 0: it does not */
+    bool spreads_experts;      /* over all ranks of a stage, which have whole ones */
+    uint32_t whole_count, first_whole; /* parameters that are the same on all tensor-parallel ranks, against the rules; one's key */
     struct family_table *tables; /* those of model_meta.json, then one for each file of weights */
     uint32_t table_count, table_capacity;
     struct value_graph meta;   /* model_meta.json */
     struct master_alias *aliases; /* of tied weights that are there as master weights */
     uint32_t alias_count, alias_capacity;
     bool has_stages, has_experts; /* files of several pipeline stages, or of several ranks of expert parallelism */
+    bool is_group;             /* of save_group_sharded_model */
     bool has_slices;           /* sharding stage 3 has cut some parameter */
     struct str *indexes;       /* names of files that say which weights there are */
     uint32_t index_count;
@@ -101,6 +113,10 @@ struct family {
 /* Whether a file beside those of the family is an index of its weights. */
 bool family_is_index(struct str base);
 
+/* How many tensor-parallel ranks there were, as a config.json beside the files says. */
+bool family_is_config(struct str base);
+reshard_status family_read_config(struct family *family, struct str name, reshard_error *err);
+
 /* That no numbered file is missing, and, once all files are read, no tensor that an index names: what is missing is damage where losses
  * are borne. */
 reshard_status family_check_parts(const struct family *family, reshard_error *err);
@@ -117,8 +133,7 @@ reshard_status family_note_names(struct family *family, struct family_file *file
 void family_release_tables(struct family *family);
 
 /* Beside sharding the trainer's files of weights say whose experts they have, those of states do not, and where the weights are shared like
- * the states no file does: sharding ranks take the places of expert parallelism in turn, and of each the tensor-parallel ones if these
- * share them. */
+ * the states no file does: the ranks take the places of expert parallelism in turn, the tensor-parallel ones of a sharding rank first. */
 void family_find_expert_ranks(struct family *family);
 
 /* Appends the structured name of a weight of the file, with the expert's number in the model. */
@@ -127,8 +142,9 @@ bool family_append_key(const struct family *family, const struct family_file *fi
 /* Appends the structured name that the framework's name has on this rank; false if no table of the rank has it. */
 bool family_append_structured(const struct family *family, const struct family_file *file, struct str name, struct buffer *out);
 
-/* Whether it is the name of a parameter that stage 3 cuts. */
+/* Whether it is the name of a parameter that stage 3 cuts, and whether a file has states of one. */
 bool family_is_slice(struct str name);
+bool family_has_slices(const struct family *family, const struct family_file *file);
 
 static inline const struct paddle_archive *family_archive(const struct family *family, const struct family_file *file)
 {

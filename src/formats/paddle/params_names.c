@@ -25,21 +25,24 @@ static bool names_take_number(struct str *rest, const char *word, int32_t *out)
 /* tp00_pp00_shard00_moe00: any of them, in any order, each once. */
 static bool names_take_ranks(struct str *rest, struct family_ranks *out)
 {
-    struct family_ranks ranks = { -1, -1, -1, -1 };
+    struct family_ranks ranks = { -1, -1, -1, -1, false };
     const struct {
         const char *word;
         int32_t *number;
-    } parts[] = { { "tp", &ranks.tp },
-                  { "pp", &ranks.pp },
-                  { "shard", &ranks.shard },
-                  { "moe_sharding", &ranks.ep }, /* the trainer's word for the rank of expert parallelism, beside sharding */
-                  { "moe", &ranks.ep },
-                  { "ep", &ranks.ep } }; /* in model_meta.json */
+        bool is_spread;
+    } parts[] = { { "tp", &ranks.tp, false },
+                  { "pp", &ranks.pp, false },
+                  { "shard", &ranks.shard, false },
+                  { "moe_sharding", &ranks.ep, true },
+                  { "moe", &ranks.ep, false },
+                  { "ep", &ranks.ep, true } }; /* in model_meta.json */
     bool found = true;
     while (found) {
         found = false;
-        for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && !found; i++)
+        for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && !found; i++) {
             found = *parts[i].number < 0 && names_take_number(rest, parts[i].word, parts[i].number);
+            ranks.is_spread |= found && parts[i].is_spread;
+        }
         if (found)
             st_name_take_text(rest, "_");
     }
@@ -64,24 +67,27 @@ static bool names_take_part(struct str *rest, int32_t *part, int32_t *count)
     return true;
 }
 
-bool family_read_name(struct str base, struct family_file *out)
+bool family_read_name(struct str base, bool is_group, struct family_file *out)
 {
     static const struct {
         const char *stem, *extension;
         enum family_role role;
-    } kinds[] = { { "model_state", ".pdparams", FAMILY_MODEL },
-                  { "lora_model_state", ".pdparams", FAMILY_MODEL }, /* weights of adapters */
-                  { "vera_model_state", ".pdparams", FAMILY_MODEL },
-                  { "lokr_model_state", ".pdparams", FAMILY_MODEL },
-                  { "prefix_model_state", ".pdparams", FAMILY_MODEL },
-                  { "optimizer", ".pdopt", FAMILY_OPTIMIZER },
-                  { "master_weights", ".pdparams", FAMILY_MASTER },
-                  { "master_weights", ".pdopt", FAMILY_MASTER } };
+        bool is_group;
+    } kinds[] = { { "model_state", ".pdparams", FAMILY_MODEL, false },
+                  { "lora_model_state", ".pdparams", FAMILY_MODEL, false }, /* weights of adapters */
+                  { "vera_model_state", ".pdparams", FAMILY_MODEL, false },
+                  { "lokr_model_state", ".pdparams", FAMILY_MODEL, false },
+                  { "prefix_model_state", ".pdparams", FAMILY_MODEL, false },
+                  { "optimizer", ".pdopt", FAMILY_OPTIMIZER, false },
+                  { "master_weights", ".pdparams", FAMILY_MASTER, false },
+                  { "master_weights", ".pdopt", FAMILY_MASTER, false },
+                  { "model", ".pdmodel", FAMILY_MODEL, true },
+                  { "model", ".pdopt", FAMILY_OPTIMIZER, true } };
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         struct str rest = base;
-        out->ranks = (struct family_ranks){ -1, -1, -1, -1 };
+        out->ranks = (struct family_ranks){ -1, -1, -1, -1, false };
         out->role = kinds[i].role;
-        if (!st_name_take_text(&rest, kinds[i].stem))
+        if ((kinds[i].is_group && !is_group) || !st_name_take_text(&rest, kinds[i].stem))
             continue;
         struct str behind = rest;
         if ((st_name_take_text(&behind, ".") || st_name_take_text(&behind, "_")) && names_take_ranks(&behind, &out->ranks))

@@ -16,6 +16,34 @@ bool family_is_index(struct str base)
     return str_matches_glob(base, STR("*model_state.pdparams.index*.json"));
 }
 
+bool family_is_config(struct str base)
+{
+    return str_is(base, "config.json");
+}
+
+/* What cannot be read says nothing. */
+reshard_status family_read_config(struct family *family, struct str name, reshard_error *err)
+{
+    static const char *const words[] = { "tensor_model_parallel_size", "tensor_parallel_degree" }; /* PaddleFormers, PaddleNLP */
+    const struct limits *limits = &family->source->limits;
+    struct value_graph graph = { 0 };
+    struct buffer text = { 0 };
+    reshard_error unsaid = { 0 };
+    int64_t count;
+    reshard_status status = store_read_all(family->source->store, name.data, NAMED_LIMIT(limits, json_bytes), &text, &unsaid);
+    if (!status)
+        status = json_parse_python(text.data, text.size, limits, &graph, &unsaid);
+    bool is_over = failure_ends_run(status, &unsaid, err);
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]) && !status && graph.root->kind == VALUE_DICT; i++) {
+        const struct value *value = value_dict_get(graph.root, words[i]);
+        if (value && value_as_int(value, &count) && count > 1 && count <= INT32_MAX)
+            family->told_tp = (uint32_t)count;
+    }
+    value_graph_release(&graph);
+    buffer_release(&text);
+    return is_over ? status : RESHARD_OK;
+}
+
 static bool parts_are_one_set(const struct family_file *a, const struct family_file *b)
 {
     return a->role == b->role && a->part_count == b->part_count && a->ranks.tp == b->ranks.tp && a->ranks.pp == b->ranks.pp &&

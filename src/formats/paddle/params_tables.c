@@ -26,6 +26,17 @@ bool family_is_slice(struct str name)
     return str_starts_with(name, SLICE_MARK);
 }
 
+bool family_has_slices(const struct family *family, const struct family_file *file)
+{
+    const struct paddle_archive *archive = family_archive(family, file);
+    bool found = false;
+    for (uint32_t i = 0; i < archive->entry_count && !found; i++)
+        found = family_is_slice(archive->entries[i].key);
+    for (uint32_t i = 0; i < archive->tensor_count && !found; i++)
+        found = family_is_slice(archive->tensors[i].name);
+    return found;
+}
+
 /* ---- making them ---- */
 
 static reshard_status tables_note_static(struct family_table *table, struct str name, struct str key, reshard_error *err)
@@ -195,34 +206,19 @@ static int32_t tables_expert_ranks(const struct family *family, bool *in_names)
     return count;
 }
 
-/* How many of them this tensor-parallel rank and stage has. */
-static int32_t tables_expert_ranks_at(const struct family *family, bool in_names, const struct family_ranks *at)
-{
-    int32_t count = 0;
-    for (uint32_t i = 0; i < family->file_count && in_names && family->files[i].role == FAMILY_MODEL; i++) {
-        const struct family_ranks *ranks = &family->files[i].ranks;
-        count += ranks->ep >= 0 && ranks->tp == at->tp && ranks->pp == at->pp;
-    }
-    for (uint32_t i = 0; i < family->table_count && !in_names; i++) {
-        const struct family_ranks *ranks = &family->tables[i].ranks;
-        count += ranks->ep >= 0 && tables_may_be_one(ranks->tp, at->tp) && tables_may_be_one(ranks->pp, at->pp);
-    }
-    return count;
-}
-
 void family_find_expert_ranks(struct family *family)
 {
     bool in_names;
-    int32_t places = tables_expert_ranks(family, &in_names), here = 0;
-    const struct family_ranks *counted = NULL; /* files of one tensor-parallel rank and stage come together */
+    int32_t places = tables_expert_ranks(family, &in_names);
+    for (uint32_t i = 0; i < family->file_count; i++)
+        family->spreads_experts |= family->files[i].ranks.is_spread;
+    for (uint32_t i = 0; i < family->table_count; i++)
+        family->spreads_experts |= family->tables[i].ranks.is_spread;
     for (uint32_t i = 0; i < family->file_count && places > 0; i++) {
         struct family_ranks *ranks = &family->files[i].ranks;
-        if ((in_names && family->files[i].role == FAMILY_MODEL) || ranks->ep >= 0 || ranks->shard < 0)
+        if ((in_names && family->files[i].role == FAMILY_MODEL) || ranks->ep >= 0 || (ranks->shard < 0 && !family->spreads_experts))
             continue;
-        if (!counted || counted->tp != ranks->tp || counted->pp != ranks->pp)
-            here = tables_expert_ranks_at(family, in_names, ranks);
-        counted = ranks;
-        int64_t number = here < places ? (int64_t)ranks->shard * family->tp + (ranks->tp < 0 ? 0 : ranks->tp) : ranks->shard;
+        int64_t number = (int64_t)(ranks->shard < 0 ? 0 : ranks->shard) * family->tp + (ranks->tp < 0 ? 0 : ranks->tp);
         ranks->ep = (int32_t)(number % places);
     }
 }

@@ -17,7 +17,7 @@ const struct layout_word uc_words[] = {
     { .name = "tp", .unit = "ranks", .help = "tensor parallel: files that tensors are dealt over", .is_rank_count = true },
     { .name = "pp", .unit = "ranks", .help = "pipeline parallel: each stage has files of its own" },
     { .name = "vp", .unit = "chunks", .help = "virtual pipeline: model chunks of each stage" },
-    { .name = "ep", .unit = "ranks", .help = "expert parallel, over the ranks of dp and sharding, or those and tp" },
+    { .name = "ep", .unit = "ranks", .help = "expert parallel, over the ranks of dp, sharding and tp" },
     { .name = "dp", .unit = "ranks", .help = "data parallel: files of their own for the experts that these ranks have" },
     { .name = "sharding", .unit = "ranks", .help = "ranks that share optimizer state, and have files of their own for it" },
     { .name = "stage", .unit = "stage", .help = "how they share it", .choices = stages },
