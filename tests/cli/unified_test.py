@@ -504,6 +504,82 @@ def ranked_that_disagree(shell):
     refused(shell, "a", 4, "optimizer.tp00.safetensors", "optimizer.tp01.safetensors", "other bytes")
 
 
+def runs_of(held, shards, border):
+    """Sharding V2 with split_param: states are padded to 256 bytes of the bfloat16 weight a rank, one behind the other, and what of them
+    comes before `border` is the first rank's, and so on. Returns {(rank, key): tensor}."""
+    made, at = {}, 0
+    for key, (dtype, shape, data) in held.items():
+        if shape == [1]:
+            made[0, key] = dtype, shape, data
+            continue
+        unit = 128 * shards
+        count = -(-math.prod(shape) // unit) * unit
+        data += bytes(4 * count - len(data))
+        for rank in range(shards):
+            begin, end = max(at, rank * border), min(at + count, (rank + 1) * border)
+            if begin < end:
+                made[rank, key] = dtype, [end - begin], data[4 * (begin - at):4 * (end - at)]
+        at += count
+    return made
+
+
+def put_runs(folder, weights, made, word="optimizer.shard{:02}"):
+    put_ranked(folder, weights, "O0", {f"{word.format(rank)}.safetensors": {k: v for (r, k), v in made.items() if r == rank}
+                                       for rank in {rank for rank, _ in made}})
+
+
+def ranked_runs(shell):
+    """A border may lie within a matrix, a vector, or between two."""
+    weights = {"w": tensor("w", [24, 100], "BF16"), "b": tensor("b", [100], "BF16")}
+    held = states(weights, ("moment1_0",))
+    for shards, border in ((2, 1408), (2, 2560), (3, 1024), (110, 512)):
+        folder = shell.work / f"{shards}.{border}"
+        put_runs(folder, weights, runs_of(held, shards, border))
+        same_bytes(shell, folder, prefixed(model=weights, optimizer=held))
+        shell("verify", folder)
+    shell("convert", folder, "b", "--to", "paddle-uc", "--quiet")
+    same_bytes(shell, "b", prefixed(model=weights, optimizer=held))
+    (shell.work / "2.1408" / "optimizer.shard01.safetensors").unlink()
+    refused(shell, "2.1408", 4, "w/moment1_0", "sharding ranks have 1408 elements, its weight has 2400")
+
+
+def ranked_runs_twice(shell):
+    """A tied weight of two stages has its states on each."""
+    weights = {"w": tensor("w", [24, 100], "BF16")}
+    held = states(weights, ("moment1_0",))
+    made = runs_of(held, 2, 1280)
+    put_runs(shell.work / "a", weights, made, "optimizer.pp00_shard{:02}")
+    put_runs(shell.work / "a", weights, made, "optimizer.pp01_shard{:02}")
+    same_bytes(shell, "a", prefixed(model=weights, optimizer=held))
+    shell("verify", "a")
+
+
+def ranked_runs_that_cannot_be_told(shell):
+    weights = {"w": tensor("w", [24, 100], "BF16"), "mlp.experts.0.w": tensor("e", [4, 6], "BF16")}
+    made = runs_of(states({"w": weights["w"]}, ("moment1_0",)), 2, 1280)
+    put_runs(shell.work / "a", weights, made, "optimizer.tp00_shard{:02}")
+    put_runs(shell.work / "a", weights, made, "optimizer.tp01_shard{:02}")
+    refused(shell, "a", 5, "w/moment1_0", "run of sharding V2", "tensor parallelism")
+    quantised = {(rank, key): ("I8", shape, data[:math.prod(shape)]) for (rank, key), (_, shape, data) in made.items() if "moment" in key}
+    put_runs(shell.work / "q", weights, quantised)
+    index = shell.work / "q" / "optimizer.safetensors.index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"ckpt_quant_stage": "O1"}))
+    refused(shell, "q", 5, "w/moment1_0", "run of sharding V2", "quantised")
+
+
+def ranked_experts(shell):
+    """Each rank of expert parallelism numbers its own experts from 0 on."""
+    key = "mlp.experts.0.w"
+    weights = {key: tensor("e", [16, 24], "BF16")}
+    for name, shape in (("whole", [16, 24]), ("runs", [512])):
+        for word in "moe", "shard":
+            folder = shell.work / f"{name}.{word}"
+            put_ranked(folder, weights, "O0", {f"optimizer.{word}{rank:02}.safetensors": {f"{key}/moment1_0": tensor(f"{rank}", shape)}
+                                               for rank in range(2)})
+            refused(shell, folder, 5, f"{key}/moment1_0", f"optimizer.{word}00.safetensors", "numbers its own from 0 on")
+            assert "numbers its own from 0 on" in shell.any("hash", folder, "--lenient").stderr
+
+
 # ---- refusals ----
 
 
@@ -807,6 +883,10 @@ def main():
         ("ignore_merge_optimizer: what cannot be told is refused", ranked_that_cannot_be_told),
         ("ignore_merge_optimizer: quantised states", ranked_and_quantised),
         ("ignore_merge_optimizer: ranks that disagree are named", ranked_that_disagree),
+        ("ignore_merge_optimizer: runs of sharding V2 are put together", ranked_runs),
+        ("ignore_merge_optimizer: runs of sharding V2 on two stages", ranked_runs_twice),
+        ("ignore_merge_optimizer: runs of sharding V2 that cannot be told are refused", ranked_runs_that_cannot_be_told),
+        ("ignore_merge_optimizer: experts with numbers of their ranks are refused", ranked_experts),
         ("indexes that do not fit their files are refused", bad_indexes),
         ("tensors are dealt over files as the trainer deals them", dealt_over_ranks),
         ("quantising that no source knows", quantising_that_no_source_knows),

@@ -25,13 +25,13 @@ extern const char *const uc_stems[UC_FAMILIES]; /* of files, and of keys */
 /* A file that belongs to one rank: optimizer.tp00_pp00_shard00.safetensors, or a part of it, ….safetensors_shard_0001. */
 struct uc_ranked {
     struct str name; /* relative to the store's root, NUL-terminated */
-    uint32_t tp; /* 0 where the name says none */
+    uint32_t tp, pp, shard, moe; /* 0 where the name says none */
 };
 
 struct uc_members {
     struct str index, single; /* empty: there is none */
     struct str *numbered;     /* sorted */
-    struct uc_ranked *ranked;
+    struct uc_ranked *ranked; /* in the order of their ranks */
     size_t numbered_count, ranked_count;
 };
 

@@ -4,6 +4,8 @@
 
 #include "formats/shared/safetensors_names.h"
 
+#include <stdlib.h>
+
 #define SUFFIX ".safetensors"
 #define RANK_DIGITS_MAX 9
 
@@ -46,13 +48,15 @@ static bool unified_folder_take_rank(struct str *rest, const char *word, uint32_
 /* tp00_pp00_shard00_moe00, of which any may lack, then the end of the name. */
 static bool unified_folder_parse_ranks(struct str rest, struct uc_ranked *out)
 {
-    static const char *const words[] = { "tp", "pp", "shard", "moe_sharding", "moe" };
+    const struct {
+        const char *word;
+        uint32_t *number;
+    } parts[] = { { "tp", &out->tp }, { "pp", &out->pp }, { "shard", &out->shard }, { "moe_sharding", &out->moe }, { "moe", &out->moe } };
     uint32_t rank, found = 0;
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        if (!unified_folder_take_rank(&rest, words[i], &rank))
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        if (!unified_folder_take_rank(&rest, parts[i].word, parts[i].number))
             continue;
         found++;
-        out->tp = i == 0 ? rank : out->tp;
         st_name_take_text(&rest, "_");
     }
     if (!found || !st_name_take_text(&rest, SUFFIX))
@@ -77,6 +81,16 @@ static void unified_folder_take_entry(struct uc_members *members, const char *st
         members->ranked[members->ranked_count++] = ranked;
 }
 
+static int unified_folder_compare_ranks(const void *a, const void *b)
+{
+    const struct uc_ranked *x = a, *y = b;
+    const uint32_t numbers[][2] = { { x->tp, y->tp }, { x->pp, y->pp }, { x->moe, y->moe }, { x->shard, y->shard } };
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (numbers[i][0] != numbers[i][1])
+            return numbers[i][0] < numbers[i][1] ? -1 : 1;
+    return str_compare(x->name, y->name);
+}
+
 reshard_status uc_folder_scan(struct store *store, const char *name, struct arena *arena, struct uc_folder *out, reshard_error *err)
 {
     const char *directory = store_join(arena, name, STR(""));
@@ -98,5 +112,7 @@ reshard_status uc_folder_scan(struct store *store, const char *name, struct aren
         for (int f = 0; f < UC_FAMILIES && !out->entries[i].is_directory; f++)
             unified_folder_take_entry(&out->families[f], uc_stems[f], path, base);
     }
+    for (int f = 0; f < UC_FAMILIES; f++)
+        qsort(out->families[f].ranked, out->families[f].ranked_count, sizeof(struct uc_ranked), unified_folder_compare_ranks);
     return RESHARD_OK;
 }
