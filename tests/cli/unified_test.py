@@ -571,7 +571,7 @@ def ranked_experts(shell):
     """Each rank of expert parallelism numbers its own experts from 0 on."""
     key = "mlp.experts.0.w"
     weights = {key: tensor("e", [16, 24], "BF16")}
-    for name, shape in (("whole", [16, 24]), ("runs", [512])):
+    for name, shape in (("whole", [16, 24]), ("runs", [512]), ("long", [400])):
         for word in "moe", "shard":
             folder = shell.work / f"{name}.{word}"
             put_ranked(folder, weights, "O0", {f"optimizer.{word}{rank:02}.safetensors": {f"{key}/moment1_0": tensor(f"{rank}", shape)}

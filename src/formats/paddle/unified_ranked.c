@@ -266,6 +266,13 @@ static uint32_t unified_ranked_set_end(const struct uc_pieces *pieces, uint32_t 
     return end;
 }
 
+/* How many elements a file has of a state that is a run. */
+static int64_t unified_ranked_length(const struct uc_pieces *pieces, struct str key, uint32_t file)
+{
+    const struct st_entry *entry = unified_ranked_entry(pieces, file, key);
+    return entry && entry->rank == 1 ? st_entry_shape(&pieces->set->files.items[file].header, entry)[0] : 0;
+}
+
 /* Whether the ranks of each set have runs of a state that are as long as the weight, and padding as sharding V2 makes it. *found: the
  * elements of a set that has not. */
 static bool unified_ranked_runs_fit(const struct uc_pieces *pieces, struct str key, enum dtype dtype, int64_t elements, int64_t *found)
@@ -279,11 +286,23 @@ static bool unified_ranked_runs_fit(const struct uc_pieces *pieces, struct str k
             const struct st_entry *entry = unified_ranked_entry(pieces, f, key);
             is_there |= entry != NULL;
             fits = !entry || (entry->rank == 1 && (enum dtype)entry->dtype == dtype);
-            *found += entry && fits ? st_entry_shape(&pieces->set->files.items[f].header, entry)[0] : 0;
+            *found += fits ? unified_ranked_length(pieces, key, f) : 0;
         }
         fits = fits && (!is_there || (*found >= elements && *found - elements < 256 * (int64_t)pieces->shards));
     }
     return fits;
+}
+
+/* Whether several ranks have what is long enough for all of a state, or those of several places of expert parallelism have some of it. */
+static bool unified_ranked_is_on_several(const struct uc_pieces *pieces, struct str key, uint32_t owner_index, int64_t elements)
+{
+    const bool is_whole = unified_ranked_length(pieces, key, owner_index) >= elements;
+    bool found = false;
+    for (uint32_t f = 0; f < pieces->set->files.count && !found; f++) {
+        int64_t count = f == owner_index ? 0 : unified_ranked_length(pieces, key, f);
+        found = count && (is_whole || count >= elements || pieces->ranks[f].moe != pieces->ranks[owner_index].moe);
+    }
+    return found;
 }
 
 static reshard_status unified_ranked_add_run(struct uc_pieces *pieces, uint32_t tensor, uint32_t file_index, const struct st_entry *entry,
@@ -318,7 +337,7 @@ static reshard_status unified_ranked_add_runs(struct uc_pieces *pieces, struct s
         end = unified_ranked_set_end(pieces, first);
         for (uint32_t f = first; f < end && !status; f++) {
             const struct st_entry *entry = unified_ranked_entry(pieces, f, key);
-            int64_t count = entry ? st_entry_shape(&pieces->set->files.items[f].header, entry)[0] : 0;
+            int64_t count = unified_ranked_length(pieces, key, f);
             count = count < elements - begin ? count : elements - begin;
             if (count)
                 status = unified_ranked_add_run(pieces, tensor, f, entry, begin, count, err);
@@ -345,12 +364,14 @@ static reshard_status unified_ranked_join_runs(struct uc_pieces *pieces, struct 
                                                             : NULL;
     if (*why)
         return RESHARD_OK;
-    if (unified_ranked_runs_fit(pieces, key, dtype, elements, &found))
-        return unified_ranked_add_runs(pieces, key, owner_index, &whole, weight->rank, err);
-    if (expert_number_find(key, &begin, &end, &number) && found > elements) {
+    const bool fits = unified_ranked_runs_fit(pieces, key, dtype, elements, &found);
+    if (expert_number_find(key, &begin, &end, &number) &&
+        ((!fits && found > elements) || unified_ranked_is_on_several(pieces, key, owner_index, elements))) {
         *why = LOCAL_NUMBER;
         return RESHARD_OK;
     }
+    if (fits)
+        return unified_ranked_add_runs(pieces, key, owner_index, &whole, weight->rank, err);
     error_set(err, RESHARD_ERR_FORMAT,
               "tensor '%s:%.*s': the files of its sharding ranks have %" PRId64 " elements, its weight has %" PRId64,
               uc_stems[pieces->family], STR_ARG(key), found, elements);
