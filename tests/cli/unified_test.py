@@ -532,7 +532,7 @@ def ranked_runs(shell):
     """A border may lie within a matrix, a vector, or between two."""
     weights = {"w": tensor("w", [24, 100], "BF16"), "b": tensor("b", [100], "BF16")}
     held = states(weights, ("moment1_0",))
-    for shards, border in ((2, 1408), (2, 2560), (3, 1024), (110, 512)):
+    for shards, border in ((2, 1408), (2, 2560), (3, 1024), (110, 256)):
         folder = shell.work / f"{shards}.{border}"
         put_runs(folder, weights, runs_of(held, shards, border))
         same_bytes(shell, folder, prefixed(model=weights, optimizer=held))

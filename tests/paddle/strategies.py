@@ -84,6 +84,7 @@ STRATEGIES = [
     Strategy("sd2ep2-v2", sharding=2, stage="1v2", ep=2), Strategy("tp2sd2-v2", tp=2, sharding=2, stage="1v2"),
     Strategy("tp2ep2sd2", tp=2, ep=2, sharding=2, stage="1v1"), Strategy("tp2ep2pp2", tp=2, ep=2, pp=2),
     Strategy("tp2ep4", tp=2, dp=2, ep=4), Strategy("tp2dp2ep2", tp=2, dp=2, ep=2),
+    Strategy("tp4ep2sd2-v2", tp=4, ep=2, sharding=2, stage="1v2"),
 ]
 # Stage 3 with a small segment size cuts every parameter.
 MET = [Strategy("stage3-cut", sharding=4, stage="3", whole=0), Strategy("stage3-cut-tp2", tp=2, sharding=2, stage="3", whole=0)]
