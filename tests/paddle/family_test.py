@@ -328,7 +328,8 @@ def damaged_copy(command, model, folder):
 def check_whole(tap, command, work):
     """What a model leaves whole on every tensor-parallel rank, though such weights are cut elsewhere: their bytes are the same. Of constant
     ones that tells nothing: a bias is as its weight is, and the rule holds for others."""
-    for title, pattern in (("experts", r"experts\.\d"), ("query, key and value projections", r"\.[qkv]_proj\."), ("embeddings", "embed_tokens")):
+    for title, pattern in (("experts", r"experts\.\d"), ("query, key and value projections", r"\.[qkv]_proj\."),
+                           ("embeddings", "embed_tokens")):
         model = S.language_model()
         for parameter in model.parameters:
             parameter.axis = None if re.search(pattern, parameter.key) else parameter.axis
