@@ -19,6 +19,7 @@ static const char *format_of_name(const struct options *options)
 {
     static const char *const endings[][2] = {
         { ".safetensors", "safetensors" }, { ".pt", "torch" }, { ".pth", "torch" }, { ".bin", "torch" },
+        { ".npz", "npz" }, { ".pdparams", "paddle" }, { ".pdopt", "paddle" },
     };
     bool is_target = options->path_count > 1 && (options->verb == VERB_CONVERT || options->verb == VERB_PLAN);
     for (size_t i = 0; is_target && !options->to && !options->like && i < sizeof(endings) / sizeof(endings[0]); i++) {
@@ -249,12 +250,21 @@ static char *part_words_make(const struct options *options, size_t *size)
     return words;
 }
 
-/* Says what was written; a part does so as JSON alone. */
+static void part_text(const struct options *options)
+{
+    printf("part %.*s of %s is written; 'reshard commit ", (int)strcspn(options->part, "/"), options->part, strchr(options->part, '/') + 1);
+    print_path(stdout, options->paths[1]);
+    puts("' makes all visible, once they are there");
+}
+
+/* Says what was written. */
 static void conversion_told(const struct options *options, const char *schema, bool is_part, const reshard_report *report)
 {
     if (options->json)
         report_json(options, report, schema, options->verify);
-    else if (!options->quiet && !is_part)
+    else if (!options->quiet && is_part)
+        part_text(options);
+    else if (!options->quiet)
         convert_text(options, report);
 }
 

@@ -31,10 +31,12 @@ static const struct {
     { "reshard_convert_options.include", "--include" },
     { "reshard_convert_options.exclude", "--exclude" },
     { "reshard_convert_options.dtypes", "--dtype" },
+    { "reshard_convert_options.strip_prefix", "--strip-prefix" },
     { "reshard_convert_options.renames", "--rename" },
     { "reshard_convert_options.format_options", "-o" },
     { "reshard_convert_options.max_shard_bytes", "--max-shard-size" },
     { "reshard_convert_options.wrap", "--wrap" },
+    { "reshard_convert_options.drop_items", "--items drop" },
     { "reshard_convert_options.verify", "--verify" },
     { "reshard_convert_options.missing", "--missing" },
     { "reshard_convert_options.overwrite", "--overwrite" },
@@ -45,7 +47,9 @@ static const struct {
     { "reshard_open() of ", "reshard inspect " },
     { "reshard_format_at()", "'reshard formats'" },
     { "reshard_limit_at()", "'reshard formats --limits'" },
+    { "reshard_commit()", "'reshard commit'" },
     { "reshard_convert()", "reshard convert" },
+    { "reshard_salvage()", "'reshard salvage'" },
     { "reshard_verify()", "reshard verify" },
 };
 

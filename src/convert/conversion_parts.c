@@ -127,3 +127,24 @@ reshard_status conversion_part_words(const char *target_path, bool *is_first, st
     buffer_release(&bytes);
     return status;
 }
+
+/* What a job fed into parts, and never finished, is not worth that: its next save begins anew. */
+reshard_status target_check_parts(const struct conversion *conversion, const char *target_path, reshard_error *err)
+{
+    const struct conversion_options *options = conversion->options;
+    struct part_record record;
+    struct buffer bytes = { 0 };
+    bool found = false;
+    if (options->part_count || options->overwrite || options->store)
+        return RESHARD_OK;
+    bool is_read = store_partial_record(target_path, &found, &bytes, NULL) == RESHARD_OK && found && part_record_parse(&bytes, &record);
+    bool is_lost = is_read && !cursor_left(&record.fed) && !(options->resume && record.identity == run_identity(conversion));
+    reshard_status status = RESHARD_OK;
+    if (is_lost) {
+        status = error_set(err, RESHARD_ERR_USAGE, "parts of '%s' are there, of %" PRIu32 ", which this run would remove", target_path,
+                           record.parts);
+        error_hint(err, "reshard_commit() makes them visible, once all are there; reshard_convert_options.overwrite begins anew");
+    }
+    buffer_release(&bytes);
+    return status;
+}

@@ -244,6 +244,8 @@ static reshard_status run_whole(struct run *run, const char *target_path, reshar
     struct conversion *conversion = run->conversion;
     reshard_status status = target_check_replaced(conversion, target_path, err);
     if (!status)
+        status = target_check_parts(conversion, target_path, err);
+    if (!status)
         status = target_check_space(conversion, target_path, err);
     if (!status && conversion->options->part_count)
         return conversion_run_part(conversion, target_path, err);

@@ -10,6 +10,7 @@
 
 #define RECORD_MAGIC "RSHPART2"
 #define RECORD_MAGIC_BYTES 8
+#define MISSING_RUNS_SHOWN 20
 
 void part_record_name(uint32_t part, uint32_t parts, char out[PART_RECORD_NAME_MAX])
 {
@@ -169,19 +170,40 @@ static reshard_status record_take(struct records *records, const char *name, con
     return status;
 }
 
+/* The numbers of those that are missing, runs of them as 3-17; how many they are. */
+static uint32_t parts_list_missing(const struct records *records, struct buffer *out)
+{
+    uint32_t missing = 0, runs = 0;
+    for (uint32_t i = 0, end; i < records->parts; i = end) {
+        for (end = i + 1; end < records->parts && !records->is_there[end] == !records->is_there[i];)
+            end++;
+        if (records->is_there[i])
+            continue;
+        missing += end - i;
+        if (++runs > MISSING_RUNS_SHOWN)
+            continue;
+        buffer_printf(out, "%s%" PRIu32, runs > 1 ? ", " : "", i);
+        if (end - i > 1)
+            buffer_printf(out, "-%" PRIu32, end - 1);
+    }
+    if (runs > MISSING_RUNS_SHOWN)
+        buffer_append_text(out, ", …");
+    return missing;
+}
+
 static reshard_status parts_check(const struct records *records, reshard_error *err)
 {
-    uint32_t missing = 0;
+    struct buffer list = { 0 };
     if (!records->parts)
         return error_set(err, RESHARD_DIFFERS, "no part is there");
-    while (missing < records->parts && records->is_there[missing])
-        missing++;
-    if (missing == records->parts)
-        return RESHARD_OK;
-    error_set(err, RESHARD_DIFFERS, "part %" PRIu32 " of %" PRIu32 " is missing (%" PRIu32 " are there)", missing, records->parts,
-              records->seen);
-    error_hint(err, "run it, then commit again");
-    return RESHARD_DIFFERS;
+    const uint32_t missing = parts_list_missing(records, &list);
+    if (missing) {
+        error_set(err, RESHARD_DIFFERS, "part%s %.*s of %" PRIu32 " %s missing (%" PRIu32 " are there)", missing > 1 ? "s" : "",
+                  STR_ARG(buffer_str(&list)), records->parts, missing > 1 ? "are" : "is", records->seen);
+        error_hint(err, "run %s, then commit again", missing > 1 ? "them" : "it");
+    }
+    buffer_release(&list);
+    return missing ? RESHARD_DIFFERS : RESHARD_OK;
 }
 
 reshard_status part_records_take(const struct run *run, uint64_t identity, part_record_sink sink, void *context, reshard_error *err)

@@ -10,6 +10,7 @@
 #include "store/store_target.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -492,9 +493,10 @@ reshard_status target_check_space(const struct conversion *conversion, const cha
         return status;
     /* A character device and the like holds nothing. */
     if (place.kind != TARGET_SPECIAL && store_target_free_bytes(&place, &free_bytes) && free_bytes < needed) {
-        status = error_set(err, RESHARD_ERR_IO, "not enough space for '%s': %llu bytes are to be written, %llu are free", target_path,
-                           (unsigned long long)needed, (unsigned long long)free_bytes);
-        error_hint(err, "reshard_convert_options.no_space_check writes as far as it goes");
+        status = error_set(err, RESHARD_ERR_IO,
+                           "not enough space for '%s': %.3f GB (%" PRIu64 " bytes) are to be written, %.3f GB are free", target_path,
+                           (double)needed / 1e9, needed, (double)free_bytes / 1e9);
+        error_hint(err, "make room, or write elsewhere; reshard_convert_options.no_space_check writes as far as it goes");
     }
     store_target_release(&place);
     return status;

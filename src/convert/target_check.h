@@ -17,6 +17,9 @@ reshard_status target_check_replaced(const struct conversion *conversion, const 
 /* That what is there is nothing, empty, or a checkpoint: what can be said before there is a conversion. */
 reshard_status target_check_known(const char *target_path, reshard_error *err);
 
+/* That parts of another conversion are not there, which are work that a run of its own would remove, unless overwrite is asked for. */
+reshard_status target_check_parts(const struct conversion *conversion, const char *target_path, reshard_error *err);
+
 /* That the file system has room for all that is to be written; where a run goes on, or is one part of several, that is not asked. */
 reshard_status target_check_space(const struct conversion *conversion, const char *target_path, reshard_error *err);
 

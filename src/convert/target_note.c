@@ -14,6 +14,8 @@ static reshard_status target_check_all(const struct checkpoint *source, const st
         status = target_check_source(source, target_path, options->overwrite, err);
     if (!status)
         status = target_check_replaced(conversion, target_path, err);
+    if (!status)
+        status = target_check_parts(conversion, target_path, err);
     if (!status && !options->store)
         status = sidecar_check_beside(target_path, conversion->target.driver->abilities & FORMAT_IS_DIRECTORY, options->overwrite, err);
     if (status)

@@ -101,10 +101,34 @@ def missing_parts_are_named(test):
     for i in (2, 0):
         test.good(*test.part(source, target, words, i, 3))
     code, _, err = test.run("commit", target)
-    assert code == 1 and "part 1 of 3" in err and not target.exists(), err
+    assert code == 1 and "part 1 of 3 is missing (2 are there)" in err and not target.exists(), err
     test.good(*test.part(source, target, words, 1, 3))
     test.good("commit", target, "--quiet")
     assert tree(target) == tree(test.whole(source, words))
+
+
+def all_missing_parts_are_named(test):
+    source, target = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4"), test.work / "out"
+    for i in (0, 4, 6):
+        code, out, err = test.run("convert", source, target, "--to", "hf", "--part", f"{i}/9")
+        assert code == 0 and f"part {i} of 9 is written; 'reshard commit {target}'" in out, (code, out, err)
+    code, _, err = test.run("commit", target)
+    assert code == 1 and "parts 1-3, 5, 7-8 of 9 are missing (3 are there)" in err and "run them" in err, err
+
+
+def parts_are_not_removed_unasked(test):
+    """A conversion of its own says that parts are there; what a plan says, too. One that was asked to overwrite begins anew."""
+    source, words, target = source_of(test.fixtures, "torch-dcp/dcp-fsdp2-4"), ["--to", "hf"], test.work / "out"
+    test.good(*test.part(source, target, words, 0, 2))
+    for more in ([], ["--dtype", "bf16", "--resume"]):
+        code, _, err = test.run("convert", source, target, *words, *more)
+        assert code == 2 and "parts of" in err and "'reshard commit'" in err and "--overwrite begins anew" in err, f"exit {code}: {err}"
+    assert "parts of" in test.run("plan", source, target, *words)[1]
+    test.good(*test.part(source, target, words, 1, 2))
+    test.good("commit", target, "--quiet")
+    test.good(*test.part(source, test.work / "anew", words, 0, 2))
+    test.good("convert", source, test.work / "anew", *words, "--overwrite", "--quiet")
+    assert tree(test.work / "anew") == tree(target) and not (test.work / ".anew.reshard-partial").exists()
 
 
 def other_runs_are_refused(test):
@@ -301,7 +325,8 @@ def main():
     args = parser.parse_args()
     rng = random.Random(7)
     cases = [(f"{name} {' '.join(words)}", lambda test, case=(name, words): bytes_of_one_run(test, case, rng)) for name, words in FORMATS]
-    plain = (missing_parts_are_named, other_runs_are_refused, another_number_of_parts_is_refused, names_are_part_of_a_run,
+    plain = (missing_parts_are_named, all_missing_parts_are_named, parts_are_not_removed_unasked, other_runs_are_refused,
+             another_number_of_parts_is_refused, names_are_part_of_a_run,
              what_a_commit_cannot_read_again_is_refused, doubled_parts_are_refused,
              parts_of_a_program_are_told_from_those_of_the_command, wrong_numbers_are_refused, a_running_part_holds_the_commit,
              relative_paths_count_from_the_parts_folder)
