@@ -46,7 +46,7 @@ int main(int argc, char **argv)
     for (int i = 0; rank < 2 && i < ROWS / 2 * COLUMNS; i++)
         wrong += target[i] != (float)(rank * (ROWS / 2) * COLUMNS + i);
     if (status)
-        fprintf(stderr, "rank %d: %s\n", rank, err.message);
+        fprintf(stderr, "rank %d: %s\n", rank, size == 4 ? err.message : "usage: mpirun -n 4 change_layout_mpi");
     else if (rank == 0)
         printf("%d wrong, %d bytes moved\n", wrong, (int)report.bytes_moved);
     reshard_shards_free(have);

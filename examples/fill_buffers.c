@@ -26,7 +26,7 @@ int main(int argc, char **argv)
     reshard_box_list list = RESHARD_BOX_LIST_INIT;
     const int64_t rank = argc == 4 ? atoll(argv[2]) : 0, ranks = argc == 4 ? atoll(argv[3]) : 0;
     if (ranks < 1 || rank < 0 || rank >= ranks)
-        return 2;
+        return fputs("usage: fill_buffers PATH RANK RANKS\n", stderr), 2;
     reshard_status status = reshard_open(argv[1], NULL, &checkpoint, &err);
     const size_t count = reshard_tensor_count(checkpoint);
     reshard_box *boxes = (reshard_box *)calloc(count + 1, sizeof(*boxes));

@@ -50,11 +50,11 @@ static int rank_main(const char *name, int rank)
 
 int main(int argc, char **argv)
 {
-    int failed = argc != 2, how;
-    for (int rank = 0; argc == 2 && rank < TRAINERS + SERVERS; rank++)
+    int failed = argc == 2 ? 0 : (fputs("usage: push_weights NAME\n", stderr), 2), how;
+    for (int rank = 0; !failed && rank < TRAINERS + SERVERS; rank++)
         if (fork() == 0)
             return rank_main(argv[1], rank);
     while (wait(&how) > 0)
         failed |= how;
-    return failed != 0;
+    return failed > 2 ? 1 : failed;
 }

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     pthread_t threads[4];
     folder = argv[1];
     if (argc != 2 || reshard_comm_threads(4, NULL, savers, NULL) || reshard_comm_threads(3, NULL, loaders, NULL))
-        return 2;
+        return fputs("usage: save_and_load FOLDER\n", stderr), 2;
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, rank_main, &savers[i]);
     for (int i = 0; i < 4; i++)

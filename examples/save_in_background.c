@@ -20,6 +20,8 @@ static int step_saved(int64_t number, reshard_status status, void *context)
 int main(int argc, char **argv)
 {
     const int64_t shape = SIZE, start = 0;
+    if (argc != 3)
+        return fputs("usage: save_in_background FOLDER STEPS\n", stderr), 2;
     reshard_saver *saver = NULL;
     reshard_shards *shards = NULL;
     reshard_error err = RESHARD_ERROR_INIT;
@@ -29,15 +31,14 @@ int main(int argc, char **argv)
     reshard_state state = RESHARD_STATE_INIT;
     reshard_save_request request = RESHARD_SAVE_REQUEST_INIT;
     shard.key = (reshard_str){ "model.weight", 12 };
-    shard.dtype = "float32";
-    shard.rank = 1;
+    shard.dtype = "float32", shard.rank = 1;
     shard.global_shape = shard.extent = &shape;
     shard.start = &start;
     shard.data = weights;
     how.kind = RESHARD_SAVER_PROCESS; /* what is begun is finished even if this process crashes */
     options.to = "torch-dcp";
     options.overwrite = 1;
-    request.path = argc == 3 ? argv[1] : NULL;
+    request.path = argv[1];
     request.options = &options;
     request.state = &state;
     request.finished = step_saved;
@@ -45,7 +46,7 @@ int main(int argc, char **argv)
     status = status ? status : reshard_shards_new(&shards, &err);
     status = status ? status : reshard_shards_add(shards, &shard, &err);
     state.shards = shards;
-    for (int step = 0; argc == 3 && step < atoi(argv[2]) && !status; step++) {
+    for (int step = 0; step < atoi(argv[2]) && !status; step++) {
         weights[0] += (float)step; /* training */
         status = reshard_saver_save(saver, &request, NULL, &err);
     }

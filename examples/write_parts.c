@@ -20,7 +20,7 @@ int main(int argc, char **argv)
     reshard_piece piece = RESHARD_PIECE_INIT;
     reshard_writer *writer = NULL;
     if (argc != 4)
-        return 2;
+        return fputs("usage: write_parts FOLDER PART PARTS\n", stderr), 2;
     input.tensors = &tensor, input.tensor_count = 1;
     input.items = &step, input.item_count = 1;
     options.to = "torch-dcp";
