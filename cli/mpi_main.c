@@ -173,12 +173,34 @@ static int ranks_run(struct options *options)
     return exit_status;
 }
 
+/* Whether the program itself is asked for help, and not one of its verbs, whose options are those of reshard. */
+static bool is_help_asked(int argc, char **argv)
+{
+    return argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0);
+}
+
+static void ranks_help(void)
+{
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 0)
+        fputs("usage: mpirun -n N reshard-mpi convert|verify|hash|diff [options] PATH...\n\n"
+              "These verbs of reshard with their work divided over the ranks of MPI, which see the same files under the same paths.\n"
+              "Options are those of 'reshard VERB --help', for each rank; not --part, --dry-run, --latest-good, nor '-' as a path.\n",
+              stdout);
+}
+
 int main(int argc, char **argv)
 {
     static struct options options;
     output_begin();
     MPI_Init(&argc, &argv);
     output_is_relayed();
+    if (is_help_asked(argc, argv)) {
+        ranks_help();
+        MPI_Finalize();
+        return finish_output(&options, 0);
+    }
     int status = options_parse(argc, argv, &options);
     status = status < 0 ? ranks_run(&options) : finish_output(&options, status);
     options_release(&options);

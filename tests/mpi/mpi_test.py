@@ -101,6 +101,11 @@ class Tests:
         is_good = run.returncode not in (0, 1) and "reshard: rank 1: " in run.stderr and not run.stdout
         return None if is_good else f"exit {run.returncode}: {run.stdout}{run.stderr}"
 
+    def help(self, _folder):
+        run = self.mpirun(2, self.args.command, "--help")
+        is_good = run.returncode == 0 and run.stdout.count("usage: mpirun -n N reshard-mpi convert|verify|hash|diff") == 1
+        return None if is_good else f"exit {run.returncode}: {run.stdout}{run.stderr}"
+
     def refusals(self, folder):
         for words in (["ls", folder], ["hash", "-"], ["verify", "--latest-good", folder]):
             run = self.mpirun(2, self.args.command, *words)
@@ -150,7 +155,7 @@ def main():
     draw.add_share(parser, 0.1)
     tests = Tests(parser.parse_args())
     cases = [tests.random_layouts, tests.random_layouts_through_files, tests.late_rank, tests.conversion, tests.looked_at,
-             tests.one_rank_fails, tests.refusals, tests.example, tests.failure]
+             tests.one_rank_fails, tests.help, tests.refusals, tests.example, tests.failure]
     cases = [case for case in cases if case.__name__.startswith(tests.args.only)]
     print(f"1..{len(cases)}")
     failed = 0
