@@ -186,7 +186,8 @@ static void say_verdict(FILE *out, const struct options *options, const reshard_
     if (is_same) {
         if (items)
             fprintf(out, " and %" PRIu64 " items", found->items);
-        fprintf(out, " agree%s", found->changed_elements ? ", within the tolerance" : ", bit by bit");
+        fprintf(out, " agree%s%s", found->changed_elements ? ", within the tolerance" : ", bit by bit",
+                options->ignore_dtype ? ", in the types of the second" : "");
         return;
     }
     say_count(out, &any, found->changed_tensors, "has other values", "have other values");
@@ -274,6 +275,7 @@ static int run_diff(const struct options *options, const struct mapping_input *m
     int exit_status = 0;
     reshard_diff_options diff = RESHARD_DIFF_OPTIONS_INIT;
     diff.ignore_items = options->items && strcmp(options->items, "ignore") == 0;
+    diff.ignore_dtype = options->ignore_dtype;
     diff.map = &mapping->map;
     diff.include = options->include.values;
     diff.exclude = options->exclude.values;

@@ -59,6 +59,21 @@ void near_names_offer(struct near_names *near, const char *name)
     near->count += near->count < NEAR_NAMES_MAX;
 }
 
+void near_names_know(struct near_names *near, const char *word, const char *name)
+{
+    size_t at = 0;
+    for (; word[at] && folded(word[at]) == folded(near->word[at]); at++)
+        continue;
+    if (word[at] || near->word[at])
+        return;
+    if (near->count && near->distances[0]) /* a guess */
+        near->count = 0;
+    if (near->count < NEAR_NAMES_MAX) {
+        near->names[near->count] = name;
+        near->distances[near->count++] = 0;
+    }
+}
+
 const char *near_names_hint(const struct near_names *near, const char *otherwise, char *out, size_t size)
 {
     size_t used = (size_t)snprintf(out, size, "%s", near->count ? "did you mean " : otherwise);

@@ -16,6 +16,9 @@ struct near_names {
 /* The name must outlive the struct. */
 void near_names_offer(struct near_names *near, const char *name);
 
+/* The name is what is meant by a word that others use: then guesses do not count. */
+void near_names_know(struct near_names *near, const char *word, const char *name);
+
 /* "did you mean 'a' or 'b'?", or the other text if nothing is near. Returns out. */
 const char *near_names_hint(const struct near_names *near, const char *otherwise, char *out, size_t size);
 

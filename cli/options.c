@@ -38,13 +38,14 @@ static const struct row {
     const char *help;
 } rows[] = {
     { "to", "FORMAT", 't', TEXT, FIELD(to), SHAPING | BIT(SALVAGE),
-      "format to write; 'reshard formats' lists them (by the name: .safetensors, .pt, .pth, .bin)" },
+      "format to write; 'reshard formats' lists them (by the name: .safetensors, .pt, .pth, .bin, .npz, .pdparams, .pdopt)" },
     { "like", "PATH", 0, TEXT, FIELD(like), SHAPING, "take format, layout and names of files from this checkpoint" },
     { "like", "SIBLING", 0, TEXT, FIELD(like), BIT(SALVAGE), "take missing metadata from a checkpoint of the same run and layout" },
     { "layout", "WORDS", 0, TEXT, FIELD(layout), SHAPING, "how to cut tensors, for example ranks=8" },
     { "include", "GLOB", 0, LIST, FIELD(include), SHAPING | BIT(DIFF) | BIT(SALVAGE) | VIEWING, "only keys that match; repeatable" },
     { "exclude", "GLOB", 0, LIST, FIELD(exclude), SHAPING | BIT(DIFF) | BIT(SALVAGE) | VIEWING, "not the keys that match; repeatable" },
-    { "dtype", "[GLOB=]TYPE", 0, LIST, FIELD(dtypes), SHAPING, "cast: all floating tensors, or the keys that match; repeatable" },
+    { "dtype", "[GLOB=]TYPE", 0, LIST, FIELD(dtypes), SHAPING,
+      "cast: all floating tensors to f32, bf16, f16, f8_e4m3 …, or the keys that match to any type; repeatable" },
     { "items", "keep|drop", 0, WORD, FIELD(items), WRITING, "whether non-tensor items are written too (keep)" },
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
     { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), SHAPING, "largest file of a sharded format (5GB; 0: no limit)" },
@@ -93,6 +94,7 @@ static const struct row {
     { "stat", NULL, 0, FLAG, FIELD(stat), BIT(DIFF), "a line for each layer and module instead of each tensor" },
     { "max", "N", 0, COUNT, FIELD(most), BIT(DIFF), "print at most so many findings" },
     { "tolerance", "ABS[,REL]", 0, TEXT, FIELD(tolerance), BIT(DIFF), "largest difference of values that counts as equal" },
+    { "ignore-dtype", NULL, 0, FLAG, FIELD(ignore_dtype), BIT(DIFF), "cast what is of another floating type in B to that, then compare" },
     { "diff", NULL, 0, FLAG, FIELD(diff), BIT(DRAW), "what differs between two checkpoints, by layer and module; reads the values" },
     { "columns", "auto|files", 0, WORD, FIELD(columns), BIT(DRAW), "columns are files, even where ranks are known (auto: ranks)" },
     { "limits", NULL, 0, FLAG, FIELD(list_limits), BIT(FORMATS), "list the named limits instead" },
@@ -354,8 +356,16 @@ void options_release(struct options *options)
         free((char *)options->limit_values[i].name);
 }
 
-/* A format that is not there is said before anything is opened. */
-static void check_format_name(struct options *options, const char *name)
+/* What others call these formats. */
+static const char *const usual_formats[][2] = {
+    { "dcp", "torch-dcp" },     { "dcp", "torch_dcp" },      { "fsdp", "torch-dcp" },   { "fsdp", "fsdp-ranks" },
+    { "huggingface", "hf" },    { "hugging-face", "hf" },    { "transformers", "hf" },  { "pytorch", "torch" },
+    { "pt", "torch" },          { "mcore", "torch_dist" },   { "megatron-core", "torch_dist" }, { "megatron-lm", "megatron" },
+    { "flex", "paddle-flex" },  { "numpy", "npz" },
+};
+
+/* A format that is not there, or that cannot be written, is said before anything is opened. */
+static void check_format_name(struct options *options, const char *name, bool is_written)
 {
     reshard_format format = RESHARD_FORMAT_INIT;
     struct near_names near = { .word = name };
@@ -363,8 +373,11 @@ static void check_format_name(struct options *options, const char *name)
     for (size_t i = 0; name && reshard_format_at(i, &format) == RESHARD_OK; i++) {
         if (strcmp(format.name, name) == 0)
             return;
-        near_names_offer(&near, format.name);
+        if (format.writes || !is_written)
+            near_names_offer(&near, format.name);
     }
+    for (size_t i = 0; name && i < sizeof(usual_formats) / sizeof(usual_formats[0]); i++)
+        near_names_know(&near, usual_formats[i][0], usual_formats[i][1]);
     if (name)
         refuse(options, USAGE, near_names_hint(&near, "'reshard formats' lists them", hint, sizeof(hint)), "unknown format '%s'", name);
 }
@@ -538,8 +551,8 @@ int options_parse(int argc, char **argv, struct options *out)
     if (!out->failure.code)
         take_paths(argc - 1, argv + 1, out);
     check_streams(out);
-    check_format_name(out, out->to);
-    check_format_name(out, out->format);
+    check_format_name(out, out->to, true);
+    check_format_name(out, out->format, false);
     read_limits(out);
     if (out->failure.code)
         return print_error(out, out->failure.code, &out->failure);

@@ -55,7 +55,7 @@ struct options {
     unsigned threads;
     const char *io;
     /* of single verbs */
-    bool chunks, items_flag, tree, deep, expect_optimizer, latest_good, list_limits, ranks_flag, stat;
+    bool chunks, items_flag, tree, deep, expect_optimizer, latest_good, list_limits, ranks_flag, stat, ignore_dtype;
     bool diff;           /* of draw */
     const char *columns; /* of draw */
     unsigned depth; /* of levels that are printed; 0: all */

@@ -693,8 +693,9 @@ typedef struct reshard_diff_options {
     int64_t explain; /* also look for the usual mistakes that explain a difference: findings of the kind "cause". Since 0.3 */
     const char *strip_prefix, *add_prefix; /* of a's tensors behind the map, as in reshard_convert_options. NULL: none. Since 0.3 */
     const char *const *renames;            /* between the two; NULL-terminated or NULL. Since 0.3 */
+    int64_t ignore_dtype; /* floating tensors that b has as another floating type are cast to that before they are compared. Since 0.3 */
 } reshard_diff_options;
-#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL }
+#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0 }
 
 /* RESHARD_OK: same; RESHARD_DIFFERS: not, and the sink was told why. */
 reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,

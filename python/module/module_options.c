@@ -93,6 +93,7 @@ const struct option diff_members[] = {
     ONE(diff, strip_prefix, OPTION_TEXT),
     ONE(diff, add_prefix, OPTION_TEXT),
     ONE(diff, renames, OPTION_TEXTS),
+    ONE(diff, ignore_dtype, OPTION_LONG_FLAG),
     END,
 };
 

@@ -57,6 +57,7 @@ static reshard_status diff_options_read(const reshard_diff_options *options, str
     out->is_stopped = false;
     out->options = (struct diff_options){
         .ignore_items = out->given.ignore_items != 0,
+        .ignore_dtype = out->given.ignore_dtype != 0,
         .include = out->given.include,
         .exclude = out->given.exclude,
         .naming = { .strip_prefix = out->given.strip_prefix, .renames = out->given.renames, .add_prefix = out->given.add_prefix },

@@ -316,7 +316,7 @@ static reshard_status against_checkpoint(struct checkpoint *checkpoint, struct c
         return against_viewed(checkpoint, other, findings, err);
     reshard_status status = checkpoint_relate_both(&checkpoint, &related, err);
     if (!status)
-        status = mapped_make(checkpoint, related, NULL, NULL, findings, &mapped, err);
+        status = mapped_make(checkpoint, related, NULL, NULL, false, findings, &mapped, err);
     if (!status) {
         const struct expected expected = { .catalog = related->source->catalog, .losses = other->source->catalog, .knows_shapes = true,
                                            .knows_types = true };

@@ -84,31 +84,6 @@ static reshard_status resolve_read(const struct conversion *conversion, reshard_
     return status;
 }
 
-static const char *target_names(struct conversion *conversion, const struct format_driver *driver)
-{
-    struct layout_request request = { .like = conversion->like ? conversion->like->source : NULL, .options = conversion->said.options };
-    layout_of_source(&request, conversion->source->source);
-    return driver->target_names ? driver->target_names(&request) : driver->name_space;
-}
-
-/* Runs the mapping, if there is one. */
-static reshard_status map_names(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
-{
-    const struct mapping_request request = {
-        .source = conversion->source->source,
-        .other = conversion->like ? conversion->like->source : NULL,
-        .target_names = target_names(conversion, driver),
-        .options = conversion->options->map,
-        .check_model = model_check_source,
-        .context = conversion,
-    };
-    reshard_status status = mapping_make(&request, &conversion->mapping, err);
-    if (!status && conversion->mapping.stage)
-        status =
-            mapping_losses(conversion->mapping.stage, conversion->source->source->catalog, &conversion->notes, &conversion->losses, err);
-    return status;
-}
-
 static reshard_status open_like(struct conversion *conversion, reshard_error *err)
 {
     const struct conversion_options *options = conversion->options;
@@ -246,7 +221,7 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
         error_hint(err, "reshard_convert_options.to hf writes as many files as that takes");
         return RESHARD_ERR_USAGE;
     }
-    status = map_names(conversion, driver, err);
+    status = conversion_map_names(conversion, driver, err);
     if (status)
         return status;
     status = conversion_select(conversion, driver, err);

@@ -107,6 +107,9 @@ reshard_status conversion_commit(struct conversion *conversion, const char *targ
 /* The words that a part of an unfinished target left: part 0 if it is there, else some other; RESHARD_DIFFERS if there is none. */
 reshard_status conversion_part_words(const char *target_path, bool *is_first, struct buffer *out, reshard_error *err);
 
+/* conversion_names.c: runs the mapping, if there is one, and says what names the target gets that may not be meant. */
+reshard_status conversion_map_names(struct conversion *conversion, const struct format_driver *driver, reshard_error *err);
+
 /* conversion_settings.c: adds the configuration that the model has under its new names, as an item, and says so. */
 reshard_status conversion_add_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err);
 

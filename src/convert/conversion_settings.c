@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration of a model that gets other names: config.json of the arguments of a run, or these of config.json. */
 #include "convert/conversion.h"
+
+#include "convert/model_config.h"
 #include "parallel/training_args.h"
 
 #include <inttypes.h>
 
-#define CONFIG_KEY "config.json"
 #define ARGUMENTS_KEY "args"
 
 static bool has_item(const struct catalog *catalog, const char *key)
@@ -14,23 +15,6 @@ static bool has_item(const struct catalog *catalog, const char *key)
 }
 
 /* ---- what the tensors tell ---- */
-
-/* The type that most bytes of numbers with fractions have. */
-static enum dtype main_type(const struct catalog *wanted)
-{
-    uint64_t bytes[DTYPE_COUNT] = { 0 };
-    enum dtype main = DTYPE_COUNT;
-    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        const struct catalog_tensor *tensor = &wanted->tensors[i];
-        uint64_t size = catalog_tensor_bytes(wanted, tensor);
-        if (tensor->flags & TENSOR_HIDDEN || dtype_info(tensor->dtype)->class_ != DTYPE_CLASS_FLOAT)
-            continue;
-        bytes[tensor->dtype] += size;
-        if (main == DTYPE_COUNT || bytes[tensor->dtype] > bytes[main])
-            main = tensor->dtype;
-    }
-    return main;
-}
 
 static int64_t vocabulary_rows(const struct catalog *wanted, struct str key)
 {
@@ -87,17 +71,6 @@ static reshard_status print_config(const struct value *members, const struct lim
     return status || !out->failed ? status : error_set_memory(err);
 }
 
-static reshard_status add_made_text(struct conversion *conversion, struct str text, reshard_error *err)
-{
-    struct value_graph graph = { 0 };
-    graph.root = value_new(&graph, VALUE_BYTES);
-    if (!graph.root || !arena_str(&graph.arena, text, &graph.root->text)) {
-        value_graph_release(&graph);
-        return error_set_memory(err);
-    }
-    return add_made_item(conversion, CONFIG_KEY, &graph, err);
-}
-
 static reshard_status conversion_settings_add_config(struct conversion *conversion, const struct model_facts *facts, reshard_error *err)
 {
     const struct model_settings *settings = conversion->mapping.settings;
@@ -105,8 +78,8 @@ static reshard_status conversion_settings_add_config(struct conversion *conversi
     struct settings_result made = { 0 };
     struct buffer text = { 0 };
     if (settings->config) {
-        reshard_status status = add_made_text(conversion, (struct str){ settings->config, settings->config_size }, err);
-        return status ? status : target_note_changed(target, NOTE_CONFIG, STR(CONFIG_KEY), err, "as it was given");
+        reshard_status status = model_config_put(conversion, (struct str){ settings->config, settings->config_size }, err);
+        return status ? status : target_note_changed(target, NOTE_CONFIG, STR(MODEL_CONFIG_KEY), err, "as it was given");
     }
     if (settings->remark)
         return target_note_changed(target, NOTE_CONFIG, (struct str){ 0 }, err, "%s", settings->remark);
@@ -114,17 +87,17 @@ static reshard_status conversion_settings_add_config(struct conversion *conversi
     if (!status)
         status = print_config(made.members, &conversion->request.limits, &text, err);
     if (!status)
-        status = add_made_text(conversion, buffer_str(&text), err);
+        status = model_config_put(conversion, buffer_str(&text), err);
     if (!status)
-        status = target_note_changed(target, NOTE_CONFIG, STR(CONFIG_KEY), err,
+        status = target_note_changed(target, NOTE_CONFIG, STR(MODEL_CONFIG_KEY), err,
                                      "made of the arguments of the run (" ARGUMENTS_KEY "), as a '%.*s'", STR_ARG(settings->family));
     if (!status && made.missing.size)
         status = target_note_changed(
-            target, NOTE_CONFIG, STR(CONFIG_KEY), err,
+            target, NOTE_CONFIG, STR(MODEL_CONFIG_KEY), err,
             "no argument tells %.*s: defaults count unless reshard_map_options.constants NAME=NUMBER or you write them there",
             STR_ARG(buffer_str(&made.missing)));
     if (!status)
-        status = warn_of_settings(conversion, CONFIG_KEY, err);
+        status = warn_of_settings(conversion, MODEL_CONFIG_KEY, err);
     buffer_release(&text);
     settings_result_release(&made);
     return status;
@@ -144,10 +117,10 @@ static reshard_status add_arguments(struct conversion *conversion, const struct 
     if (!status)
         status = add_made_item(conversion, ARGUMENTS_KEY, &made.graph, err);
     if (!status)
-        status = target_note_changed(&conversion->target, NOTE_CONFIG, STR(ARGUMENTS_KEY), err, "made of " CONFIG_KEY ", as a '%.*s'",
+        status = target_note_changed(&conversion->target, NOTE_CONFIG, STR(ARGUMENTS_KEY), err, "made of " MODEL_CONFIG_KEY ", as a '%.*s'",
                                      STR_ARG(settings->family));
     if (!status && made.unused.size)
-        status = note_add(&conversion->losses, &conversion->notes, NOTE_CONFIG, STR(CONFIG_KEY), err, "no argument says %.*s",
+        status = note_add(&conversion->losses, &conversion->notes, NOTE_CONFIG, STR(MODEL_CONFIG_KEY), err, "no argument says %.*s",
                           STR_ARG(buffer_str(&made.unused)));
     if (!status)
         status = warn_of_settings(conversion, ARGUMENTS_KEY, err);
@@ -155,24 +128,54 @@ static reshard_status add_arguments(struct conversion *conversion, const struct 
     return status;
 }
 
-reshard_status conversion_add_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
+/* Files beside the weights are what loaders look for: without them nothing is gone in silence. */
+static reshard_status note_dropped_files(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
+{
+    const struct catalog *source = conversion->source->source->catalog;
+    const struct model_settings *settings = conversion->mapping.settings;
+    const bool is_unmade = settings && settings->is_config_made && driver->abilities & FORMAT_HOLDS_CONFIG;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < source->item_count && !status; i++) {
+        if (source->items[i].kind == ITEM_FILE)
+            status = note_add(&conversion->losses, &conversion->notes, NOTE_ITEMS, source->items[i].key, err,
+                              "a file beside the weights, which reshard_convert_options.drop_items leaves out");
+    }
+    if (!status && is_unmade && !has_item(source, MODEL_CONFIG_KEY))
+        status = note_add(&conversion->losses, &conversion->notes, NOTE_ITEMS, STR(MODEL_CONFIG_KEY), err,
+                          "not made, as reshard_convert_options.drop_items leaves it out");
+    return status;
+}
+
+/* What the settings of a model whose names change make for the target. */
+static reshard_status conversion_make_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
 {
     const struct model_settings *settings = conversion->mapping.settings;
     const struct catalog *wanted = conversion->selection.wanted;
+    const struct model_facts facts = { .dtype = model_config_main_type(wanted),
+                                       .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),
+                                       .tensor_ranks = layout_number(&conversion->request, "tp") };
+    if (settings->is_config_made)
+        return driver->abilities & FORMAT_HOLDS_CONFIG && !has_item(wanted, MODEL_CONFIG_KEY)
+                   ? conversion_settings_add_config(conversion, &facts, err)
+                   : RESHARD_OK;
+    bool is_run = !(driver->abilities & FORMAT_HOLDS_CONFIG) && driver->abilities & FORMAT_HOLDS_ITEMS;
+    return is_run && settings->members && !has_item(wanted, ARGUMENTS_KEY) ? add_arguments(conversion, &facts, err) : RESHARD_OK;
+}
+
+reshard_status conversion_add_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
+{
+    const struct model_settings *settings = conversion->mapping.settings;
+    bool is_given = false;
     reshard_status status = RESHARD_OK;
     if (settings && settings->kept_rows)
         status = target_note_changed(&conversion->target, NOTE_VOCABULARY, (struct str){ 0 }, err,
                                      "the vocabulary has %" PRId64 " tokens: the rows behind them are padding and stay behind",
                                      settings->kept_rows);
-    if (status || !settings || conversion->options->selection.drop_items)
-        return status;
-    const struct model_facts facts = { .dtype = main_type(wanted),
-                                       .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),
-                                       .tensor_ranks = layout_number(&conversion->request, "tp") };
-    if (settings->is_config_made)
-        return driver->abilities & FORMAT_HOLDS_CONFIG && !has_item(wanted, CONFIG_KEY)
-                   ? conversion_settings_add_config(conversion, &facts, err)
-                   : RESHARD_OK;
-    bool is_run = !(driver->abilities & FORMAT_HOLDS_CONFIG) && driver->abilities & FORMAT_HOLDS_ITEMS;
-    return is_run && settings->members && !has_item(wanted, ARGUMENTS_KEY) ? add_arguments(conversion, &facts, err) : RESHARD_OK;
+    if (!status)
+        status = model_config_take_given(conversion, &is_given, err);
+    if (!status && conversion->options->selection.drop_items)
+        return note_dropped_files(conversion, driver, err);
+    if (!status)
+        status = model_config_follow_types(conversion, err);
+    return !status && settings && !is_given ? conversion_make_settings(conversion, driver, err) : status;
 }

@@ -302,7 +302,7 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     work_renew(&b->source->work);
     status = key_filter_begin(&keys.filter, options->include, options->exclude, err);
     if (!status)
-        status = mapped_make(a, b, options->map, &options->naming, findings, &diff.mapped, err);
+        status = mapped_make(a, b, options->map, &options->naming, options->ignore_dtype, findings, &diff.mapped, err);
     diff.catalog_a = diff.mapped.catalog;
     if (!status)
         status = compare_tensors(&diff, engine, err);

@@ -29,6 +29,7 @@ struct diff_summary {
 
 struct diff_options {
     bool ignore_items;
+    bool ignore_dtype; /* what is of another floating type in b is compared as that */
     bool explains; /* looks for causes: findings of the kind "cause" */
     struct diff_summary *summary; /* is filled unless diff stops with an error; may be NULL */
     void (*tensor)(void *context, const struct diff_tensor *tensor); /* is told each tensor, in no order; may be NULL */

@@ -13,6 +13,52 @@ struct dtype_rule {
     enum dtype dtype;
 };
 
+/* Names that others give these types, and what they are called here. */
+static const char *const usual_dtypes[][2] = {
+    { "fp16", "F16" }, { "fp32", "F32" }, { "fp64", "F64" }, { "bfloat", "BF16" }, { "fp8", "F8_E4M3" }, { "float8", "F8_E4M3" },
+};
+
+static reshard_status fail_dtype(struct str name, reshard_error *err)
+{
+    struct buffer known = { 0 };
+    struct str bare = name;
+    enum dtype dtype;
+    const char *meant = NULL;
+    if (str_starts_with(name, "torch."))
+        bare = (struct str){ name.data + strlen("torch."), name.size - strlen("torch.") };
+    if (dtype_from_name(bare, &dtype))
+        meant = dtype_info(dtype)->name;
+    for (size_t i = 0; i < sizeof(usual_dtypes) / sizeof(usual_dtypes[0]); i++) {
+        if (str_is(bare, usual_dtypes[i][0]))
+            meant = usual_dtypes[i][1];
+    }
+    for (int i = 0; i < DTYPE_COUNT; i++) {
+        if (dtype_table[i].class_ == DTYPE_CLASS_FLOAT)
+            buffer_printf(&known, "%s%s", known.size ? ", " : "", dtype_table[i].name);
+    }
+    error_set(err, RESHARD_ERR_USAGE, "unknown dtype '%.*s'", STR_ARG(name));
+    if (meant)
+        error_hint(err, "did you mean '%s'?", meant);
+    else
+        error_hint(err, "types of numbers with fractions: %.*s", STR_ARG(buffer_str(&known)));
+    buffer_release(&known);
+    return RESHARD_ERR_USAGE;
+}
+
+/* Whole numbers in place of all weights are zeros for most of them: nobody means that who does not name the tensors. */
+static reshard_status fail_whole_dtype(struct str name, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_USAGE, "dtype '%.*s' has no fractions, which all floating tensors would lose", STR_ARG(name));
+    error_hint(err, "reshard_convert_options.dtypes GLOB=%.*s casts the tensors that are named", STR_ARG(name));
+    return RESHARD_ERR_USAGE;
+}
+
+static bool is_whole_number(enum dtype dtype)
+{
+    const unsigned class_ = dtype_info(dtype)->class_;
+    return class_ == DTYPE_CLASS_BOOL || class_ == DTYPE_CLASS_UINT || class_ == DTYPE_CLASS_INT;
+}
+
 static reshard_status dtype_rule_read(struct str text, struct dtype_rule *out, reshard_error *err)
 {
     struct str name = text;
@@ -22,9 +68,9 @@ static reshard_status dtype_rule_read(struct str text, struct dtype_rule *out, r
     if (at > 0)
         name = (struct str){ text.data + at, text.size - at };
     if (!dtype_from_name(name, &out->dtype))
-        return error_set(err, RESHARD_ERR_USAGE, "unknown dtype '%.*s'", STR_ARG(name));
+        return fail_dtype(name, err);
     if (at == 0)
-        return RESHARD_OK;
+        return is_whole_number(out->dtype) ? fail_whole_dtype(name, err) : RESHARD_OK;
     reshard_status status = key_filter_pattern_begin(&out->pattern, (struct str){ text.data, at - 1 }, err);
     out->has_pattern = !status;
     return status;

@@ -114,6 +114,8 @@ reshard_status latest_good(const char *root, const struct checkpoint_options *op
     if (!status && !is_good)
         status = error_set(err, RESHARD_DIFFERS, "'%s': none of %zu numbered directories is a checkpoint that verifies",
                            store_path_shown(root, shown), count);
+    if (status == RESHARD_DIFFERS && !count)
+        error_hint(err, "a root has its checkpoints in folders with numbers (iter_0000010); reshard_verify() looks at one checkpoint");
     arena_release(&arena);
     return status;
 }

@@ -14,9 +14,11 @@ struct mapped {
     struct selection selection;
 };
 
-/* a under b's names; options may be NULL. A note says which texts relate them. Release *out on failure too. */
+/* a under b's names; options may be NULL. takes_types: and with the floating types that b's tensors have. A note says which texts relate
+ * them. Release *out on failure too. */
 reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *b, const struct mapping_options *options,
-                           const struct naming_options *naming, struct finding_sink *findings, struct mapped *out, reshard_error *err);
+                           const struct naming_options *naming, bool takes_types, struct finding_sink *findings, struct mapped *out,
+                           reshard_error *err);
 
 /* a under the names of the model of that config.json, whose tensors these are. */
 reshard_status mapped_make_model(const struct checkpoint *a, const struct catalog *model, struct str config,

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/model_check.h"
 
-#include <stdlib.h>
-
 #include "convert/against.h"
+#include "convert/model_config.h"
 #include "convert/weight_copies.h"
 
-#define CONFIG_KEY "config.json"
 #define KEYS_NAMED 3
 
 /* What is wrong in one way. */
@@ -38,32 +36,10 @@ static reshard_status take_fault(void *context, const struct finding *finding)
     return RESHARD_OK;
 }
 
-/* The text of the config.json that is written; nothing is appended if there is none. */
-static reshard_status model_check_config(const struct conversion *conversion, struct buffer *out, reshard_error *err)
-{
-    const struct catalog *wanted = conversion->selection.wanted;
-    const struct source *source = conversion->source->source;
-    uint32_t index = 0;
-    while (index < wanted->item_count && !str_is(wanted->items[index].key, CONFIG_KEY))
-        index++;
-    if (index == wanted->item_count)
-        return RESHARD_OK;
-    const struct catalog_item *item = &wanted->items[index];
-    if (item->kind == ITEM_VALUE && item->value && item->value->kind == VALUE_BYTES)
-        return buffer_append_str(out, item->value->text) ? RESHARD_OK : error_set_memory(err);
-    if (item->kind != ITEM_FILE)
-        return RESHARD_OK;
-    char *name = str_copy(source->catalog->objects[layout_item_stored(&conversion->request, index)->object].name);
-    reshard_status status =
-        name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), out, err) : error_set_memory(err);
-    free(name);
-    return status;
-}
-
 static reshard_status warn_of_fault(struct conversion *conversion, const struct model_fault *fault, reshard_error *err)
 {
-    return note_add(&conversion->warnings, &conversion->notes, NOTE_CONFIG, STR(CONFIG_KEY), err, "%u tensors %s: %.*s%s", fault->count,
-                    fault->words, STR_ARG(buffer_str(&fault->keys)), fault->count > KEYS_NAMED ? ", …" : "");
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_CONFIG, STR(MODEL_CONFIG_KEY), err, "%u tensors %s: %.*s%s",
+                    fault->count, fault->words, STR_ARG(buffer_str(&fault->keys)), fault->count > KEYS_NAMED ? ", …" : "");
 }
 
 /* Warns of all that is wrong, but of what is missing where that was asked for. */
@@ -89,7 +65,7 @@ static reshard_status find_faults(struct conversion *conversion, const struct ca
                                     { .kind = "shape", .words = "have another shape than it asks for" },
                                     { .kind = "unexpected", .words = "are none that it asks for" } } };
     if (model->config.size && against_config(catalog, model, &conversion->source->source->limits, &sink, &problem))
-        return note_add(&conversion->warnings, &conversion->notes, NOTE_CONFIG, STR(CONFIG_KEY), err,
+        return note_add(&conversion->warnings, &conversion->notes, NOTE_CONFIG, STR(MODEL_CONFIG_KEY), err,
                         "names and shapes were not held against it: %s", problem.message);
     return RESHARD_OK;
 }
@@ -108,7 +84,7 @@ reshard_status model_check(struct conversion *conversion, reshard_error *err)
     struct buffer config = { 0 };
     if (!(conversion->target.driver->abilities & FORMAT_HOLDS_CONFIG))
         return RESHARD_OK;
-    reshard_status status = model_check_config(conversion, &config, err);
+    reshard_status status = model_config_read(conversion, &config, err);
     const struct against_model model = { .config = buffer_str(&config) };
     if (!status)
         status = find_faults(conversion, conversion->target.catalog, &model, &faults, err);
@@ -138,7 +114,7 @@ static reshard_status model_catalog(const struct map_space *space, struct catalo
 
 static reshard_status refuse_shapes(const struct model_fault *fault, reshard_error *err)
 {
-    error_set(err, RESHARD_ERR_FORMAT, CONFIG_KEY ": %u tensors %s: %.*s", fault->count, fault->words,
+    error_set(err, RESHARD_ERR_FORMAT, MODEL_CONFIG_KEY ": %u tensors %s: %.*s", fault->count, fault->words,
               STR_ARG(buffer_str(&fault->first)));
     error_hint(err, "with its numbers weights would be put together wrongly: reshard_map_options.config FILE gives the model's own, "
                     "reshard_map_options.constants NAME=NUMBER one of them, such as num_key_value_heads");
@@ -193,7 +169,7 @@ reshard_status model_check_tied(struct conversion *conversion, reshard_error *er
         status = weight_copies_same(&copies, embedding, output, &is_same, err);
     if (!status && !is_same)
         status = note_add(&conversion->warnings, &conversion->notes, NOTE_TIE, names[2], err,
-                          "is not '%.*s', though " CONFIG_KEY " ties it to that: the model is another without it, and "
+                          "is not '%.*s', though " MODEL_CONFIG_KEY " ties it to that: the model is another without it, and "
                           "reshard_map_options.constants tie_word_embeddings=0 keeps it", STR_ARG(names[1]));
     weight_copies_release(&copies);
     return status;

@@ -95,11 +95,28 @@ static bool word_value(const struct layout_word *word, struct str text, uint32_t
     return true;
 }
 
-static reshard_status fail_value(const char *layout, struct str said, const struct layout_word *word, reshard_error *err)
+static void hint_words(const struct layout_word *words, reshard_error *err);
+
+/* word NULL: none stands there. */
+static reshard_status fail_number(const char *layout, struct str said, const struct layout_word *word, const struct layout_word *words,
+                                  reshard_error *err)
+{
+    size_t equals;
+    uint64_t value;
+    const bool is_number = str_find_char(said, '=', &equals) &&
+                           str_to_u64((struct str){ said.data + equals + 1, said.size - equals - 1 }, &value);
+    if (word && is_number)
+        return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s': %s is a number from 1 to %d", layout, STR_ARG(said), word->name,
+                         LAYOUT_NUMBER_MAX);
+    error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(said));
+    hint_words(words, err);
+    error_hint(err, "between words stands a comma: tp=2,pp=4");
+    return RESHARD_ERR_USAGE;
+}
+
+static reshard_status fail_choice(const char *layout, struct str said, const struct layout_word *word, reshard_error *err)
 {
     struct buffer text = { 0 };
-    if (!word || !word->choices)
-        return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(said));
     for (const char *const *choice = word->choices; *choice; choice++)
         buffer_printf(&text, "%s%s", choice == word->choices ? "" : ", ", *choice);
     error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s': %s is one of %.*s", layout, STR_ARG(said), word->name, (int)text.size,
@@ -153,10 +170,10 @@ static reshard_status read_layout(const char *layout, const struct format_driver
         size_t equals;
         uint32_t value;
         if (!str_find_char(said, '=', &equals))
-            return fail_value(layout, said, NULL, err);
+            return fail_number(layout, said, NULL, words, err);
         const struct layout_word *word = known_word(words, (struct str){ said.data, equals });
         if (!word_value(word, (struct str){ said.data + equals + 1, said.size - equals - 1 }, &value))
-            return fail_value(layout, said, word, err);
+            return word && word->choices ? fail_choice(layout, said, word, err) : fail_number(layout, said, word, words, err);
         said.size = equals;
         if (!word && (value != 1 || !is_word_of_any(said))) {
             error_set(err, RESHARD_ERR_UNSUPPORTED, "layout '%s': format '%s' has no '%.*s'", layout, driver->name, STR_ARG(said));

@@ -4,6 +4,7 @@
 #include "base/array.h"
 #include "base/sort.h"
 #include "convert/tied_states.h"
+#include "kernels/copy.h"
 
 #include <stdlib.h>
 
@@ -48,6 +49,20 @@ static reshard_status copy_path(struct choice *choice, const struct catalog_tens
     return tensor->path == CATALOG_NONE ? RESHARD_OK : catalog_set_tensor_path(choice->out->wanted, wanted, parts, count, err);
 }
 
+/* The type that is wanted of a tensor: by the rules, then as options.types has it. */
+static reshard_status select_dtype(struct choice *choice, struct str key, enum dtype source, enum dtype *out, reshard_error *err)
+{
+    const struct catalog *types = choice->options->types;
+    reshard_status status = key_rules_dtype(&choice->rules, key, source, out, err);
+    const uint32_t found = types && !status ? catalog_find(types, key) : CATALOG_NONE;
+    if (found == CATALOG_NONE || dtype_info(*out)->class_ != DTYPE_CLASS_FLOAT)
+        return status;
+    const enum dtype other = types->tensors[found].dtype;
+    if (dtype_info(other)->class_ == DTYPE_CLASS_FLOAT && copy_can_cast(*out, other))
+        *out = other;
+    return RESHARD_OK;
+}
+
 static reshard_status select_tensor(struct choice *choice, uint32_t index, reshard_error *err)
 {
     const struct catalog *catalog = choice->catalog;
@@ -70,7 +85,7 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
         return RESHARD_OK;
     }
     enum dtype dtype = tensor->dtype;
-    status = hidden ? RESHARD_OK : key_rules_dtype(&choice->rules, key, tensor->dtype, &dtype, err);
+    status = hidden ? RESHARD_OK : select_dtype(choice, key, tensor->dtype, &dtype, err);
     if (status)
         return status;
     uint32_t wanted;
@@ -225,7 +240,7 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
         status = key_filter_wants(&choice->rules.filter, key, &is_wanted, err);
     if (status || !is_wanted)
         return status;
-    status = key_rules_dtype(&choice->rules, key, tensor->dtype, &dtype, err);
+    status = select_dtype(choice, key, tensor->dtype, &dtype, err);
     if (!status)
         status = catalog_add_tensor(out->wanted, key, dtype, tensor->rank, tensor->shape, &wanted, err);
     if (status)

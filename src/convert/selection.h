@@ -14,6 +14,7 @@ enum missing_choice { MISSING_LEFT_OUT, MISSING_FILLED, MISSING_BORROWED, MISSIN
 struct selection_options {
     const char *const *include, *const *exclude; /* globs on keys (key_pattern.h); each matches some */
     const char *const *dtypes;                   /* "bf16" or "GLOB=f32", the last match counts */
+    const struct catalog *types; /* floating tensors take the floating types that their namesakes have here; NULL: none do */
     bool drop_items;
     const uint8_t *lost_tensors, *lost_items;    /* by number of the source: what there is is damaged; NULL: nothing */
     struct naming_options naming; /* applied before the globs */

@@ -10,6 +10,7 @@
 /* id, word, whether the reason goes on where the name ends ("'a' loses its class") instead of standing behind it ("a: no value") */
 #define NOTE_KINDS(X)                                                                                  \
     X(NO_PLACE, "no-place", false)       /* the format has no place for it */                          \
+    X(ITEMS, "items", false)             /* the caller leaves out what is no tensor */                 \
     X(NO_VALUE, "no-value", false)       /* its value is not known */                                  \
     X(NO_DATA, "no-data", false)         /* a tensor without elements stored (meta) */                 \
     X(LAYOUT, "layout", false)           /* it belongs to the ranks or the layout that it was saved under */ \

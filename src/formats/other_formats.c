@@ -5,6 +5,7 @@
 
 #include <fnmatch.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LOOKED_AT_MAX 200 /* entries below a folder */
@@ -110,15 +111,22 @@ static bool path_is_plain(const char *path)
     return strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=+,:@%") == strlen(path);
 }
 
-static void hint_checkpoint(struct below *below, const char *name, const struct format_driver *driver)
+/* name: below the store's folder; empty: that itself. */
+static void hint_open(struct store *store, const char *name, const struct format_driver *driver, reshard_error *err)
 {
-    const char *path = store_path(below->store);
+    const char *path = store_path(store);
     size_t size = strlen(path);
     const char *quote = path_is_plain(path) && path_is_plain(name) ? "" : "'";
+    if (!has_controls(path) && !has_controls(name))
+        error_hint(err, "reshard_open() of %s%s%s%s%s   # %s", quote, path, !*name || (size && path[size - 1] == '/') ? "" : "/", name,
+                   quote, driver->name);
+}
+
+static void hint_checkpoint(struct below *below, const char *name, const struct format_driver *driver)
+{
     below->found++;
-    if (below->found <= SHOWN_MAX && !has_controls(path) && !has_controls(name))
-        error_hint(below->err, "reshard_open() of %s%s%s%s%s   # %s", quote, path, size && path[size - 1] == '/' ? "" : "/", name, quote,
-                   driver->name);
+    if (below->found <= SHOWN_MAX)
+        hint_open(below->store, name, driver, below->err);
 }
 
 static reshard_status look_below(struct below *below, const struct store_entry *entries, size_t count, int levels);
@@ -168,4 +176,32 @@ reshard_status hint_checkpoints_below(struct store *store, const struct store_en
     if (!status && !below.found && below.other)
         error_hint(err, "'%s' is %s, which is not read yet: %s", below.other_name, below.other->name, below.other->next_step);
     return status;
+}
+
+/* ---- what a file is a part of ---- */
+
+/* Without the '/'; NULL: no memory. */
+static char *file_folder(const char *name)
+{
+    return str_copy(str_without_slashes(str_folder(str_of(name))));
+}
+
+reshard_status format_of_folder(struct store *store, const char *name, const struct format_driver **out, reshard_error *err)
+{
+    reshard_error ignored = { 0 };
+    char *folder = file_folder(name);
+    *out = NULL;
+    if (!folder)
+        return error_set_memory(err);
+    reshard_status status = driver_recognise(store, folder, out, &ignored);
+    free(folder);
+    return status == RESHARD_ERR_MEMORY ? error_set_memory(err) : RESHARD_OK;
+}
+
+void hint_folder(struct store *store, const char *name, const struct format_driver *driver, reshard_error *err)
+{
+    char *folder = file_folder(name);
+    if (folder)
+        hint_open(store, folder, driver, err);
+    free(folder);
 }

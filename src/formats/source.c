@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/waiting.h"
+#include "formats/other_formats.h"
 #include "formats/source_probe.h"
 #include "formats/source_root.h"
 
@@ -189,6 +190,22 @@ static reshard_status or_failure(struct source *source, reshard_status status, r
     return failure ? failure : status;
 }
 
+/* A data file of torch's distributed checkpoints is many containers in one, which reads as a broken one of them. */
+static reshard_status explain_data_file(struct source *source, reshard_status status, reshard_error *err)
+{
+    const struct format_driver *driver = NULL;
+    bool is_judgement = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED;
+    if (!is_judgement || !str_ends_with(str_of(source->name), ".distcp") || store_is_directory(source->store, source->name))
+        return status;
+    if (format_of_folder(source->store, source->name, &driver, err))
+        return error_set_memory(err);
+    if (!driver)
+        return status;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "a data file of a %s checkpoint, which is read as a whole", driver->name);
+    hint_folder(source->store, source->name, driver, err);
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 /* While a store waits for what it reads. */
 static bool source_waits_on(void *work)
 {
@@ -226,6 +243,8 @@ reshard_status format_open(struct store *store, const char *name, const struct o
         status = choose_driver(source, forced, &choice, &arena, err);
     if (!status)
         status = read_source(source, &choice, err);
+    if (!forced)
+        status = explain_data_file(source, status, err);
     status = or_failure(source, status, err);
     source->work.goes_on = NULL;
 

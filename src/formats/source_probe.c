@@ -126,6 +126,7 @@ static reshard_status file_not_recognised(struct store *store, const char *name,
     struct store_object *object = NULL;
     struct buffer seen = { 0 };
     uint8_t first[FIRST_BYTES_SHOWN];
+    const struct format_driver *driver = NULL;
     reshard_status status = store_open_object(store, name, &object, err);
     if (status)
         return status;
@@ -139,6 +140,10 @@ static reshard_status file_not_recognised(struct store *store, const char *name,
         buffer_append_byte(&seen, '\0');
         status = not_recognised(&seen, other_format_of_file(name, first, shown), err);
     }
+    if (status == RESHARD_ERR_UNSUPPORTED && format_of_folder(store, name, &driver, err))
+        status = error_set_memory(err);
+    else if (status == RESHARD_ERR_UNSUPPORTED && driver)
+        hint_folder(store, name, driver, err);
     buffer_release(&seen);
     store_object_close(object);
     return status;

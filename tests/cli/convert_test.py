@@ -119,6 +119,20 @@ def dtype(shell):
     assert "tensor 'model.norm.weight': no cast from F32 to C64" in done.stderr, done.stderr
 
 
+def dtype_names(shell):
+    """What others call a type is understood well enough to say its name; whole numbers are for tensors that are named."""
+    for said, meant in (("fp16", "F16"), ("fp32", "F32"), ("fp8", "F8_E4M3"), ("torch.bfloat16", "BF16")):
+        done = shell.convert("a.safetensors", "--dtype", said, status=2)
+        assert f"unknown dtype '{said}'" in done.stderr and f"did you mean '{meant}'?" in done.stderr, done.stderr
+    done = shell.convert("a.safetensors", "--dtype", "f23", status=2)
+    assert "F64" in done.stderr and "BF16" in done.stderr and "I64" not in done.stderr, done.stderr
+    for whole in ("int8", "u16", "BOOL"):
+        done = shell.convert("a.safetensors", "--dtype", whole, status=2)
+        assert f"--dtype GLOB={whole} casts the tensors that are named" in done.stderr, done.stderr
+    shell.convert("a.safetensors", "--dtype", "model.norm.weight=i8")
+    assert shell.types("a.safetensors")["model.norm.weight"] == "I8"
+
+
 def packed(shell):
     """F4 is, to torch, bytes of two: the last dimension is half as long, wherever it is cut."""
     data = bytes(range(48))
@@ -396,7 +410,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
-    checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, packed, long_names, scales, selection,
+    checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, dtype_names, packed, long_names, scales, selection,
               max_shard_size, checksum, verify, dry_run,
               layout, torch_archives, empty_tensors, wrong_options_come_first,
               format_option, like, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)

@@ -63,6 +63,72 @@ def folders(shell):
     assert "additional_chat_templates/away.jinja" not in {item["key"] for item in listed}
 
 
+def config_types(shell):
+    """The type that config.json names follows the weights, wherever it stands; all else stays as it was typed."""
+    text = '{ "torch_dtype": "float32",\n  "text_config": {"dtype": "bfloat16"},\n  "q": {"bnb_dtype": "float32"}, "x": NaN }'
+    source = folder(shell, "typed", **{"config.json": text})
+    shell("convert", source, "f32", "--to", "hf", "--dtype", "f32")
+    assert (shell.work / "f32" / "config.json").read_text() == text.replace("bfloat16", "float32")
+    files, report = converted(shell, source, "hf", "--dtype", "f16")
+    halves = text.replace('"torch_dtype": "float32"', '"torch_dtype": "float16"').replace("bfloat16", "float16")
+    assert files["config.json"].decode() == halves
+    assert "config.json: the type that it names is float16, as the weights are" in report["changed"], report["changed"]
+    for words in ((), ("--dtype", "a.weight=bf16"), ("--dtype", "b.weight=f32")):
+        shell("convert", source, "same", "--to", "hf", "--overwrite", *words)
+        assert (shell.work / "same" / "config.json").read_text() == text, words
+    broken = folder(shell, "broken", **{"config.json": '{"dtype": "float32"'})
+    assert converted(shell, broken, "hf", "--dtype", "f16")[0]["config.json"] == b'{"dtype": "float32"'
+
+
+def config_given(shell):
+    """One that is given goes beside the weights, in place of the source's; where nothing reads it, that is said."""
+    (shell.work / "given.json").write_text('{"a": 1}')
+    for source in (folder(shell, "without"), folder(shell, "with", **{"config.json": "{}"})):
+        files, report = converted(shell, source, "hf", "--config", "given.json")
+        assert files["config.json"] == b'{"a": 1}' and "config.json: as it was given" in report["changed"], (files.keys(), report)
+    _, report = converted(shell, folder(shell, "away"), "torch-dcp", "--config", "given.json")
+    assert report["warnings"] == ["--config is not read: no mapping runs, and torch-dcp has no config.json"], report["warnings"]
+    (shell.work / "given.json").write_text("rows: 3")
+    assert b"config.json: JSON" in shell("convert", "without", "x", "--to", "hf", "--config", "given.json", exit_status=4)
+
+
+def config_dropped(shell):
+    """`--items drop` leaves files out, and says which."""
+    source = folder(shell, "model", **{"config.json": "{}", "1_Pooling/config.json": "{}"})
+    files, report = converted(shell, source, "hf", "--items", "drop")
+    said = "a file beside the weights, which --items drop leaves out"
+    assert set(files) == {"model.safetensors"} and set(report["dropped"]) == {f"config.json: {said}", f"1_Pooling/config.json: {said}"}
+
+
+def names_of_megatron(shell):
+    """A folder for Transformers with Megatron's names is not what most want: it is said, unless somebody asked for names."""
+    keys = ["embedding.word_embeddings.weight", "decoder.final_layernorm.weight"]
+    small_models.write(shell.work / "m.safetensors", dict(zip(keys, ([4, 2], [2]))))
+    shell("convert", "m.safetensors", "run", "--to", "torch_dist", "--rules", "none")
+    _, report = converted(shell, shell.work / "run")
+    assert [w for w in report["warnings"] if "names stay those of torch_dist" in w and "--rules auto makes them" in w], report
+    shell("convert", "run", "quiet", "--to", "hf", "--rules", "none")
+    for words in (("--to", "hf", "--rules", "none"), ("--to", "torch-dcp"), ("--to", "hf", "-m", f"{keys[0]} -> x")):
+        assert not json.loads(shell("plan", "run", "--json", *words))["warnings"], words
+
+
+def names_behind_prefix(shell):
+    """Families are recognised before a prefix comes off: that is said, and not each statement that finds nothing."""
+    layer = {f"self_attn.{n}_proj": [4, 4] for n in "qkvo"} | {"mlp.gate_proj": [8, 4], "mlp.up_proj": [8, 4], "mlp.down_proj": [4, 8],
+                                                               "input_layernorm": [4], "post_attention_layernorm": [4]}
+    shapes = {"embed_tokens": [8, 4], "norm": [4]} | {f"layers.0.{name}": shape for name, shape in layer.items()}
+    small_models.write(shell.work / "trained.safetensors", {f"net.model.{name}.weight": shape for name, shape in shapes.items()})
+    words = ("trained.safetensors", "out", "--to", "torch_dist", "--strip-prefix", "net.")
+    heads = ("--set", "num_attention_heads=2", "--set", "num_key_value_heads=2")
+    for rules in ("llama", "auto"):
+        said = shell("convert", *words, "--rules", rules, *heads, exit_status=2)
+        assert b"to hf with it first" in said and said.count(b"\n") <= 4, said
+    report = json.loads(shell("plan", *words, "--json"))
+    assert any("--strip-prefix takes 'net.' off: convert to hf with it first" in warning for warning in report["warnings"]), report
+    shell("convert", "trained.safetensors", "first", "--to", "hf", "--strip-prefix", "net.")
+    shell("convert", "first", "out", "--to", "torch_dist", "--rules", "llama", *heads)
+
+
 def pickled(shell):
     """What PEFT, diffusers and Transformers called their files before safetensors, in one or in several: the names stay."""
     for stem in ("adapter_model", "diffusion_pytorch_model", "pytorch_model"):
@@ -128,6 +194,9 @@ def main():
     parser.add_argument("--bin", required=True)
     return small_models.run(parser.parse_args().bin, [
         ("names that libraries look for", stems), ("folders beside the weights", folders), ("files of torch.save", pickled),
+        ("the type that config.json names", config_types), ("a config.json that is given", config_given),
+        ("files that --items drop leaves out", config_dropped), ("names of Megatron", names_of_megatron),
+        ("names behind a prefix", names_behind_prefix),
         ("state of a training run", training),
         ("JSON as Python writes it", python_json)])
 

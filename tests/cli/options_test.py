@@ -769,6 +769,15 @@ def option_tolerance(sh, verb):
     sh("diff", "a.safetensors", "b.safetensors", "--tolerance", "0,0.3")
 
 
+def option_ignore_dtype(sh, verb):
+    source = model(sh)
+    sh("convert", source, "b.safetensors", "--dtype", "bf16", "--add-prefix", "x.")
+    sh("diff", source, "b.safetensors", "--add-prefix", "x.", "--ignore-dtype")
+    safetensors(sh.work / "c.safetensors", {"x.v": ("F16", [16, 4], bytes(128))})
+    done = sh("diff", source, "c.safetensors", "--add-prefix", "x.", "--ignore-dtype", "--include", "x.v", status=1)
+    assert "dtype" not in done.stdout and "63 elements" in done.stdout, done.stdout
+
+
 def option_against(sh, verb):
     source = model(sh)
     safetensors(sh.work / "ref.safetensors", {"v": ("F32", [16, 4], floats(64)), "w": ("BF16", [16, 4], bytes(128)),

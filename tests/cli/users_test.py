@@ -21,10 +21,12 @@ LAYERS, HIDDEN, INNER, WORDS = 2, 16, 32, 256  # words as many as padding for tw
 
 # What the commands of a page must have made, all of it: an export without its lm_head ends with status 0, too.
 PROOFS = {
-    "huggingface": ["reshard verify hf-model --against hf-llama/config.json"],
-    "fsdp": ["reshard diff hf-llama hf-model --items ignore", "reshard diff step-1000 model.pt --items ignore",
+    "huggingface": ["reshard verify hf-model --against hf-model/config.json", "grep bfloat16 hf-model/config.json"],
+    "fsdp": ["reshard diff hf-llama hf-model --items ignore", "cmp hf-llama/config.json hf-model/config.json",
+             "reshard diff step-1000 model.pt --items ignore",
              "reshard diff step-1000 for-8-ranks --items ignore", "reshard verify rescued"],
-    "megatron": ["reshard diff hf-llama mcore --items ignore", "reshard diff megatron-run dist --items ignore"],
+    "megatron": ["reshard diff hf-llama mcore --items ignore", "reshard verify hf-again --against hf-again/config.json",
+                 "reshard diff megatron-run dist --items ignore"],
     "keepers": [f"reshard diff archive {made} --items ignore" for made in ("hf", "scratch")],
 }
 
@@ -62,7 +64,7 @@ def prepare(page, work, binary, fixtures):
     safetensors(hf / "model.safetensors", llama())
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": LAYERS, "hidden_size": HIDDEN,
               "intermediate_size": INNER, "vocab_size": WORDS, "num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-5,
-              "hidden_act": "silu", "tie_word_embeddings": False}
+              "hidden_act": "silu", "tie_word_embeddings": False, "dtype": "float32"}
     (hf / "config.json").write_text(json.dumps(config))
     trained = {"model." + key: shape for key, shape in llama().items()} | {"optimizer.state.model.norm.weight.exp_avg": [HIDDEN]}
     safetensors(work / "trained.safetensors", trained)

@@ -136,6 +136,7 @@ static reshard_status find_file(struct reading *reading, struct str path, uint32
     } else if (!is_there) {
         status = error_set(err, RESHARD_ERR_FORMAT, "data file '%s', which storage_data refers to, does not exist", name);
         error_object(err, "%s", name);
+        error_hint(err, "reshard_salvage() writes what is left");
     } else if (is_directory) {
         status = error_set(err, RESHARD_ERR_FORMAT, "data file '%s' is a directory", name);
         error_object(err, "%s", name);

@@ -28,6 +28,7 @@ static reshard_status no_metadata(const struct store_entry *entries, size_t coun
     }
     error_set(err, RESHARD_ERR_FORMAT, "no .metadata beside %zu data files%s: the save was never finished", data_files,
               has_temporary ? ", only .metadata.tmp" : "");
+    error_hint(err, "reshard_salvage() with reshard_salvage_options.like SIBLING takes it from a checkpoint of the same run");
     return RESHARD_ERR_FORMAT;
 }
 

@@ -13,9 +13,12 @@ static reshard_status check_missing(const struct hf_read *read, reshard_error *e
         return RESHARD_OK;
     if (folder->missing_count > 1)
         snprintf(others, sizeof(others), ", and %" PRIu64 " more are", folder->missing_count - 1);
-    if (!source_bears_loss(read->source))
-        return error_set(err, RESHARD_ERR_FORMAT, "file %" PRIu64 " of %" PRIu64 " is missing%s, and there is no index",
-                         folder->missing_first, folder->numbered_total, others);
+    if (!source_bears_loss(read->source)) {
+        error_set(err, RESHARD_ERR_FORMAT, "file %" PRIu64 " of %" PRIu64 " is missing%s, and there is no index", folder->missing_first,
+                  folder->numbered_total, others);
+        error_hint(err, "reshard_salvage() writes what is left");
+        return RESHARD_ERR_FORMAT;
+    }
     catalog_warn_lost(read->source->catalog, (struct str){ 0 },
                       "file %" PRIu64 " of %" PRIu64 " is missing%s, and there is no index: what they held is lost", folder->missing_first,
                       folder->numbered_total, others);

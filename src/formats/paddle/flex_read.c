@@ -51,7 +51,7 @@ static reshard_status read_choose(struct flex_opening *opening, struct str direc
     error_set(err, RESHARD_ERR_FORMAT, "there is no metadata file (<uid>.metadata) for %s",
               read_file_names(listing, FLEX_DISTCP, &opening->arena));
     error_object(err, "%.*s", STR_ARG(directory));
-    error_hint(err, "`reshard salvage` can take the layout from a checkpoint of the same run");
+    error_hint(err, "reshard_salvage() with reshard_salvage_options.like SIBLING takes the layout from a checkpoint of the same run");
     return RESHARD_ERR_FORMAT;
 }
 

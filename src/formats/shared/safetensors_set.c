@@ -234,6 +234,7 @@ static reshard_status check_files_exist(const struct source *source, const struc
         error_set(err, RESHARD_ERR_FORMAT, "'%.*s' names the file '%.*s', which is not there", STR_ARG(set->index_name),
                   STR_ARG(names[i]));
         error_object(err, "%.*s", STR_ARG(names[i]));
+        error_hint(err, "reshard_salvage() writes what is left");
         return RESHARD_ERR_FORMAT;
     }
     return RESHARD_OK;
