@@ -9,7 +9,7 @@
         rows = weight[0:128].numpy()                          # only these rows are
         args = checkpoint.items["args"]
 
-    reshard.convert("iter_0001000", "hf-model", to="hf", dtype="bf16")
+    reshard.convert("iter_0001000", "hf-model", to="hf", rules="auto", dtype="bf16")
     reshard.convert("iter_0001000", "resharded", to="torch_dist", layout={"tp": 4, "pp": 2})
     reshard.save("checkpoint", {"model": model.state_dict(), "step": 1000}, to="torch-dcp")
 
@@ -24,9 +24,9 @@ from . import _reshard, mapping
 from ._arrays import Array, Values, dtype_name
 from ._checkpoint import Checkpoint, Chunk, Items, Tensor, Tensors, Warned
 from ._errors import (CancelledError, DiffersError, DroppedWarning, Error, FormatError, LimitError, MappingWarning, OutOfMemoryError,
-                      StorageError, UnsupportedError, UsageError)
+                      StorageError, UnsupportedError, UsageError, python_words)
 from ._online import Cell, Comm, Loaded, Saver, Transfers, load, save_together
-from ._options import Progress, convert_options, given, map_options, open_options, run_options, split_run
+from ._options import (Progress, convert_options, format_of_name, given, map_options, open_options, run_options, split_run, takes)
 from ._reports import Move, Note, Report, ReportFile, report_of
 from ._shards import Shard, shard_tuples
 from ._states import flatten, items_taken
@@ -36,6 +36,7 @@ from ._writer import Writer
 __version__ = _reshard.version()
 
 
+@takes(open_options)
 def open(path, *, progress=None, **options):
     """Opens a file or directory of any format as a Checkpoint. Reads metadata only.
 
@@ -79,13 +80,15 @@ def _group_of(run):
     return getattr(comm, "_handle", comm)
 
 
+@takes(convert_options, run_options)
 def convert(source, target, *, opening=None, **options):
     """Writes a checkpoint under another format, layout, names or types. The target appears whole or not at all. Returns a Report.
 
     source            a path, or a Checkpoint
     target            a path
     opening           options of reshard.open for the source, as a dict
-    to                the format; reshard.formats() lists them
+    to                the format; reshard.formats() lists them. Without it, and without like, the target's suffix says it (.safetensors,
+                      .pt, .pth, .bin, .npz, .pdparams, .pdopt)
     like              a checkpoint whose format, layout and names are taken (never its values)
     layout            "tp=2,pp=4" or {"tp": 2, "pp": 4}: words that the format knows
     include, exclude  globs on keys
@@ -99,7 +102,8 @@ def convert(source, target, *, opening=None, **options):
     verify            read back and compare
     checksum          "crc32c" or "sha256": digests in reshard.json beside it
     map               mapping: a text, a path (os.PathLike) of one, or a list of these
-    rules, config, constants, strict   how a model family's tensors are split; numbers that mappings name; Paddle's language only
+    rules, config, constants, strict   how a model family's tensors are split; the model's config.json, a text or a path (os.PathLike);
+                      numbers that mappings name, {name: number}; Paddle's language only
     wrap              which modules formats of flat parameters flatten
     strip_prefix, renames, add_prefix   names, behind the mapping
     missing           tensors that like has and the source lacks, and what a mapping leaves: "error", "zeros", a number, or the path of
@@ -112,11 +116,13 @@ def convert(source, target, *, opening=None, **options):
     return report_of(_conversion(_reshard.convert, source, target, opening, options))
 
 
+@takes(convert_options, run_options)
 def plan(source, target=None, *, opening=None, **options):
     """What convert would do, as a Report; touches nothing."""
     return report_of(_conversion(_reshard.plan, source, target, opening, options))
 
 
+@takes(convert_options, run_options)
 def preview(source, target=None, *, opening=None, **options):
     """What convert would do and write: a Report with moves, and a Checkpoint to look at, whose tensors, chunks and files are those of the
     target. It has no items, and no values."""
@@ -124,6 +130,7 @@ def preview(source, target=None, *, opening=None, **options):
     return report_of(facts), Checkpoint(handle, target)
 
 
+@takes(convert_options, run_options)
 def commit(source, target, *, opening=None, **options):
     """Makes visible what convert with part=(0, n) … (n-1, n) has written; source and options are those of the parts."""
     return report_of(_conversion(_reshard.commit, source, target, opening, options))
@@ -131,12 +138,15 @@ def commit(source, target, *, opening=None, **options):
 
 def _conversion(call, source, target, opening, options):
     run, rest = split_run(options)
+    if rest.get("to") is None and rest.get("like") is None:
+        rest["to"] = format_of_name(target)
     chosen = convert_options(**rest)
     with _Opened(source, opening) as checkpoint:
         with checkpoint._owners:
             return call(checkpoint._handle, target, chosen, run)
 
 
+@takes(convert_options, run_options)
 def save(path, state, *, comm=None, cells=None, check=True, spread=True, **options):
     """Saves arrays in memory as a checkpoint of any format: options as in convert; to is needed.
 
@@ -182,7 +192,7 @@ _SEVERITIES = ("note", "warning", "failure")
 
 
 def _findings(tuples):
-    return [Finding(kind, key, text, _SEVERITIES[severity], index, count, difference)
+    return [Finding(kind, key, python_words(text), _SEVERITIES[severity], index, count, difference)
             for kind, key, text, severity, index, count, difference in tuples]
 
 
@@ -200,9 +210,11 @@ class Verified:
         return self.is_good
 
 
+@takes(run_options)
 def verify(source, *, opening=None, deep=None, expect_optimizer=None, against=None, fail_on=(), **run):
     """Structure, sizes, coverage, replicas and stored checksums; a Verified.
 
+    opening   options of reshard.open; what is damaged or not supported is a finding unless shows_damage or skip_unsupported says False
     deep      also read all values: NaN, Inf, all-zero counts
     against   a checkpoint, the index of a Hugging Face folder or a config.json: missing, unexpected, misshaped
     fail_on   "nan", "inf", "zero", or several
@@ -217,7 +229,8 @@ def verify(source, *, opening=None, deep=None, expect_optimizer=None, against=No
             if kind not in words:
                 raise UsageError(f"fail_on is 'nan', 'inf' or 'zero', not {kind!r}")
         options = given(deep=deep, expect_optimizer=expect_optimizer, against=against, fail_on=sum({words[kind] for kind in kinds}) or None)
-        return _looked_at(held, source, opening)._handle, options, run_options(**run)
+        shown = {"shows_damage": True, "skip_unsupported": True, **(opening or {})}
+        return _looked_at(held, source, shown)._handle, options, run_options(**run)
 
     comm = _group_of(run)
     with contextlib.ExitStack() as held:
@@ -251,19 +264,21 @@ class Difference:
         return self.is_same
 
 
+@takes(run_options)
 def diff(a, b, *, tolerance=(0, 0), items=True, include=None, exclude=None, explain=None, map=None, rules=None, config=None, constants=None,
-         strict=None, strip_prefix=None, renames=None, add_prefix=None, opening=None, **run):
+         strict=None, strip_prefix=None, renames=None, add_prefix=None, ignore_dtype=None, opening=None, **run):
     """Compares two checkpoints, tensor by tensor and item by item, across formats, layouts and related names; a Difference.
 
     tolerance  (absolute, relative); (0, 0): bit equality
     items      False: tensors only
     map, …     what comes out of a is compared with b
+    ignore_dtype  what is of another floating type in b is cast to that first: a copy that convert has cast is the same
     explain    look for the usual mistakes that explain a difference
     """
     def make():
         absolute, relative = tolerance if isinstance(tolerance, tuple) else (tolerance, 0)
         options = given(absolute_tolerance=absolute, relative_tolerance=relative, ignore_items=not items, include=include, exclude=exclude,
-                        explain=explain, strip_prefix=strip_prefix, renames=renames, add_prefix=add_prefix,
+                        explain=explain, ignore_dtype=ignore_dtype, strip_prefix=strip_prefix, renames=renames, add_prefix=add_prefix,
                         map=map_options(map, rules=rules, config=config, constants=constants, strict=strict))
         first, second = (_looked_at(held, source, opening)._handle for source in (a, b))
         return first, second, options, run_options(**run)
@@ -276,6 +291,7 @@ def diff(a, b, *, tolerance=(0, 0), items=True, include=None, exclude=None, expl
     return Difference(is_same, _findings(findings), by_key, summary)
 
 
+@takes(run_options)
 def hash(source, digest="sha256", *, opening=None, **run):
     """{key: digest} of every tensor's full content, row-major: independent of format and layout. digest: "sha256", "xxh3", "crc32c" or
     "md5". Keys in their order, bytewise."""
@@ -311,6 +327,7 @@ class Statistics:
     positive: list = field(repr=False)
 
 
+@takes(run_options)
 def stats(source, *, include=None, exclude=None, opening=None, **run):
     """{key: Statistics} of tensors, in one pass over their bytes."""
     with _Opened(source, opening) as checkpoint:
@@ -331,6 +348,7 @@ class Salvaged:
         return self.is_whole
 
 
+@takes(run_options)
 def salvage(path, target, *, to=None, like=None, overwrite=None, sync=True, include=None, exclude=None, opening=None, **run):
     """Writes what is left of a damaged checkpoint; no byte of a value is made up. like: a sibling of the same run, whose files that say
     where things lie stand in for missing ones."""
@@ -340,6 +358,7 @@ def salvage(path, target, *, to=None, like=None, overwrite=None, sync=True, incl
     return Salvaged(is_whole, _findings(findings), counts)
 
 
+@takes(run_options)
 def latest_good(root, *, opening=None, deep=None, **run):
     """The path of the newest checkpoint below root that opens and verifies, or None."""
     return _reshard.latest_good(root, open_options(**(opening or {})), given(deep=deep), run_options(**run))

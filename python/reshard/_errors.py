@@ -72,30 +72,40 @@ class CancelledError(Error):
 
 _CLASSES = {1: DiffersError, 2: UsageError, 3: StorageError, 4: FormatError, 5: UnsupportedError, 6: LimitError, 7: OutOfMemoryError,
             8: CancelledError}
-_MEMBER = re.compile(r"reshard_\w+_options\.(\w+)")
+# A member, and what stands behind it as its value: FORMAT, or a word that the library's hints give as one.
+_MEMBER = re.compile(r"reshard_\w+_options\.(\w+)"
+                     r"(?: ([A-Z][A-Z_|]+(?:=\w+)?|auto|none|zeros|hf|atorch|torch-dcp|torch|npz|megatron)(?![\w=-]))?")
 # Options that have another name or form in Python than in C.
 _WORDS = {"has_iteration": "iteration=", "no_sync": "sync=False", "dtypes": "dtype=", "part_count": "part=", "memory_bytes": "memory=",
           "format_options": "options=", "texts": "map=", **{flag: flag + "=True" for flag in (
               "follow_links", "lenient", "skip_unsupported", "shows_damage", "overwrite", "resume", "verify", "drop_items", "deep")},
           "strict": "strict="}
 _CALLS = {"reshard_format_at()": "reshard.formats()", "reshard_limit_at()": "reshard.limits()", "reshard_dtype_at()": "reshard.dtypes()",
-          "reshard_convert()": "reshard.convert()", "reshard_verify()": "reshard.verify()", "reshard_open()": "reshard.open()"}
+          "reshard_convert()": "reshard.convert()", "reshard_verify()": "reshard.verify()", "reshard_open()": "reshard.open()",
+          "reshard_salvage()": "reshard.salvage()", "reshard_commit()": "reshard.commit()"}
 
 
-def _python_words(text):
+def _argument(found):
+    word, value = _WORDS.get(found[1], found[1] + "="), found[2] or ""
+    if "=" in value and found[1] == "dtypes":
+        value = "{%r: %r}" % tuple(value.split("="))
+    return word + (repr(value) if value and value[0].islower() else value)
+
+
+def python_words(text):
     """Members of the library's option structs as arguments, and its functions as those of the package."""
     for call, word in _CALLS.items():
         text = text.replace(call, word)
     text = re.sub(r"reshard_format_option_at\((.*?)\)", r"reshard.formats()['\1'].options", text)
-    text = _MEMBER.sub(lambda found: _WORDS.get(found[1], found[1] + "="), text)
+    text = _MEMBER.sub(_argument, text)
     return re.sub(r"limits= ?(\w+)=(\d+)", r"limits={'\1': \2}", text)
 
 
 def make_error(code, message, object, offset, line, column, errno, hint, diagnoses):
     """The exception for an error record of the library; the extension module calls it."""
-    error = _CLASSES.get(code, Error)(_python_words(message))
+    error = _CLASSES.get(code, Error)(python_words(message))
     error.code, error.object, error.offset, error.line, error.column = code, object, offset, line, column
-    error.errno, error.hint, error.diagnoses = errno, _python_words(hint), _python_words(diagnoses)
+    error.errno, error.hint, error.diagnoses = errno, python_words(hint), python_words(diagnoses)
     for text in error.hint.split("\n"):
         if text:
             error.add_note("hint: " + text)
@@ -114,7 +124,7 @@ def said_of(error):
 
 def warn_of_mapping(text):
     """The extension module calls it."""
-    warn(_python_words(text).rstrip("\n"), MappingWarning)
+    warn(python_words(text).rstrip("\n"), MappingWarning)
 
 
 def warn(text, kind):

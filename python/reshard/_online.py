@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from . import _reshard
 from ._errors import DroppedWarning, Error, UsageError, warn
-from ._options import convert_options, given, map_options, open_options, run_options, split_run, taken
+from ._options import convert_options, given, map_options, open_options, run_options, split_run, takes
 from ._shards import shard_tuples, sharded_tuples
 from ._sockets import SocketTransport
 from ._states import flatten, items_taken
@@ -217,13 +217,15 @@ def save_together(path, state, comm, cells, check, spread, options):
         return _reshard.save(comm and comm._handle, make)
 
 
-def loading_options(options):
+def loading_options(*, format=None, iteration=None, follow_links=None, lenient=None, limits=None, map=None, rules=None, config=None,
+                    constants=None, strict_map=None, memory=None, threads=None, io=None, progress=None):
     """(open options, a mapping, run options) of the keywords of a load."""
-    opened = open_options(**taken(options, "format", "iteration", "follow_links", "lenient", "limits"))
-    mapping = map_options(**taken(options, "map", "rules", "config", "constants"), strict=options.pop("strict_map", None))
-    return opened, mapping, run_options(**options)
+    opened = open_options(format=format, iteration=iteration, follow_links=follow_links, lenient=lenient, limits=limits)
+    mapping = map_options(map, rules=rules, config=config, constants=constants, strict=strict_map)
+    return opened, mapping, run_options(memory=memory, threads=threads, io=io, progress=progress)
 
 
+@takes(loading_options)
 def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
     """Fills the arrays of a state, together with the other ranks of comm, whatever the layout on disk; each byte is read once.
 
@@ -231,7 +233,7 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
               What has no arrays in it is not looked at: items come in what is returned, all that the checkpoint has
     cells     {key: Cell}: objects that this rank asks for
     strict    what becomes of keys that the checkpoint lacks: "assume_ok_unexpected" (an error), "log_all", "raise_all", "return_all",
-              "ignore_all", … (Megatron Core's StrictHandling)
+              "ignore_all", … (Megatron Core's StrictHandling); True is "raise_all", False "return_all", in what is returned
     check     look whether what the ranks ask for is one whole, as saving does
     exchange  what several ranks ask for is read by one and sent to the others; False: each reads what it wants
     map, rules, config, constants, strict_map   under which names, shapes and types tensors come; map=[]: recognised names become those of
@@ -246,10 +248,12 @@ def load(path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", c
 
 def load_as(read, path, state, *, comm=None, cells=None, strict="assume_ok_unexpected", check=False, exchange=True, **options):
     """load with another way to read items: read(files, limits) gives what files of torch.save hold."""
+    if isinstance(strict, bool):
+        strict = "raise_all" if strict else "return_all"
     limits = given(limits=options.get("limits"))
 
     def make():
-        opened, mapping, run = loading_options(options)
+        opened, mapping, run = loading_options(**options)
         tuples, owners = sharded_tuples(flatten(state() if callable(state) else state)[0], writable=True)
         held.enter_context(owners)
         return path, (tuples, _cells(cells, False), []), opened, mapping, strict, not check, not exchange, _FILES_OR_JSON, run

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments of Python as the library's options: what is shared by all calls that take them."""
 
+import difflib
+import functools
+import inspect
 import os
 
 from ._errors import UsageError
@@ -10,6 +13,35 @@ from ._values import Outcome
 def given(**options):
     """Those that are not None."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+# Options of the command, and words of other libraries, that have another name here.
+_USUAL = {"rename": "renames", "items": "drop_items", "max_shard_size": "max_shard_bytes", "set": "constants", "strict_aoa": "strict",
+          "no_sync": "sync", "no_space_check": "space_check", "mapping": "map", "option": "options", "format_options": "options",
+          "dtypes": "dtype", "torch_dtype": "dtype", "expect": "expect_optimizer", "source_options": "opening", "limit": "limits",
+          "tolerances": "tolerance", "force": "overwrite", "num_threads": "threads"}
+
+
+def _keywords(function):
+    return {name for name, one in inspect.signature(function).parameters.items() if one.kind is not one.VAR_KEYWORD}
+
+
+def takes(*functions):
+    """A decorator: the keywords that a call takes are its own and those of these functions, and one that it does not take is told with that
+    which may be meant."""
+    def decorated(call):
+        known = set().union(*map(_keywords, (call, *functions)))
+
+        @functools.wraps(call)
+        def checked(*arguments, **options):
+            for name in options:
+                if name in known:
+                    continue
+                near = [_USUAL[name]] if _USUAL.get(name) in known else difflib.get_close_matches(name, sorted(known), 1)
+                raise TypeError(f"{call.__name__}() takes no argument {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+            return call(*arguments, **options)
+        return checked
+    return decorated
 
 
 def byte_count(size):
@@ -70,6 +102,8 @@ def map_options(map=None, *, rules=None, config=None, constants=None, strict=Non
     rules_text = None
     if isinstance(rules, os.PathLike):
         rules_text, rules = mapping_text(rules), None
+    if isinstance(config, os.PathLike):
+        config = mapping_text(config)[1]
     options = given(texts=texts, rules=rules, rules_text=rules_text, config=config, constants=constants, strict=strict)
     return options or None
 
@@ -82,6 +116,15 @@ def mapping_text(one):
     if not isinstance(one, (str, Outcome)):
         raise TypeError(f"a mapping is a text, a path of one, or what reshard.mapping made, not {one!r}")
     return ("mapping", str(one))
+
+
+def format_of_name(path):
+    """The format that the name of a target's file says, or None."""
+    if path is None:
+        return None
+    suffixes = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bin": "torch", ".npz": "npz", ".pdparams": "paddle",
+                ".pdopt": "paddle"}
+    return suffixes.get(os.path.splitext(os.fsdecode(path))[1])
 
 
 def layout_words(layout):

@@ -3,6 +3,8 @@
 
 from dataclasses import dataclass
 
+from ._errors import python_words
+
 
 @dataclass(frozen=True)
 class Note:
@@ -69,5 +71,6 @@ def report_of(facts):
     words = ("dropped", "changed", "warning")
     facts["files"] = [ReportFile(*file) for file in facts["files"]]
     facts["moves"] = [Move(*move) for move in facts["moves"]]
-    facts["notes"] = [Note(words[what], *rest) for what, *rest in facts["notes"]]
+    facts["notes"] = [Note(words[what], kind, key, python_words(reason), python_words(text))
+                      for what, kind, key, reason, text in facts["notes"]]
     return Report(**facts)

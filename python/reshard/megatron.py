@@ -273,7 +273,7 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
 
 def _load(wanted, path, strict, no_check, group, exchange, options):
     def make():
-        opened, mapping, run = loading_options(options)
+        opened, mapping, run = loading_options(**options)
         tuples, owners = sharded_tuples(_tensors(wanted), writable=True)
         held.enter_context(owners)
         return path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check, not exchange, True, run

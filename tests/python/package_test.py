@@ -486,12 +486,27 @@ def conversions(work):
     raises(reshard.StorageError, lambda: reshard.convert(source, work / "hf", to="hf"), "overwrite=True")
     raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="nope"), "nope", "reshard.formats()")
     raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="hf", include=["zzz"]), "zzz")
-    raises(TypeError, lambda: reshard.convert(source, work / "x", too="hf"), "too")
+    raises(TypeError, lambda: reshard.convert(source, work / "x", too="hf"), "convert() takes no argument 'too': did you mean 'to'?")
+    for said, meant in (("rename", "renames"), ("items", "drop_items"), ("max_shard_size", "max_shard_bytes"), ("ovrwrite", "overwrite")):
+        raises(TypeError, lambda: reshard.plan(source, to="hf", **{said: None}), f"'{said}': did you mean '{meant}'?")
+    raises(TypeError, lambda: reshard.diff(source, source, rename=[]), "diff() takes no argument", "'renames'")
+    raises(TypeError, lambda: reshard.hash(source, rename=[]), "hash() takes no argument 'rename'")
+    raises(TypeError, lambda: reshard.load(source, {}, strict_maps=True), "'strict_map'")
     raises(TypeError, lambda: reshard._reshard.open(str(source), {"lenent": True}, {}), "lenent")
     raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="hf", max_shard_bytes="five"), "five")
+    raises(reshard.UsageError, lambda: reshard.convert(source, work / "x"), "say to=FORMAT or like=REFERENCE")
+    raises(reshard.UsageError, lambda: reshard.convert(source, work / "x.pt", dtype="int8"), "dtype={'GLOB': 'int8'}")
+    raises(reshard.UsageError, lambda: reshard.convert(source, work / "x", to="torch", wrap="root"), "to='atorch' does")
     raises(reshard.StorageError, lambda: reshard.convert(work / "gone", work / "x", to="hf"), "gone")
     assert set(os.listdir(work)) == before
     assert reshard.convert(source, work / "hf", to="hf", overwrite=True).tensors == 3
+    for suffix, name in ((".safetensors", "safetensors"), (".pt", "torch"), (".npz", "npz")):  # as the command
+        assert reshard.convert(source, work / ("suffix" + suffix), include=["*.b"]).target_format == name
+    (work / "hf" / "config.json").write_text("{}")
+    for config in ("{}", work / "hf" / "config.json"):
+        reshard.convert(source, work / "with", to="hf", config=config, overwrite=True)
+        assert (work / "with" / "config.json").read_text() == "{}"
+    assert reshard.plan(work / "hf", to="torch", drop_items=True).dropped[0].reason.endswith("which drop_items=True leaves out")
 
 
 @test
@@ -733,6 +748,12 @@ def checks(work):
     assert reshard.verify(work / "nan") and not reshard.verify(work / "nan", fail_on="nan")
     raises(reshard.UsageError, lambda: reshard.verify(work / "nan", fail_on="zeros"), "zeros")
     assert not reshard.verify(work / "nan", against=source)
+    gap = FIXTURES / "torch-dcp/bad-dcp-gap/ckpt"  # damage is a finding, as for the command, unless it is asked to be none
+    assert [finding.kind for finding in reshard.verify(gap).findings if finding.severity == "failure"] == ["damage"]
+    raises(reshard.FormatError, lambda: reshard.verify(gap, opening={"shows_damage": False}), "aa.weight")
+    loaded = reshard.load(source, {"model.nowhere": floats(0)}, strict=False)
+    assert loaded.unexpected == ["model.nowhere"] and "model.b" in loaded.missing, loaded
+    raises(reshard.Error, lambda: reshard.load(source, {"model.b": floats(0, 0, 0)}, strict=True), "model.w")
     with reshard.open(source) as a:
         raises(TypeError, lambda: reshard.diff(a, a))
 
