@@ -160,6 +160,7 @@ bool value_class_name(const struct value *value, struct buffer *out);
 /*
  * Same structure and content, whatever is shared: cycles are equal if following them shows the same for ever. Kinds must be
  * the same (a tuple is no list); the order of set members and of a mapping's keys does not matter, as long as these have no parts.
+ * What protocols spell in several ways is the same: sets, bytes, bytearrays, class.__new__ with names, numpy.core and numpy._core.
  * Persistent ids that both name a storage are equal if storages (may be NULL) says that what these hold is, however they are spelled.
  * value_equal says false without memory; value_compare tells, and spends work (may be NULL).
  */

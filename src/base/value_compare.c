@@ -48,21 +48,48 @@ static bool compare_take_text(struct comparison *c, const struct value *leaf, ui
     return !has_text || work_take(c->work, leaf->text.size * units) || value_compare_out_of_memory(c);
 }
 
-/* Pickles of protocol 2 have no bytes: they call _codecs.encode() with a text. */
-static bool bytes_equal_call(struct comparison *c, const struct value *leaf, const struct value *call)
+/* BYTES or BYTEARRAY, also of the calls by which pickles of lower protocols spell them; VALUE_NONE of anything else. */
+static enum value_kind bytes_kind(const struct value *value)
+{
+    if (value->kind == VALUE_BYTES || value->kind == VALUE_BYTEARRAY)
+        return (enum value_kind)value->kind;
+    if (value_is_call(value, "builtins", "bytearray"))
+        return VALUE_BYTEARRAY;
+    return value_is_call(value, "_codecs", "encode") || value_is_call(value, "builtins", "bytes") ? VALUE_BYTES : VALUE_NONE;
+}
+
+/* The work of decoding: a bytearray may be made of bytes, which may be made of a text. */
+static bool compare_take_bytes(struct comparison *c, const struct value *value)
 {
     struct value **args;
-    size_t count;
-    struct buffer bytes = { 0 };
-    if (leaf->kind != VALUE_BYTES || !value_is_plain_call(call, "_codecs", "encode", &args, &count) || count == 0 || !args[0])
+    size_t count = 1;
+    for (int depth = 0; depth < 2 && count && !value_is_leaf(value); depth++) {
+        if (!value_is_plain_call(value, "builtins", "bytearray", &args, &count) &&
+            !value_is_plain_call(value, "_codecs", "encode", &args, &count))
+            return true;
+        if (count && !args[0])
+            return true;
+        value = count ? args[0] : value;
+    }
+    return compare_take_text(c, value, DECODED_UNITS);
+}
+
+/* Whether both are bytes, or both bytearrays, and not in the same way stored: *equal then says whether they hold the same. */
+static bool bytes_compare(struct comparison *c, const struct value *a, const struct value *b, bool *equal)
+{
+    struct buffer left = { 0 }, right = { 0 };
+    enum value_kind kind = bytes_kind(a);
+    *equal = false;
+    if (kind == VALUE_NONE || kind != bytes_kind(b) || !compare_take_bytes(c, a) || !compare_take_bytes(c, b))
         return false;
-    if (!compare_take_text(c, args[0], DECODED_UNITS) || !value_is_bytes(call))
+    if (!value_is_bytes(a) || !value_is_bytes(b))
         return false;
-    bool is_read = value_as_bytes(call, &bytes);
-    bool is_same = is_read && str_equal(buffer_str(&bytes), leaf->text);
-    c->no_memory |= !is_read;
-    buffer_release(&bytes);
-    return is_same;
+    const bool are_read = value_as_bytes(a, &left) && value_as_bytes(b, &right);
+    *equal = are_read && str_equal(buffer_str(&left), buffer_str(&right));
+    c->no_memory |= !are_read;
+    buffer_release(&left);
+    buffer_release(&right);
+    return true;
 }
 
 /* Leaves are compared at once: most pairs need no memory. */
@@ -74,8 +101,10 @@ static bool require(struct comparison *c, const struct value *a, const struct va
         return false;
     if (value_is_leaf(a) && value_is_leaf(b))
         return compare_take_text(c, a, 1) && value_leaf_equal(a, b);
-    if (value_is_leaf(a) || value_is_leaf(b))
-        return value_is_leaf(a) ? bytes_equal_call(c, a, b) : bytes_equal_call(c, b, a);
+    if (value_is_leaf(a) || value_is_leaf(b)) {
+        bool equal;
+        return bytes_compare(c, a, b, &equal) && equal;
+    }
     return pending_push(c, a, b);
 }
 
@@ -187,34 +216,68 @@ static bool compare_unordered(struct comparison *c, struct value *const *a, size
     return equal;
 }
 
-static bool value_compare_objects(struct comparison *c, const struct value_object *a, const struct value_object *b)
+static bool value_compare_built(struct comparison *c, const struct value_object *a, const struct value_object *b)
 {
-    return require(c, a->callable, b->callable) && require(c, a->args, b->args) && require(c, a->kwargs, b->kwargs) &&
-           value_compare_items(c, a->states, a->state_count, b->states, b->state_count) &&
+    return value_compare_items(c, a->states, a->state_count, b->states, b->state_count) &&
            value_compare_items(c, a->list_items, a->list_count, b->list_items, b->list_count) &&
            compare_unordered(c, a->dict_items, a->dict_count, b->dict_items, b->dict_count, 2) &&
            compare_unordered(c, a->set_items, a->set_count, b->set_items, b->set_count, 1);
 }
 
+/* How an object is made. Protocols below 4 spell class.__new__(class, *args, **kwargs) as a call of copyreg.__newobj_ex__. */
+struct making {
+    enum value_kind kind;
+    const struct value *callable, *args, *kwargs;
+};
+
+static struct making making_of(const struct value *value)
+{
+    const struct value_object *object = value->object;
+    const struct value *args = object->args;
+    if (value_is_call(value, "copyreg", "__newobj_ex__") && value->kind == VALUE_CALL && args && args->kind == VALUE_TUPLE &&
+        args->list.count == 3)
+        return (struct making){ VALUE_NEW, args->list.items[0], args->list.items[1], args->list.items[2] };
+    return (struct making){ (enum value_kind)value->kind, object->callable, object->args, object->kwargs };
+}
+
+static bool value_compare_objects(struct comparison *c, const struct value *a, const struct value *b)
+{
+    const struct making x = making_of(a), y = making_of(b);
+    return x.kind == y.kind && require(c, x.callable, y.callable) && require(c, x.args, y.args) && require(c, x.kwargs, y.kwargs) &&
+           value_compare_built(c, a->object, b->object);
+}
+
+static bool is_frozen(const struct value *set)
+{
+    return set->kind == VALUE_FROZENSET || value_is_call(set, "builtins", "frozenset");
+}
+
+static bool is_object(const struct value *value)
+{
+    return value->kind == VALUE_CALL || value->kind == VALUE_NEW;
+}
+
 static bool compare_parts(struct comparison *c, const struct value *a, const struct value *b)
 {
+    struct value **a_items, **b_items;
+    size_t a_count, b_count;
+    bool equal;
+    if (value_as_set(a, &a_items, &a_count) && value_as_set(b, &b_items, &b_count))
+        return is_frozen(a) == is_frozen(b) && compare_unordered(c, a_items, a_count, b_items, b_count, 1);
+    if (is_object(a) && is_object(b))
+        return bytes_compare(c, a, b, &equal) ? equal : !c->no_memory && value_compare_objects(c, a, b);
     if (a->kind != b->kind)
         return false;
     switch ((enum value_kind)a->kind) {
     case VALUE_LIST:
     case VALUE_TUPLE:
         return value_compare_items(c, a->list.items, a->list.count, b->list.items, b->list.count);
-    case VALUE_SET:
-    case VALUE_FROZENSET:
-        return compare_unordered(c, a->list.items, a->list.count, b->list.items, b->list.count, 1);
     case VALUE_DICT:
         return compare_unordered(c, a->list.items, a->list.count, b->list.items, b->list.count, 2);
-    case VALUE_PERSID:
+    default:
         if (c->storages && a->storage && b->storage)
             return c->storages->are_equal(c->storages->context, a->storage - 1, b->storage - 1);
         return require(c, a->inner, b->inner);
-    default:
-        return value_compare_objects(c, a->object, b->object);
     }
 }
 

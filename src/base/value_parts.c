@@ -88,6 +88,33 @@ static uint64_t real_bits(double real)
     return bits;
 }
 
+/* NumPy 2 gave its core another name, and takes the old one. */
+#define NUMPY_CORE_OLD "numpy.core"
+#define NUMPY_CORE "numpy._core"
+
+/* What a module of NumPy's core is called within it; another module's name is all of it, and *is_numpy false. */
+static struct str module_rest(struct str module, bool *is_numpy)
+{
+    const size_t old = strlen(NUMPY_CORE_OLD), new = strlen(NUMPY_CORE);
+    *is_numpy = str_starts_with(module, NUMPY_CORE_OLD ".") || str_starts_with(module, NUMPY_CORE ".");
+    const size_t begin = !*is_numpy ? 0 : str_starts_with(module, NUMPY_CORE ".") ? new : old;
+    return (struct str){ module.data + begin, module.size - begin };
+}
+
+static bool modules_equal(struct str a, struct str b)
+{
+    bool a_is_numpy, b_is_numpy;
+    const struct str x = module_rest(a, &a_is_numpy), y = module_rest(b, &b_is_numpy);
+    return a_is_numpy == b_is_numpy && str_equal(x, y);
+}
+
+static uint64_t module_hash(struct str module, uint64_t seed)
+{
+    bool is_numpy;
+    const struct str rest = module_rest(module, &is_numpy);
+    return hash64(rest.data, rest.size, seed + is_numpy);
+}
+
 bool value_leaf_equal(const struct value *a, const struct value *b)
 {
     uint8_t a_bytes[8], b_bytes[8];
@@ -106,7 +133,7 @@ bool value_leaf_equal(const struct value *a, const struct value *b)
     case VALUE_FLOAT:
         return real_bits(a->real) == real_bits(b->real);
     case VALUE_GLOBAL:
-        return str_equal(a->global.module, b->global.module) && str_equal(a->global.name, b->global.name);
+        return modules_equal(a->global.module, b->global.module) && str_equal(a->global.name, b->global.name);
     default:
         return str_equal(a->text, b->text);
     }
@@ -131,7 +158,7 @@ uint64_t value_leaf_hash(const struct value *value, uint64_t seed)
         bits = real_bits(value->real);
         return hash64(&bits, sizeof(bits), seed);
     case VALUE_GLOBAL:
-        return hash64(value->global.name.data, value->global.name.size, hash64(value->global.module.data, value->global.module.size, seed));
+        return hash64(value->global.name.data, value->global.name.size, module_hash(value->global.module, seed));
     default:
         return hash64(value->text.data, value->text.size, seed);
     }

@@ -150,6 +150,8 @@ static void parse_additions(struct text *text, struct value_object *object)
         } else if (take(text, "!{")) {
             object->dict_items = parse_items(text, "}", &count);
             object->dict_count = (uint32_t)count;
+        } else if (take(text, "!**")) {
+            object->kwargs = parse(text);
         } else if (take(text, "![")) {
             object->list_items = parse_items(text, "]", &count);
             object->list_count = (uint32_t)count;

@@ -3,6 +3,7 @@
  * Value graphs from a short text, for tests. Python's notation, and:
  *   @module.name            a GLOBAL
  *   module.name(args)       a CALL; $new module.name(args) a NEW; $call callable (args) a CALL of anything
+ *   …!**{k: v}              keyword arguments of a NEW
  *   …^state                 BUILD; …!{k: v} items set, …![a] items appended, …!$set[a] items added to a CALL or NEW
  *   $set[a] $frozenset[a] $pid payload $bytearray 'x'
  */
