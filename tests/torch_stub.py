@@ -13,7 +13,7 @@ Tensor = collections.namedtuple("Tensor", "storage offset size stride is_paramet
 
 ELEMENT_BYTES = {"BoolStorage": 1, "ByteStorage": 1, "CharStorage": 1, "ShortStorage": 2, "HalfStorage": 2, "BFloat16Storage": 2,
                  "IntStorage": 4, "FloatStorage": 4, "LongStorage": 8, "DoubleStorage": 8, "ComplexFloatStorage": 8,
-                 "ComplexDoubleStorage": 16}
+                 "ComplexDoubleStorage": 16, "UntypedStorage": 1}
 
 
 class Storage:
@@ -72,7 +72,8 @@ class Pickler(pickle._Pickler):
         if value not in self.storages:
             value.key = value.key or str(len(self.storages))
             self.storages[value] = value.key
-        persistent = ("storage", Named("torch", value.kind), value.key, "cpu", value.count)
+        module = "torch.storage" if value.kind == "UntypedStorage" else "torch"
+        persistent = ("storage", Named(module, value.kind), value.key, "cpu", value.count)
         return persistent + (None,) if self.is_legacy else persistent
 
     def save(self, value, save_persistent_id=True):

@@ -5,6 +5,7 @@
 
 #include "convert/conversion_second.h"
 #include "convert/fused_check.h"
+#include "convert/header_items.h"
 #include "convert/model_check.h"
 #include "convert/scale_check.h"
 #include "convert/target_check.h"
@@ -161,7 +162,7 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     struct selection_options options = conversion->options->selection;
     const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
     struct tied_state *tied = NULL;
-    uint8_t *is_left_out = NULL;
+    uint8_t *is_left_out = NULL, *items_left_out = NULL;
     reshard_status status = RESHARD_OK;
     if (reference && !conversion->mapping.stage)
         status = tied_states_find(conversion->source, reference, &conversion->engine, &tied, &options.tied_count, err);
@@ -174,6 +175,10 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     for (uint32_t i = 0; i < options.tied_count && !status; i++)
         status = tied_note(conversion, &tied[i], err);
     options.second = conversion->second.view ? conversion->second.view->source->catalog : NULL;
+    if (!status && !options.drop_items)
+        status = header_items_leave_out(conversion->source->source, driver, options.lost_items, &conversion->losses, &conversion->notes,
+                                        &items_left_out, err);
+    options.lost_items = items_left_out ? items_left_out : options.lost_items;
     if (!status)
         status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &options, reference,
                                 &conversion->selection, err);
@@ -181,6 +186,7 @@ static reshard_status conversion_select(struct conversion *conversion, const str
         status = unfilled_note(conversion, &conversion->selection.unfilled[i], err);
     free(tied);
     free(is_left_out);
+    free(items_left_out);
     return status;
 }
 

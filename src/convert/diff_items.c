@@ -8,6 +8,7 @@
 
 #include "base/array.h"
 #include "base/name_map.h"
+#include "convert/header_items.h"
 #include "convert/pair_values.h"
 
 #include <stdio.h>
@@ -183,30 +184,13 @@ static reshard_status compare_item(struct items_comparing *comparing, uint32_t a
     return status;
 }
 
-/* safetensors' __metadata__ that says which framework has the tensors, and nothing else: a checkpoint of another format has none. */
-static reshard_status is_of_format_only(const struct checkpoint *side, const struct checkpoint *other, uint32_t item, bool *out,
-                                        reshard_error *err)
-{
-    struct value **pairs;
-    struct str key;
-    size_t count;
-    *out = false;
-    if (side->source->driver == other->source->driver || !catalog_item_is_of_format(&side->source->catalog->items[item]))
-        return RESHARD_OK;
-    reshard_status status = source_load_item(side->source, item, err);
-    const struct value *value = side->source->catalog->items[item].value;
-    *out = !status && value && value_as_mapping(value, &pairs, &count) && count == 2 && value_as_str(pairs[0], &key) &&
-           str_is(key, "format");
-    return status;
-}
-
-/* An item that one side lacks. */
+/* An item that one side lacks. Headers that say nothing of the model are no difference: files without say the same. */
 static reshard_status note_lone_item(struct diff_items *diff, bool is_first, uint32_t item, reshard_error *err)
 {
     const struct checkpoint *side = is_first ? diff->a : diff->b;
-    bool is_of_format;
-    reshard_status status = is_of_format_only(side, is_first ? diff->b : diff->a, item, &is_of_format, err);
-    if (!status && !is_of_format)
+    bool is_bare;
+    reshard_status status = header_item_is_bare(side->source, item, &is_bare, err);
+    if (!status && !is_bare)
         report_item(diff, side->source->catalog->items[item].key,
                        is_first ? "item is missing in the second" : "item is only in the second");
     return status;

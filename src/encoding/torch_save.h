@@ -120,6 +120,9 @@ enum torch_spelling {
 /* *args, for TORCH_SPELLS_DRESSED: the tuple of arguments; else NULL. *requires_grad as the spelling says. */
 enum torch_spelling torch_save_spelling(const struct value *value, const struct value **args, bool *requires_grad);
 
+/* What the arguments of a rebuild call say of that (may be NULL). */
+bool torch_save_args_require_grad(const struct value *args);
+
 /* The class and the number of elements that the persistent id of a storage says; false if it is no storage's. */
 bool torch_save_storage_id(const struct value *persid, const struct value **class_, bool *is_known, enum dtype *dtype, bool *is_untyped,
                            int64_t *numel);

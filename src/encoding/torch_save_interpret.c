@@ -194,10 +194,14 @@ static reshard_status locate_in_zip(struct torch_reading *reading, struct str ke
     return RESHARD_OK;
 }
 
-/* A later mention of a storage must agree with the first. */
-static reshard_status check_same_storage(const struct torch_storage *old, const struct torch_storage *new, uint64_t at, reshard_error *err)
+/*
+ * A later mention of a storage must agree with the first. torch writes bytes as ByteStorage for uint8 tensors, and as UntypedStorage for
+ * types without a storage class: one storage may be both.
+ */
+static reshard_status check_same_storage(struct torch_storage *old, const struct torch_storage *new, uint64_t at, reshard_error *err)
 {
-    if (old->dtype != new->dtype || old->is_untyped != new->is_untyped)
+    old->is_untyped = old->is_untyped || (new->is_untyped && old->dtype == new->dtype);
+    if (old->dtype != new->dtype)
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "storage %.*s is declared with two types, %s and %s", STR_ARG(old->key),
                             dtype_info(old->dtype)->name, dtype_info(new->dtype)->name);
     if (old->bytes != new->bytes)

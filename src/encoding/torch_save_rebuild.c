@@ -332,7 +332,7 @@ reshard_status torch_note_object(struct torch_reading *reading, struct value *no
     return note_call(reading, rebuild, node, err);
 }
 
-static bool says_requires_grad(const struct value *args)
+bool torch_save_args_require_grad(const struct value *args)
 {
     return args && args->kind == VALUE_TUPLE && args->list.count > 5 && is_true(args->list.items[4]);
 }
@@ -348,7 +348,7 @@ enum torch_spelling torch_save_spelling(const struct value *value, const struct 
     case REBUILD_V1:
     case REBUILD_V2:
     case REBUILD_V3:
-        *requires_grad = says_requires_grad(call_args);
+        *requires_grad = torch_save_args_require_grad(call_args);
         return TORCH_SPELLS_ITSELF;
     case REBUILD_FROM_TYPE:
         switch (torch_rebuild_of(call_args->list.items[0])) {
@@ -356,7 +356,7 @@ enum torch_spelling torch_save_spelling(const struct value *value, const struct 
         case REBUILD_V2:
         case REBUILD_V3:
             *args = call_args->list.items[2];
-            *requires_grad = says_requires_grad(*args);
+            *requires_grad = torch_save_args_require_grad(*args);
             return TORCH_SPELLS_DRESSED;
         default:
             return TORCH_SPELLS_INNER;

@@ -168,7 +168,7 @@ static bool substitute_whole(const struct value *value, struct buffer *out, void
     if (value->tensor > 0)
         return put_own_tensor(emitting, value, out);
     if (value->kind == VALUE_TUPLE && emitting->args_tensor[value->id] > 0) {
-        torch_emit_put_tensor(emitting, emitting->args_tensor[value->id] - 1, false, true, out);
+        torch_emit_put_tensor(emitting, emitting->args_tensor[value->id] - 1, torch_save_args_require_grad(value), true, out);
         return true;
     }
     return put_name_or_storage(emitting, value, out);
