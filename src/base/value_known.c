@@ -226,10 +226,18 @@ const struct value *value_class(const struct value *value, size_t *args_skipped)
     return object->callable;
 }
 
+/* _rebuild_from_type_v2(function, type, args, state): torch calls the function, and makes what it returns one of the type. */
+static const struct value *rebuilt_class(const struct value *value)
+{
+    struct value **args;
+    size_t count;
+    return value_is_plain_call(value, "torch._tensor", "_rebuild_from_type_v2", &args, &count) && count == 4 ? args[1] : NULL;
+}
+
 bool value_class_name(const struct value *value, struct buffer *out)
 {
     size_t skipped;
-    const struct value *class = value_class(value, &skipped);
+    const struct value *rebuilt = rebuilt_class(value), *class = rebuilt ? rebuilt : value_class(value, &skipped);
     const struct value *object;
     struct str name;
     return class && !as_getattr(value, &object, &name) && value_append_name(class, out);

@@ -201,8 +201,14 @@ static void forget_skipped_checksums(struct torch_archive *archive)
 }
 
 /* What an archive without a pickle is. */
-static reshard_status refuse_zip(const struct zip_archive *zip, reshard_error *err)
+static reshard_status refuse_zip(const struct torch_reading *reading, reshard_error *err)
 {
+    const struct zip_archive *zip = reading->zip;
+    if (torch_save_open_find_member(reading, "archive_format")) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "torch.export archive, a program and not a state dict");
+        error_hint(err, "torch.save(torch.export.load(FILE).state_dict, …) writes its weights as a file that is read");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
     for (uint32_t i = 0; i < zip->member_count; i++) {
         if (!str_ends_with(zip->members[i].name, ".npy"))
             continue;
@@ -222,7 +228,7 @@ static reshard_status read_zip(struct torch_reading *reading, reshard_error *err
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "TorchScript archive, not a state dict");
     const struct zip_member *pickle = torch_save_open_find_member(reading, "data.pkl");
     if (!status && !pickle)
-        status = refuse_zip(reading->zip, err);
+        status = refuse_zip(reading, err);
     if (!status)
         status = check_version(reading, &text, err);
     if (!status)

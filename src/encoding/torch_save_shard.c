@@ -200,6 +200,33 @@ static reshard_status parse_whole(const struct value *node, struct value *const 
     return RESHARD_OK;
 }
 
+/* By shard_order, of 2.13, a later dimension of the mesh may cut a dimension first. Without one, or with None, they cut in order. */
+static reshard_status check_shard_order(const struct value *spec, uint64_t at, reshard_error *err)
+{
+    const struct value *order = torch_attribute(spec, "shard_order");
+    struct value **entries, **parts;
+    size_t count, part_count;
+    if (!order || order->kind == VALUE_NONE)
+        return RESHARD_OK;
+    bool is_known = value_as_sequence(order, &entries, &count), is_ascending = true;
+    for (size_t i = 0; is_known && i < count; i++) {
+        int64_t dims[TORCH_MESH_RANK_MAX];
+        size_t dim_count;
+        const struct value *entry = entries[i]->kind == VALUE_CALL || entries[i]->kind == VALUE_NEW ? entries[i]->object->args : entries[i];
+        is_known = entry && value_as_sequence(entry, &parts, &part_count) && part_count == 2 &&
+                   value_as_ints(parts[1], dims, TORCH_MESH_RANK_MAX, &dim_count);
+        for (size_t d = 1; is_known && d < dim_count; d++)
+            is_ascending = is_ascending && dims[d - 1] < dims[d];
+    }
+    if (!is_known)
+        return error_set_at(err, RESHARD_ERR_UNSUPPORTED, at, "shard_order of a DTensor in a form that is not known");
+    if (is_ascending)
+        return RESHARD_OK;
+    error_set_at(err, RESHARD_ERR_UNSUPPORTED, at, "DTensor whose dimensions are cut by those of its mesh in another order (shard_order)");
+    error_hint(err, "DTensor.full_tensor makes tensors that are read, whole");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 static reshard_status place_local(struct torch_reading *reading, const struct value *spec, struct torch_shard *shard, const int64_t *shape,
                                   int64_t *start, reshard_error *err)
 {
@@ -218,6 +245,8 @@ static reshard_status place_local(struct torch_reading *reading, const struct va
         status = torch_parse_placement(items[i], shard->rank, at, &placements[i], err);
         shard->is_partial = shard->is_partial || (!status && placements[i].kind == PLACE_PARTIAL && mesh.shape[i] > 1);
     }
+    if (!status)
+        status = check_shard_order(spec, at, err);
     shard->mesh_coordinate_count = (uint32_t)mesh.rank;
     shard->is_unknown_place = !mesh.has_coordinate;
     if (status || !mesh.has_coordinate)

@@ -54,6 +54,9 @@ reshard_status torch_shard_describe(const struct value *node, int rank, uint32_t
 /* Whether a node is such a tensor of a rank's file, whole or not. */
 bool torch_is_shard(const struct value *node);
 
+/* What such a node says of its tensor: TORCH_TENSOR_PARAMETER and TORCH_TENSOR_REQUIRES_GRAD. */
+unsigned torch_shard_flags(const struct value *node);
+
 /* ---- the objects ---- */
 
 /* Makes them in a graph, one file after the other. Meshes occur once in a file, and are shared. */

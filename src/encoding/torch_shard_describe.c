@@ -155,6 +155,18 @@ static void describe_sharded(const struct value *state, int rank, struct torch_s
         out->dim = 0;
 }
 
+unsigned torch_shard_flags(const struct value *node)
+{
+    struct value **args = node->object->args->list.items, **whole, **states;
+    size_t count;
+    unsigned flags = 0;
+    if (value_as_sequence(args[2], &whole, &count) && count > 7 && whole[7]->kind == VALUE_BOOL && whole[7]->boolean)
+        flags |= TORCH_TENSOR_REQUIRES_GRAD;
+    if (value_as_sequence(args[3], &states, &count) && count == 2 && value_dict_is_true(states[0], "_is_param"))
+        flags |= TORCH_TENSOR_PARAMETER;
+    return flags;
+}
+
 reshard_status torch_shard_describe(const struct value *node, int rank, uint32_t world, struct torch_shard_layout *out, reshard_error *err)
 {
     *out = (struct torch_shard_layout){ .kind = TORCH_PLAIN };

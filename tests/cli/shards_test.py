@@ -131,6 +131,62 @@ def sharded_tensors(shell):
     boxes_must_be(shell, HALVES, sharded((local(3, 2), [0, 0], [3, 2])), sharded((local(2, 2), [3, 0], [2, 2])))
 
 
+def alone(shell):
+    """A file that is opened without others: what holds all of its tensor is that tensor, the rest are told as pieces."""
+    mesh = line(0, _layout=layout((1,)), _coordinate_on_dim=[0])
+    two = torch_stub.tensor("FloatStorage", (5, 2), struct.pack("<10f", *range(10)))
+    data = two.storage.data
+    values = {"one": dtensor(two, mesh, shard(0)), "copy": dtensor(local(5, 2), line(0), thing("Replicate")),
+              "piece": dtensor(local(3, 2), line(0), shard(0)), "sum": dtensor(local(5, 2), line(0), thing("Partial", reduce_op="sum")),
+              "sharded": sharded((local(5, 2), [0, 0], [5, 2])), "half": sharded((local(3, 2), [0, 0], [3, 2])), "plain": local(3)}
+    torch_stub.write_zip(shell.work / "a.pt", values)
+    listed, said = json.loads(shell("ls", "--json", "--items", "a.pt")), shell.any("ls", "a.pt").stderr
+    assert {t["key"] for t in listed["tensors"]} == {"one", "copy", "sharded", "plain"}, listed
+    assert {i["key"]: i["class"] for i in listed["items"]} == {"piece": f"{TENSOR}.DTensor", "sum": f"{TENSOR}.DTensor",
+                                                               "half": f"{TENSOR}.ShardedTensor"}, listed["items"]
+    assert "'piece' and 2 other items: one rank's piece of a tensor" in said and "--format fsdp-ranks joins them" in said, said
+    shell("convert", "a.pt", "b.safetensors", "--to", "safetensors")
+    assert shell.bytes_of("b.safetensors", "one") == shell.bytes_of("a.pt", "one") == data
+    shell("convert", "a.pt", "same.pt", "--to", "torch")
+    shell("diff", "a.pt", "same.pt")
+    kept = torch_stub.load(shell.work / "same.pt")
+    assert kept["one"].name == "torch._tensor._rebuild_from_type_v2", kept["one"]
+    done = shell.any("convert", "a.pt", "other.pt", "--to", "torch", "--dtype", "f64")
+    assert "'one' loses its class" in done.stderr, done.stderr
+    kept = torch_stub.load(shell.work / "other.pt")
+    assert isinstance(kept["one"], torch_stub.Tensor) and kept["one"].storage.kind == "DoubleStorage", kept["one"]
+    torch_stub.write_zip(shell.work / "c.pt", {"w": values["one"], "v": local(3)})
+    assert "one rank's piece" not in shell.any("ls", "c.pt").stderr
+
+
+def parameters_alone(shell):
+    """What a DTensor says of gradients is kept where it becomes a plain tensor."""
+    mesh = line(0, _layout=layout((1,)), _coordinate_on_dim=[0])
+    spec = thing("DTensorSpec", mesh=mesh, placements=(shard(0),))
+    arguments = (Named(TENSOR, "DTensor"), Named("torch", "float32"), (5, 2), (2, 1), 0, Named("torch", "strided"), "cpu", True)
+    made = Call(Named("torch._tensor", "_rebuild_from_type_v2"),
+                (Named("torch._utils", "_rebuild_wrapper_subclass"), Named(TENSOR, "DTensor"), arguments,
+                 ({"_is_param": True}, {"_local_tensor": local(5, 2), "_spec": spec})))
+    torch_stub.write_zip(shell.work / "a.pt", {"w": made, "v": dtensor(local(5, 2), mesh, shard(0))})
+    shell("convert", "a.pt", "b.pt", "--to", "torch", "--dtype", "f64")
+    kept = torch_stub.load(shell.work / "b.pt")
+    assert kept["w"].is_parameter and not kept["v"].is_parameter, kept
+
+
+def orders(shell):
+    """shard_order of torch 2.13: which dimension of the mesh cuts first."""
+    def ordered(rank, *entries):
+        spec = thing("DTensorSpec", mesh=square(rank), placements=(shard(0), shard(0)), shard_order=entries)
+        return whole("DTensor", {"_local_tensor": local(2), "_spec": spec}, size=(8,))
+    def entry(*dims):
+        return Call(Named(f"{TENSOR}.parts", "ShardOrderEntry"), (0, dims))
+    boxes_must_be(shell, [([2 * rank], [2]) for rank in range(4)], *(ordered(rank, entry(0, 1)) for rank in range(4)))
+    boxes_must_be(shell, [([2 * rank], [2]) for rank in range(4)], *(ordered(rank) for rank in range(4)))
+    for text, other in ("in another order (shard_order)", entry(1, 0)), ("shard_order of a DTensor in a form", entry("x")), \
+                       ("shard_order of a DTensor in a form", 1):
+        assert text in shell("hash", put(shell, *(ordered(rank, other) for rank in range(4))), exit_status=5).decode()
+
+
 def refused(shell):
     none = thing("DeviceMesh", _layout=thing("_MeshLayout", stride=1))
     good, tensor = line(0), local(5, 2)
@@ -183,6 +239,7 @@ def main():
     args = parser.parse_args()
     tests = [("every way to write a mesh", meshes), ("a mesh of two dimensions", places_in_a_square), ("copies", copies),
              ("parts of a sum", parts_of_a_sum), ("strided shards", strided), ("ShardedTensor", sharded_tensors),
+             ("a file alone", alone), ("parameters alone", parameters_alone), ("orders", orders),
              ("what is refused", refused)]
     sys.exit(small_models.run(args.bin, tests))
 

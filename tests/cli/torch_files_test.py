@@ -136,13 +136,24 @@ def gradients(shell):
     assert torch_stub.load(shell.work / "b.pt")["yes"].arguments[2][4] is False  # integers have none
 
 
+# ---- other archives ----
+
+def programs(shell):
+    torch_stub.write_archive(shell.work / "m.pt2", {"models/model.json": b"{}", "archive_format": b"pt2", "archive_version": b"0"})
+    said = shell("ls", "m.pt2", exit_status=5).decode()
+    assert "torch.export archive" in said and "hint: torch.save(torch.export.load(FILE).state_dict" in said, said
+    torch_stub.write_archive(shell.work / "m.pt", {"version": b"3"})
+    assert "no record data.pkl" in shell("ls", "m.pt", exit_status=4).decode()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     tests = [("headers of safetensors", headers), ("headers that say more", headers_that_say_more),
              ("files that name no framework", folders_without), ("items of the same name", items_of_the_same_name),
-             ("bytes of two kinds", bytes_of_two_kinds), ("gradients of dressed tensors", gradients)]
+             ("bytes of two kinds", bytes_of_two_kinds), ("gradients of dressed tensors", gradients),
+             ("programs", programs)]
     sys.exit(small_models.run(args.bin, tests))
 
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch.h"
 
+#include "formats/torch/torch_alone.h"
 #include "formats/torch/torch_folder.h"
 #include "formats/torch/torch_target.h"
 
@@ -23,7 +24,7 @@ static int torch_probe(struct store *store, const char *name, reshard_error *err
 static reshard_status read_one_file(struct source *source, reshard_error *err)
 {
     uint32_t file;
-    reshard_status status = torch_source_open_file(source, source->name, -1, &file, err);
+    reshard_status status = torch_open_alone(source, source->name, &file, err);
     if (!status)
         status = torch_source_add_file(source, file, NULL, NULL, err);
     if (!status)
@@ -45,6 +46,8 @@ static reshard_status torch_read_catalog(struct source *source, reshard_error *e
         status = is_folder ? torch_folder_read(source, err) : read_one_file(source, err);
     if (!status)
         status = torch_source_add_sizes(source, err);
+    if (!status)
+        torch_warn_of_pieces(source);
     return status;
 }
 

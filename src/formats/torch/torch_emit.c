@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "encoding/pickle_write.h"
+#include "encoding/torch_shard.h"
 #include "formats/shared/torch_spell.h"
 
 #include <inttypes.h>
@@ -126,6 +127,14 @@ static bool dress_fits(const struct value *node, enum dtype dtype)
     return value_is_global(function, "torch._utils", has_storage_class(dtype) ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
 }
 
+/* A DTensor or ShardedTensor says itself which type it has, in several places. */
+static bool loses_wrapper(const struct emitting *emitting, const struct value *node)
+{
+    const uint32_t wanted = wanted_tensor(emitting, node);
+    return torch_is_shard(node) && wanted != TORCH_NONE &&
+           emitting->request->wanted->tensors[wanted].dtype != emitting->request->source_catalog->tensors[node->tensor - 1].dtype;
+}
+
 static bool put_own_tensor(struct emitting *emitting, const struct value *node, struct buffer *out)
 {
     uint32_t wanted = wanted_tensor(emitting, node);
@@ -135,7 +144,10 @@ static bool put_own_tensor(struct emitting *emitting, const struct value *node, 
         return false;
     switch (torch_save_spelling(node, &args, &requires_grad)) {
     case TORCH_SPELLS_INNER:
-        return false;
+        if (!loses_wrapper(emitting, node))
+            return false;
+        torch_emit_put_parameter(emitting, wanted, out);
+        return true;
     case TORCH_SPELLS_DRESSED:
         if (emitting->args_tensor && args->id < emitting->request->source_catalog->tree_graph->count &&
             emitting->args_tensor[args->id] == wanted + 1)
@@ -192,13 +204,14 @@ static bool note_dressed(const struct value *value, void *context)
     struct emitting *emitting = context;
     const struct value *args;
     bool requires_grad;
-    if (value->tensor == 0 || torch_save_spelling(value, &args, &requires_grad) != TORCH_SPELLS_DRESSED)
+    if (value->tensor == 0)
         return true;
+    const bool is_dressed = torch_save_spelling(value, &args, &requires_grad) == TORCH_SPELLS_DRESSED;
     uint32_t wanted = wanted_tensor(emitting, value);
-    if (wanted == TORCH_NONE)
+    if (wanted == TORCH_NONE || (!is_dressed && !loses_wrapper(emitting, value)))
         return true;
     const struct catalog_tensor *tensor = &emitting->request->wanted->tensors[wanted];
-    if (dress_fits(value, tensor->dtype))
+    if (is_dressed && dress_fits(value, tensor->dtype))
         emitting->args_tensor[args->id] = wanted + 1;
     else
         emitting->status =

@@ -5,6 +5,7 @@
 #include "encoding/json.h"
 #include "formats/shared/safetensors_names.h"
 #include "formats/shared/side_files.h"
+#include "formats/torch/torch_alone.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -99,7 +100,7 @@ static reshard_status read_shard(struct index_reading *index, uint32_t number, r
     struct source *source = index->source;
     const char *name = store_join(&source->catalog->arena, source->name, name_map_at(&index->files, number));
     uint32_t file;
-    reshard_status status = name ? torch_source_open_file(source, name, -1, &file, err) : error_set_memory(err);
+    reshard_status status = name ? torch_open_alone(source, name, &file, err) : error_set_memory(err);
     index->current = number;
     index->strangers = 0;
     if (!status)
@@ -133,7 +134,7 @@ static reshard_status read_single(struct source *source, const char *file, resha
 {
     const char *name = store_join(&source->catalog->arena, source->name, str_of(file));
     uint32_t number;
-    reshard_status status = name ? torch_source_open_file(source, name, -1, &number, err) : error_set_memory(err);
+    reshard_status status = name ? torch_open_alone(source, name, &number, err) : error_set_memory(err);
     if (!status)
         status = torch_source_add_file(source, number, NULL, NULL, err);
     if (!status)
