@@ -308,6 +308,8 @@ uint32_t catalog_find_item(const struct catalog *catalog, struct str key);
 
 /* Joins a path with dots into out. */
 bool path_join(const struct path_part *parts, size_t count, struct buffer *out);
+/* Appends bytes that are the same for equal paths alone: 1, '1' and the position 1 are three. */
+bool path_append_exact(const struct path_part *parts, size_t count, struct buffer *out);
 bool path_equal(const struct path_part *a, size_t a_count, const struct path_part *b, size_t b_count);
 
 /* Path of a tensor or item as parts; a missing path is the one part PATH_KEY key, kept in *single. */

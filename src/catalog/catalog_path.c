@@ -86,6 +86,17 @@ bool path_join(const struct path_part *parts, size_t count, struct buffer *out)
     return !out->failed;
 }
 
+bool path_append_exact(const struct path_part *parts, size_t count, struct buffer *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        const bool is_key = parts[i].kind == PATH_KEY;
+        buffer_append_byte(out, (uint8_t)parts[i].kind);
+        buffer_append_u64le(out, is_key ? parts[i].key.size : (uint64_t)parts[i].index);
+        buffer_append_str(out, is_key ? parts[i].key : (struct str){ 0 });
+    }
+    return !out->failed;
+}
+
 bool path_equal(const struct path_part *a, size_t a_count, const struct path_part *b, size_t b_count)
 {
     if (a_count != b_count)

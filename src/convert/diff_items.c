@@ -8,7 +8,9 @@
 
 #include "base/array.h"
 #include "base/name_map.h"
+#include "base/value_members.h"
 #include "convert/header_items.h"
+#include "convert/item_pairs.h"
 #include "convert/pair_values.h"
 
 #include <stdio.h>
@@ -23,7 +25,8 @@ struct item_mention {
 
 struct items_comparing {
     struct diff_items *diff;
-    struct name_map pair_keys, mention_keys; /* (a, b); (item, a, b) */
+    struct item_pairs items;
+    struct name_map pair_keys, mention_keys; /* (a, b); (item of a, item of b, a, b) */
     struct lockstep_pair *pairs;
     uint32_t pair_count, pair_capacity;
     struct item_mention *mentions;
@@ -33,27 +36,6 @@ struct items_comparing {
     reshard_status status;   /* of what the comparing of values cannot return */
     reshard_error err;
 };
-
-static const struct catalog_item *find_item(const struct catalog *catalog, const struct catalog_item *wanted, const struct name_map *keys,
-                                            const uint32_t *items)
-{
-    uint32_t key = name_map_find(keys, wanted->key);
-    return key == NAME_NONE ? NULL : &catalog->items[items[key]];
-}
-
-static bool index_items(const struct catalog *catalog, struct name_map *keys, uint32_t **items)
-{
-    *items = array_new(catalog->item_count, sizeof(**items));
-    if (!*items)
-        return false;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        uint32_t key = name_map_intern(keys, catalog->items[i].key, NULL);
-        if (key == NAME_NONE)
-            return false;
-        (*items)[key] = i;
-    }
-    return true;
-}
 
 static void report_item(struct diff_items *diff, struct str key, const char *text)
 {
@@ -144,7 +126,7 @@ static bool bytes_are_equal(struct items_comparing *comparing, uint32_t a, uint3
 static bool storages_are_equal(void *context, uint32_t a, uint32_t b)
 {
     struct items_comparing *comparing = context;
-    const uint32_t key[] = { comparing->a_item, a, b };
+    const uint32_t key[] = { comparing->a_item, comparing->b_item, a, b };
     bool was_new;
     if (name_map_intern(&comparing->mention_keys, (struct str){ (const char *)key, sizeof(key) }, &was_new) == NAME_NONE) {
         comparing->status = error_set_memory(&comparing->err);
@@ -158,6 +140,27 @@ static bool storages_are_equal(void *context, uint32_t a, uint32_t b)
 
 /* ---- what items are built of ---- */
 
+/* A value of an item of a, and one of an item of b; key: what they are called. */
+static reshard_status compare_values(struct items_comparing *comparing, const struct value *x, const struct value *y, struct str key,
+                                     reshard_error *err)
+{
+    const struct source *a = comparing->diff->a->source, *b = comparing->diff->b->source;
+    const struct value_storages storages = { storages_are_equal, comparing };
+    bool same = !x == !y;
+    reshard_status status = RESHARD_OK;
+    if (x && y)
+        status = value_compare(x, y, names_known(a) && names_known(b) ? &storages : NULL, a->limits.budget, &same, err);
+    if (comparing->status) {
+        *err = comparing->err;
+        status = comparing->status;
+    }
+    if (!status && !same) {
+        comparing->differs[comparing->a_item] = true;
+        report_item(comparing->diff, key, "items differ");
+    }
+    return status;
+}
+
 static reshard_status compare_item(struct items_comparing *comparing, uint32_t a_index, uint32_t b_index, reshard_error *err)
 {
     struct source *a = comparing->diff->a->source, *b = comparing->diff->b->source;
@@ -167,21 +170,9 @@ static reshard_status compare_item(struct items_comparing *comparing, uint32_t a
     if (status)
         return status;
     const struct catalog_item *x = &a->catalog->items[a_index], *y = &b->catalog->items[b_index];
-    const struct value_storages storages = { storages_are_equal, comparing };
-    bool same = !x->value == !y->value;
     comparing->a_item = a_index;
     comparing->b_item = b_index;
-    if (x->value && y->value)
-        status = value_compare(x->value, y->value, names_known(a) && names_known(b) ? &storages : NULL, a->limits.budget, &same, err);
-    if (comparing->status) {
-        *err = comparing->err;
-        status = comparing->status;
-    }
-    if (!status && !same) {
-        comparing->differs[a_index] = true;
-        report_item(comparing->diff, x->key, "items differ");
-    }
-    return status;
+    return compare_values(comparing, x->value, y->value, x->key, err);
 }
 
 /* An item that one side lacks. Headers that say nothing of the model are no difference: files without say the same. */
@@ -196,40 +187,105 @@ static reshard_status note_lone_item(struct diff_items *diff, bool is_first, uin
     return status;
 }
 
+/* ---- items whose members are items of the other side ---- */
+
+/* An item that has no partner, while its members are looked for among those of the other side that have none. */
+struct taking_apart {
+    struct items_comparing *comparing;
+    int side;         /* of the item: 0 is a */
+    uint32_t item;
+    uint32_t partner; /* an item that is one of its members, or CATALOG_NONE */
+    bool compares;    /* else they are only looked for */
+    reshard_status status;
+    reshard_error *err;
+};
+
+static struct source *diff_items_source(const struct items_comparing *comparing, int side)
+{
+    return (side ? comparing->diff->b : comparing->diff->a)->source;
+}
+
+static reshard_status compare_member(struct taking_apart *taking, struct str key, const struct value *member, uint32_t other)
+{
+    struct items_comparing *comparing = taking->comparing;
+    struct source *source = diff_items_source(comparing, !taking->side);
+    reshard_status status = source_load_item(source, other, taking->err);
+    const struct value *value = source->catalog->items[other].value;
+    comparing->items.sides[!taking->side].other[other] = taking->item;
+    comparing->a_item = taking->side ? other : taking->item;
+    comparing->b_item = taking->side ? taking->item : other;
+    if (status)
+        return status;
+    return compare_values(comparing, taking->side ? value : member, taking->side ? member : value, key, taking->err);
+}
+
+static bool take_member(void *context, struct str key, const struct value *member)
+{
+    struct taking_apart *taking = context;
+    struct value **pairs;
+    size_t count;
+    const uint32_t other = item_side_lone(&taking->comparing->items.sides[!taking->side], key);
+    taking->partner = taking->partner == CATALOG_NONE ? other : taking->partner;
+    if (!taking->compares)
+        return taking->partner == CATALOG_NONE;
+    const bool is_empty = value_as_mapping(member, &pairs, &count) && count == 0; /* nothing is stored of such */
+    if (other != CATALOG_NONE)
+        taking->status = compare_member(taking, key, member, other);
+    else if (!is_empty)
+        report_item(taking->comparing->diff, key, taking->side ? "item is only in the second" : "item is missing in the second");
+    return !taking->status;
+}
+
+/* torch.distributed.checkpoint stores the members of a dict each by itself: then they are the partners of the nested item. */
+static reshard_status compare_apart(struct items_comparing *comparing, int side, uint32_t item, reshard_error *err)
+{
+    struct source *source = diff_items_source(comparing, side);
+    const struct catalog_item *nested = &source->catalog->items[item];
+    struct taking_apart taking = { .comparing = comparing, .side = side, .item = item, .partner = CATALOG_NONE, .err = err };
+    reshard_error seen;
+    reshard_status status = source_load_item(source, item, &seen);
+    if (!status && nested->value)
+        status = value_members(nested->value, nested->key, source->limits.budget, take_member, &taking, &seen);
+    if (status || taking.partner == CATALOG_NONE)
+        return failure_ends_run(status, &seen, err) ? status : RESHARD_OK; /* what is not read is no member's */
+    taking.compares = true;
+    comparing->items.sides[side].other[item] = taking.partner;
+    status = value_members(nested->value, nested->key, source->limits.budget, take_member, &taking, err);
+    return status ? status : taking.status;
+}
+
+static reshard_status compare_all_apart(struct items_comparing *comparing, int side, reshard_error *err)
+{
+    const struct catalog *catalog = diff_items_source(comparing, side)->catalog;
+    const struct item_side *own = &comparing->items.sides[side], *other = &comparing->items.sides[!side];
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < catalog->item_count && other->lone.count && !status; i++)
+        if (catalog->items[i].kind != ITEM_FILE && own->other[i] == CATALOG_NONE)
+            status = compare_apart(comparing, side, i, err);
+    return status;
+}
+
 static reshard_status compare_all(struct items_comparing *comparing, reshard_error *err)
 {
     struct diff_items *diff = comparing->diff;
     const struct catalog *a = diff->a->source->catalog, *b = diff->b->source->catalog;
-    struct name_map keys_a = { 0 }, keys_b = { 0 };
-    uint32_t *items_a = NULL, *items_b = NULL;
-    reshard_status status = RESHARD_OK;
-    if (!index_items(a, &keys_a, &items_a) || !index_items(b, &keys_b, &items_b)) {
-        status = error_set_memory(err);
-        goto out;
+    reshard_status status = item_pairs_find(a, b, &comparing->items, err);
+    const uint32_t *of_a = comparing->items.sides[0].other, *of_b = comparing->items.sides[1].other;
+    for (uint32_t i = 0; !status && i < a->item_count; i++) {
+        if (a->items[i].kind != ITEM_FILE && of_a[i] != CATALOG_NONE)
+            status = compare_item(comparing, i, of_a[i], err);
+        diff->items += a->items[i].kind != ITEM_FILE;
     }
-    for (uint32_t i = 0; i < a->item_count && !status; i++) {
-        const struct catalog_item *other = find_item(b, &a->items[i], &keys_b, items_b);
-        if (a->items[i].kind == ITEM_FILE)
-            continue;
-        diff->items++;
-        if (other)
-            status = compare_item(comparing, i, (uint32_t)(other - b->items), err);
-        else
+    for (int side = 0; side < 2 && !status; side++)
+        status = compare_all_apart(comparing, side, err);
+    for (uint32_t i = 0; !status && i < a->item_count; i++)
+        if (a->items[i].kind != ITEM_FILE && of_a[i] == CATALOG_NONE)
             status = note_lone_item(diff, true, i, err);
-    }
-    for (uint32_t i = 0; i < b->item_count && !status; i++) {
-        if (b->items[i].kind != ITEM_FILE && !find_item(a, &b->items[i], &keys_a, items_a))
+    for (uint32_t i = 0; !status && i < b->item_count; i++)
+        if (b->items[i].kind != ITEM_FILE && of_b[i] == CATALOG_NONE)
             status = note_lone_item(diff, false, i, err);
-    }
-
-out:
-    name_map_release(&keys_a);
-    name_map_release(&keys_b);
-    free(items_a);
-    free(items_b);
     return status;
 }
-
 
 /* ---- what tensors in items hold ---- */
 
@@ -289,6 +345,7 @@ reshard_status diff_items_compare(struct diff_items *diff, const struct engine_o
     reshard_status status = comparing.differs ? compare_all(&comparing, err) : error_set_memory(err);
     if (!status)
         status = compare_tensors_in(&comparing, engine, err);
+    item_pairs_release(&comparing.items);
     name_map_release(&comparing.pair_keys);
     name_map_release(&comparing.mention_keys);
     free(comparing.pairs);

@@ -406,6 +406,7 @@ static void assembling_release(struct assembling *assembling)
 {
     name_map_release(&assembling->keys);
     name_map_release(&assembling->item_keys);
+    name_map_release(&assembling->item_paths);
     name_map_release(&assembling->partials);
     free(assembling->tensors);
     free(assembling->items);

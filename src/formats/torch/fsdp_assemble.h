@@ -65,7 +65,8 @@ struct assembling {
     struct name_map keys;       /* of tensors: number -> tensors[number] */
     struct known_tensor *tensors;
     uint32_t tensor_capacity;
-    struct name_map item_keys;  /* of rank 0's items: number -> index of the catalog's item */
+    struct name_map item_keys;  /* of items, whichever rank's */
+    struct name_map item_paths; /* of rank 0's items, with what their parts are: number -> items[number], of the catalog */
     uint32_t *items;
     uint32_t item_capacity;
     struct name_map partials;   /* keys of tensors that would have to be added up */

@@ -46,12 +46,25 @@ static reshard_status add_own_item(struct assembling *assembling, struct str key
     return status ? status : keep_item_value(assembling, value, err);
 }
 
+/* The number of the item whose path that is: another rank's item is compared with that, though several may have the joined key. */
+static uint32_t intern_path(struct assembling *assembling, const struct path_part *parts, size_t part_count, bool *was_new)
+{
+    struct buffer path = { 0 };
+    const struct path_part single = { .kind = PATH_KEY, .key = buffer_str(&assembling->key) };
+    uint32_t number = NAME_NONE;
+    if (name_map_intern(&assembling->item_keys, single.key, NULL) != NAME_NONE &&
+        path_append_exact(part_count ? parts : &single, part_count ? part_count : 1, &path))
+        number = name_map_intern(&assembling->item_paths, buffer_str(&path), was_new);
+    buffer_release(&path);
+    return number;
+}
+
 reshard_status fsdp_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
                              reshard_error *err)
 {
     struct catalog *catalog = assembling->source->catalog;
     bool was_new, is_same;
-    uint32_t number = name_map_intern(&assembling->item_keys, buffer_str(&assembling->key), &was_new);
+    uint32_t number = intern_path(assembling, parts, part_count, &was_new);
     if (number == NAME_NONE || !ARRAY_ROOM(assembling->items, number, assembling->item_capacity))
         return error_set_memory(err);
     struct str key = buffer_str(&assembling->key);
