@@ -187,26 +187,52 @@ static reshard_status run_write(struct run *run, const char *target_path, reshar
     return status ? status : run_end(run, err);
 }
 
+/* As what the format says, or where that is NULL as anyone would open it. */
+static reshard_status run_open_written(const struct run *run, const char *format, struct checkpoint **out, reshard_error *err)
+{
+    const struct conversion_options *options = run->conversion->options;
+    const struct checkpoint_options open = {
+        .open = { .format = format, .limits = limits_raised(&run->conversion->source->source->limits), .iteration = -1 },
+    };
+    return run->store ? checkpoint_open_calls(options->store, store_txn_path(run->txn), &open, out, err)
+                      : checkpoint_open(store_txn_path(run->txn), &open, out, err);
+}
+
+static reshard_status run_verify(struct run *run, reshard_error *err)
+{
+    const struct format_driver *driver = run->conversion->target.driver;
+    struct checkpoint *written = NULL;
+    reshard_status status = run_open_written(run, driver->name, &written, err);
+    /* What was converted were tensors of parameters, however the target keeps optimizer state. */
+    struct checkpoint *compared = written;
+    if (!status && driver->abilities & FORMAT_STATE_BY_PARAMETER)
+        status = checkpoint_relate(written, &compared, err);
+    if (!status)
+        status = read_back_compare(run->conversion, compared, err);
+    checkpoint_close(written);
+    return status;
+}
+
+/* Its names are those that whoever opens the target sees: what one format has written may be recognised as another. */
+static reshard_status run_make_sidecar(struct run *run, reshard_error *err)
+{
+    const char *digest = run->conversion->options->checksum;
+    struct checkpoint *written = NULL;
+    reshard_status status = run_open_written(run, NULL, &written, err);
+    if (status == RESHARD_ERR_UNSUPPORTED || status == RESHARD_ERR_FORMAT)
+        status = run_open_written(run, run->conversion->target.driver->name, &written, err);
+    if (!status)
+        status = sidecar_make(written, digest, &run->conversion->engine, &run->sidecar, &run->sidecar_name, err);
+    checkpoint_close(written);
+    return status;
+}
+
 reshard_status run_check(struct run *run, reshard_error *err)
 {
     const struct conversion_options *options = run->conversion->options;
-    if (!options->verify && !options->checksum)
-        return RESHARD_OK;
-    struct checkpoint *written = NULL;
-    const struct checkpoint_options open = { .open = { .format = run->conversion->target.driver->name,
-                                                       .limits = limits_raised(&run->conversion->source->source->limits),
-                                                       .iteration = -1 } };
-    reshard_status status = run->store ? checkpoint_open_calls(options->store, store_txn_path(run->txn), &open, &written, err)
-                                       : checkpoint_open(store_txn_path(run->txn), &open, &written, err);
-    /* What was converted were tensors of parameters, however the target keeps optimizer state. */
-    struct checkpoint *compared = written;
-    if (!status && options->verify && run->conversion->target.driver->abilities & FORMAT_STATE_BY_PARAMETER)
-        status = checkpoint_relate(written, &compared, err);
-    if (!status && options->verify)
-        status = read_back_compare(run->conversion, compared, err);
+    reshard_status status = options->verify ? run_verify(run, err) : RESHARD_OK;
     if (!status && options->checksum)
-        status = sidecar_make(written, options->checksum, &run->conversion->engine, &run->sidecar, &run->sidecar_name, err);
-    checkpoint_close(written);
+        status = run_make_sidecar(run, err);
     if (status)
         error_prefix(err, "reading the result back");
     return status;

@@ -82,6 +82,18 @@ def wrong_digests(work, name):
         work.sidecar(target).write_text(good)
 
 
+def every_format(work):
+    """Whatever format is written: a sidecar's names are those that a plain verify sees."""
+    writable = [f["name"] for f in json.loads(work("formats", "--json"))["formats"] if f["writes"]]
+    for name in writable:
+        source = work.fixtures / "megatron/megatron-dense-legacy-tp1/ckpt" if name == "megatron" else "source"
+        also = {"atorch": ["--layout", "ranks=2"], "fsdp-ranks": ["--layout", "ranks=2"], "megatron": []}.get(name, ["--dtype", "f32"])
+        for options in ([], ["--verify"]):
+            work("convert", source, f"every-{name}", "--to", name, "--checksum", "sha256", "--overwrite", "--quiet", *also, *options)
+            assert failures(work, f"every-{name}") == set(), (name, options, failures(work, f"every-{name}"))
+    assert {"paddle-uc", "hf", "npy"} <= set(writable), writable
+
+
 def lists(work):
     """Types, names that are missing and names that are not listed; items as well; the configuration's own digest."""
     target = work.write("hf", "--checksum", "sha256")
@@ -251,7 +263,8 @@ def main():
     args = small_models.arguments()
     tests = [(f"{name}: wrong digests are found", functools.partial(wrong_digests, name=name)) for name in WRITTEN]
     tests += [(test.__doc__.splitlines()[0], test) for test in
-              (lists, values_are_covered, paths_to_it, old_ones, stale_ones, without_files, in_the_way, odd_names, ambiguous_names)]
+              (every_format, lists, values_are_covered, paths_to_it, old_ones, stale_ones, without_files, in_the_way, odd_names,
+               ambiguous_names)]
     over = [(name, lambda shell, test=test: test(Work(shell, args.fixtures))) for name, test in tests]
     raise SystemExit(small_models.run(args.bin, over))
 
