@@ -96,15 +96,16 @@ static reshard_status open_like(struct conversion *conversion, reshard_error *er
     return status;
 }
 
-static reshard_status tied_note(struct conversion *conversion, const struct tied_state *tied, reshard_error *err)
+static reshard_status tied_note(struct conversion *conversion, struct selected_names *names, const struct tied_state *tied,
+                                reshard_error *err)
 {
-    const struct catalog_tensor *tensors = conversion->source->source->catalog->tensors, *tensor = &tensors[tied->tensor];
-    if (tied->weight != CATALOG_NONE)
-        return note_add(&conversion->warnings, &conversion->notes, NOTE_TIE, tensors[tied->weight].key, err,
-                        "has a state with the values of '%.*s', whose weight is the same: its loader looks for it under both names",
-                        STR_ARG(tensor->key));
+    struct str key = conversion->source->source->catalog->tensors[tied->tensor].key;
+    bool is_wanted;
+    reshard_status status = key_filter_wants(&names->filter, tied->key, &is_wanted, err);
+    if (status || !is_wanted)
+        return status;
     return note_add(&conversion->warnings, &conversion->notes, NOTE_TIE, tied->key, err,
-                    "has the values of '%.*s', whose weight is the same: the source has one state for both", STR_ARG(tensor->key));
+                    "has the values of '%.*s', whose weight is the same: the source has one state for both", STR_ARG(key));
 }
 
 /* Marks what the reference has once, and is the same, as not to be selected. */
@@ -122,11 +123,13 @@ static reshard_status spare_note(struct conversion *conversion, const struct spa
 }
 
 /* *is_left_out: by tensor of the source, what is lost, and what is spare; NULL if nothing is spare. */
-static reshard_status spare_states_leave_out(struct conversion *conversion, const uint8_t *lost, uint8_t **is_left_out, reshard_error *err)
+static reshard_status spare_states_leave_out(struct conversion *conversion, const struct selected_names *names, uint8_t **is_left_out,
+                                             reshard_error *err)
 {
+    const uint8_t *lost = conversion->options->selection.lost_tensors;
     uint32_t count = 0, tensor_count = conversion->source->source->catalog->tensor_count;
     struct spare_state *spare = NULL;
-    reshard_status status = spare_states_find(conversion->source, conversion->like, &conversion->engine, &spare, &count, err);
+    reshard_status status = spare_states_find(conversion->source, names, conversion->like, &conversion->engine, &spare, &count, err);
     if (!status && count) {
         *is_left_out = array_zeroed(tensor_count, sizeof(**is_left_out));
         status = *is_left_out ? RESHARD_OK : error_set_memory(err);
@@ -157,6 +160,35 @@ static reshard_status unfilled_note(struct conversion *conversion, const struct 
 }
 
 /* The reference may want states under each of two names that are one weight in the source, or have one for both. */
+static reshard_status conversion_relate_ties(struct conversion *conversion, struct tied_state **tied, uint32_t *tied_count,
+                                             uint8_t **is_left_out, reshard_error *err)
+{
+    struct checkpoint *source = conversion->source;
+    const struct catalog *reference = conversion->like->source->catalog;
+    struct selected_names names;
+    reshard_status status = selected_names_make(source->source->catalog, &conversion->options->selection, &names, err);
+    if (!status)
+        status = tied_states_find(source, &names, reference, &conversion->engine, tied, tied_count, err);
+    if (!status)
+        status = spare_states_leave_out(conversion, &names, is_left_out, err);
+    for (uint32_t i = 0; i < *tied_count && !status; i++)
+        status = tied_note(conversion, &names, &(*tied)[i], err);
+    selected_names_release(&names);
+    return status;
+}
+
+/* Without a reference: for loaders that look for states under each name. */
+static reshard_status conversion_tie_each(struct conversion *conversion, struct tied_state **tied, uint32_t *tied_count, reshard_error *err)
+{
+    const struct catalog_tensor *tensors = conversion->source->source->catalog->tensors;
+    reshard_status status = tied_states_of_each(conversion->source, &conversion->engine, tied, tied_count, err);
+    for (uint32_t i = 0; i < *tied_count && !status; i++)
+        status = note_add(&conversion->warnings, &conversion->notes, NOTE_TIE, tensors[(*tied)[i].weight].key, err,
+                          "has a state with the values of '%.*s', whose weight is the same: its loader looks for it under both names",
+                          STR_ARG(tensors[(*tied)[i].tensor].key));
+    return status;
+}
+
 static reshard_status conversion_select(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
 {
     struct selection_options options = conversion->options->selection;
@@ -165,15 +197,11 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     uint8_t *is_left_out = NULL, *items_left_out = NULL;
     reshard_status status = RESHARD_OK;
     if (reference && !conversion->mapping.stage)
-        status = tied_states_find(conversion->source, reference, &conversion->engine, &tied, &options.tied_count, err);
-    if (!status && reference && !conversion->mapping.stage)
-        status = spare_states_leave_out(conversion, options.lost_tensors, &is_left_out, err);
-    if (!status && !reference && conversion->mapping.stage && driver->abilities & FORMAT_STATE_BY_NAME)
-        status = tied_states_of_each(conversion->source, &conversion->engine, &tied, &options.tied_count, err);
+        status = conversion_relate_ties(conversion, &tied, &options.tied_count, &is_left_out, err);
+    if (!reference && conversion->mapping.stage && driver->abilities & FORMAT_STATE_BY_NAME)
+        status = conversion_tie_each(conversion, &tied, &options.tied_count, err);
     options.tied = tied;
     options.lost_tensors = is_left_out ? is_left_out : options.lost_tensors;
-    for (uint32_t i = 0; i < options.tied_count && !status; i++)
-        status = tied_note(conversion, &tied[i], err);
     options.second = conversion->second.view ? conversion->second.view->source->catalog : NULL;
     if (!status && !options.drop_items)
         status = header_items_leave_out(conversion->source->source, driver, options.lost_items, &conversion->losses, &conversion->notes,

@@ -49,6 +49,43 @@ static reshard_status digest_made(const struct conversion *conversion, const uin
     return status;
 }
 
+/* What rounds of digests work with: tensors of the source, and by tensor of the source the type that is wanted of it and the digest. */
+struct digest_round {
+    uint32_t *tensors;
+    enum dtype *as;
+    char (*by_source)[DIGEST_HEX_MAX];
+    char (*hex)[DIGEST_HEX_MAX]; /* by wanted tensor; empty: to be done */
+};
+
+/* Takes each tensor of the source once. *is_left: as another type, too. */
+static reshard_status digest_round(const struct conversion *conversion, const uint32_t *wanted, uint32_t count,
+                                   const struct digest_round *round, bool *is_left, reshard_error *err)
+{
+    const struct catalog_tensor *target = conversion->target.catalog->tensors;
+    const uint32_t *from = conversion->selection.wanted_source;
+    uint32_t taken = 0;
+    memset(round->by_source, 0, conversion->source->source->catalog->tensor_count * sizeof(*round->by_source));
+    for (uint32_t i = 0; i < count; i++) {
+        if (round->hex[wanted[i]][0] || round->by_source[from[wanted[i]]][0])
+            continue;
+        round->tensors[taken++] = from[wanted[i]];
+        round->as[from[wanted[i]]] = target[wanted[i]].dtype;
+        round->by_source[from[wanted[i]]][0] = '?';
+    }
+    reshard_status status = tensor_digests(conversion->source, DIGEST_XXH3, round->tensors, taken, round->as, &conversion->engine,
+                                           round->by_source, err);
+    *is_left = false;
+    for (uint32_t i = 0; i < count && !status; i++) {
+        if (round->hex[wanted[i]][0])
+            continue;
+        bool is_done = round->as[from[wanted[i]]] == target[wanted[i]].dtype;
+        if (is_done)
+            memcpy(round->hex[wanted[i]], round->by_source[from[wanted[i]]], DIGEST_HEX_MAX);
+        *is_left |= !is_done;
+    }
+    return status;
+}
+
 /* Digests of what the source's tensors are under the wanted types, by wanted tensor. */
 static reshard_status digest_selected(const struct conversion *conversion, const uint32_t *wanted, uint32_t count,
                                       char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
@@ -57,15 +94,11 @@ static reshard_status digest_selected(const struct conversion *conversion, const
     uint32_t *tensors = array_new(count, sizeof(*tensors));
     enum dtype *as = array_new(source->tensor_count, sizeof(*as));
     char(*by_source)[DIGEST_HEX_MAX] = array_zeroed(source->tensor_count, sizeof(*by_source));
-    reshard_status status = tensors && as && by_source ? RESHARD_OK : error_set_memory(err);
-    for (uint32_t i = 0; i < count && !status; i++) {
-        tensors[i] = conversion->selection.wanted_source[wanted[i]];
-        as[tensors[i]] = conversion->target.catalog->tensors[wanted[i]].dtype;
-    }
-    if (!status)
-        status = tensor_digests(conversion->source, DIGEST_XXH3, tensors, count, as, &conversion->engine, by_source, err);
-    for (uint32_t i = 0; i < count && !status; i++)
-        memcpy(hex[wanted[i]], by_source[tensors[i]], DIGEST_HEX_MAX);
+    bool is_left = tensors && as && by_source;
+    reshard_status status = is_left ? RESHARD_OK : error_set_memory(err);
+    /* A state of tied weights may be wanted twice, as two types: as one in each round. */
+    while (is_left && !status)
+        status = digest_round(conversion, wanted, count, &(struct digest_round){ tensors, as, by_source, hex }, &is_left, err);
     free(tensors);
     free(as);
     free(by_source);

@@ -142,6 +142,7 @@ static reshard_status select_tied(struct choice *choice, const struct tied_state
     const struct catalog_tensor *tensor = &choice->catalog->tensors[tied->tensor];
     struct selection *out = choice->out;
     uint32_t wanted;
+    enum dtype dtype;
     bool is_wanted;
     struct str key = tied->key;
     if (tied->weight != CATALOG_NONE && !select_tied_key(choice, tied))
@@ -152,8 +153,9 @@ static reshard_status select_tied(struct choice *choice, const struct tied_state
     if (status || !is_wanted)
         return status;
     out->is_whole = false;
-    status = catalog_add_tensor(out->wanted, key, tensor->dtype, tensor->rank, catalog_vector_at(choice->catalog, tensor->shape), &wanted,
-                                err);
+    status = key_rules_dtype(&choice->rules, key, tensor->dtype, &dtype, err);
+    if (!status)
+        status = catalog_add_tensor(out->wanted, key, dtype, tensor->rank, catalog_vector_at(choice->catalog, tensor->shape), &wanted, err);
     if (status)
         return status;
     out->wanted->tensors[wanted].tied_to = out->wanted->tensors[wanted].storage_group = CATALOG_NONE;

@@ -27,8 +27,8 @@ static reshard_status spare_add(struct spare_search *search, const struct spare_
     return RESHARD_OK;
 }
 
-/* The reference ties the weight to `kept`. Whether it has the state there that it lacks here, and the source both; then whether these are
- * the same. */
+/* The reference ties the weight to `kept`. Whether it has the state there that it lacks here, and the source both, of which that one is
+ * selected; then whether these are the same. */
 static reshard_status spare_compare(struct spare_search *search, struct str kept, const struct spare_name *spare, bool *is_found,
                                     reshard_error *err)
 {
@@ -39,7 +39,7 @@ static reshard_status spare_compare(struct spare_search *search, struct str kept
     bool is_same_weight, is_same_state = false;
     *is_found = false;
     if (weight_copies_find(&search->reference, kept, spare->rest) == CATALOG_NONE || weight == CATALOG_NONE || other == CATALOG_NONE ||
-        state == CATALOG_NONE || spared == CATALOG_NONE)
+        state == CATALOG_NONE || spared == CATALOG_NONE || !source->names->is_wanted[state])
         return source->key.failed || search->reference.key.failed ? error_set_memory(err) : RESHARD_OK;
     reshard_status status = weight_copies_same(source, weight, other, &is_same_weight, err);
     if (!status && is_same_weight)
@@ -54,12 +54,13 @@ static reshard_status spare_compare(struct spare_search *search, struct str kept
 static reshard_status spare_look(struct spare_search *search, uint32_t tensor, reshard_error *err)
 {
     const struct catalog *wanted = search->reference.catalog;
-    struct str key = search->source.catalog->tensors[tensor].key;
+    struct str key = weight_copies_key(&search->source, tensor);
     struct spare_name spare;
     struct weight_walk walk;
     bool is_found = false;
     uint32_t owner = CATALOG_NONE;
-    if (map_state_of(key, &spare.weight) == MAP_STATE_WEIGHT || catalog_find(wanted, key) != CATALOG_NONE)
+    if (!search->source.names->is_wanted[tensor] || map_state_of(key, &spare.weight) == MAP_STATE_WEIGHT ||
+        catalog_find(wanted, key) != CATALOG_NONE)
         return RESHARD_OK;
     spare.rest = (struct str){ key.data + spare.weight.size, key.size - spare.weight.size };
     uint32_t weight = catalog_find(wanted, spare.weight);
@@ -77,13 +78,13 @@ static reshard_status spare_look(struct spare_search *search, uint32_t tensor, r
     return status;
 }
 
-reshard_status spare_states_find(struct checkpoint *source, struct checkpoint *reference, const struct engine_options *engine,
-                                 struct spare_state **out, uint32_t *count, reshard_error *err)
+reshard_status spare_states_find(struct checkpoint *source, const struct selected_names *names, struct checkpoint *reference,
+                                 const struct engine_options *engine, struct spare_state **out, uint32_t *count, reshard_error *err)
 {
     struct spare_search search = { 0 };
-    reshard_status status = weight_copies_open(source, engine, &search.source, err);
+    reshard_status status = weight_copies_open(source, names, engine, &search.source, err);
     if (!status)
-        status = weight_copies_open(reference, engine, &search.reference, err);
+        status = weight_copies_open(reference, NULL, engine, &search.reference, err);
     for (uint32_t i = 0; i < source->listed_count && search.reference.owner_count && !status; i++)
         status = spare_look(&search, source->listed[i], err);
     weight_copies_release(&search.source);

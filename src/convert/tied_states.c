@@ -35,17 +35,17 @@ static reshard_status tied_look(struct tied_search *search, const struct catalog
     struct str name;
     uint32_t owner = CATALOG_NONE;
     if (wanted->flags & TENSOR_HIDDEN || map_state_of(wanted->key, &name) == MAP_STATE_WEIGHT ||
-        catalog_find(catalog, wanted->key) != CATALOG_NONE)
+        weight_copies_at(&search->source, wanted->key) != CATALOG_NONE)
         return RESHARD_OK;
     const struct str rest = { wanted->key.data + name.size, wanted->key.size - name.size };
-    uint32_t weight = catalog_find(catalog, name);
+    uint32_t weight = weight_copies_at(&search->source, name);
     if (weight == CATALOG_NONE)
         return RESHARD_OK;
     reshard_status status = weight_walk_begin(&search->source, weight, &walk, err);
     if (!status)
         status = weight_walk_next(&search->source, &walk, &owner, err);
     while (owner != CATALOG_NONE && !status) {
-        uint32_t state = weight_copies_find(&search->source, catalog->tensors[owner].key, rest);
+        uint32_t state = weight_copies_find(&search->source, weight_copies_key(&search->source, owner), rest);
         if (state != CATALOG_NONE && tied_same_kind(reference, wanted, catalog, &catalog->tensors[state]))
             return tied_add(search, &(struct tied_state){ wanted->key, state, CATALOG_NONE, CATALOG_NONE }, err);
         status = weight_walk_next(&search->source, &walk, &owner, err);
@@ -69,11 +69,11 @@ static reshard_status tied_close(struct tied_search *search, reshard_status stat
     return status;
 }
 
-reshard_status tied_states_find(struct checkpoint *source, const struct catalog *reference, const struct engine_options *engine,
-                                struct tied_state **out, uint32_t *count, reshard_error *err)
+reshard_status tied_states_find(struct checkpoint *source, const struct selected_names *names, const struct catalog *reference,
+                                const struct engine_options *engine, struct tied_state **out, uint32_t *count, reshard_error *err)
 {
     struct tied_search search = { 0 };
-    reshard_status status = weight_copies_open(source, engine, &search.source, err);
+    reshard_status status = weight_copies_open(source, names, engine, &search.source, err);
     for (uint32_t i = 0; i < reference->tensor_count && search.source.owner_count && !status; i++)
         status = tied_look(&search, reference, &reference->tensors[i], err);
     return tied_close(&search, status, out, count, err);
@@ -126,7 +126,7 @@ reshard_status tied_states_of_each(struct checkpoint *source, const struct engin
     size_t tensors = (size_t)source->source->catalog->tensor_count + 1;
     struct tied_lists lists = { .first = array_new(tensors, sizeof(uint32_t)), .next = array_new(tensors, sizeof(uint32_t)) };
     bool is_ready = lists.first && lists.next;
-    reshard_status status = is_ready ? weight_copies_open(source, engine, &search.source, err) : error_set_memory(err);
+    reshard_status status = is_ready ? weight_copies_open(source, NULL, engine, &search.source, err) : error_set_memory(err);
     if (is_ready)
         memset(lists.first, 0xFF, tensors * sizeof(uint32_t));
     for (uint32_t i = 0; i < source->listed_count && search.source.owner_count && !status; i++)

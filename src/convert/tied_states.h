@@ -2,12 +2,14 @@
 /*
  * Optimizer states of tied weights. Where two names are one weight, only one of them has states. A reference whose weights are not tied
  * wants states under both names: each gets those of the weight that it is a copy of. A reference whose weights are tied has them once:
- * what the source has twice is written once. Some loaders look for them under each name: then each weight gets them, without a reference.
+ * what the source has twice is written once, if that one is selected. Some loaders look for them under each name: then each weight gets
+ * them, without a reference. A reference's names are those that the source's tensors are going to have.
  */
 #ifndef CONVERT_TIED_STATES_H
 #define CONVERT_TIED_STATES_H
 
 #include "convert/checkpoint.h"
+#include "convert/selected_names.h"
 
 /* A state that the source lacks, and the source's tensor that has its values. */
 struct tied_state {
@@ -17,8 +19,8 @@ struct tied_state {
 };
 
 /* Finds them: *out is malloc'd. Reads weights that may be each other's copies. */
-reshard_status tied_states_find(struct checkpoint *source, const struct catalog *reference, const struct engine_options *engine,
-                                struct tied_state **out, uint32_t *count, reshard_error *err);
+reshard_status tied_states_find(struct checkpoint *source, const struct selected_names *names, const struct catalog *reference,
+                                const struct engine_options *engine, struct tied_state **out, uint32_t *count, reshard_error *err);
 
 /* Those of matrices that have no states, and are the same bytes as one that has. Grouped by weight; for no reference. */
 reshard_status tied_states_of_each(struct checkpoint *source, const struct engine_options *engine, struct tied_state **out,
@@ -30,9 +32,9 @@ struct spare_state {
     bool is_same;          /* weights and states are the same bytes: one of them is enough. Else the source's weights are not tied */
 };
 
-/* Finds them: *out is malloc'd. The reference ties two weights if they are the same bytes and one of them has no such state. Reads weights
- * of both checkpoints, and states, where these may be spare. */
-reshard_status spare_states_find(struct checkpoint *source, struct checkpoint *reference, const struct engine_options *engine,
-                                 struct spare_state **out, uint32_t *count, reshard_error *err);
+/* Finds them: *out is malloc'd. The reference ties two weights if they are the same bytes and one of them has no such state. Nothing of
+ * what is not selected is spare, or kept. Reads weights of both checkpoints, and states, where these may be spare. */
+reshard_status spare_states_find(struct checkpoint *source, const struct selected_names *names, struct checkpoint *reference,
+                                 const struct engine_options *engine, struct spare_state **out, uint32_t *count, reshard_error *err);
 
 #endif

@@ -8,6 +8,18 @@
 
 #include <stdlib.h>
 
+/* ---- names ---- */
+
+struct str weight_copies_key(const struct weight_copies *copies, uint32_t tensor)
+{
+    return copies->names ? copies->names->keys[tensor] : copies->catalog->tensors[tensor].key;
+}
+
+uint32_t weight_copies_at(const struct weight_copies *copies, struct str key)
+{
+    return copies->names ? selected_names_find(copies->names, key) : catalog_find(copies->catalog, key);
+}
+
 /* ---- which weights have states ---- */
 
 static int64_t weight_kind(const struct catalog *catalog, uint32_t weight)
@@ -22,8 +34,8 @@ static void weight_list_owners(struct weight_copies *copies)
     const struct catalog *catalog = copies->catalog;
     for (uint32_t i = 0; i < copies->checkpoint->listed_count; i++) {
         struct str name;
-        bool is_state = map_state_of(catalog->tensors[copies->checkpoint->listed[i]].key, &name) != MAP_STATE_WEIGHT;
-        uint32_t weight = is_state ? catalog_find(catalog, name) : CATALOG_NONE;
+        bool is_state = map_state_of(weight_copies_key(copies, copies->checkpoint->listed[i]), &name) != MAP_STATE_WEIGHT;
+        uint32_t weight = is_state ? weight_copies_at(copies, name) : CATALOG_NONE;
         if (weight == CATALOG_NONE || copies->is_owner[weight])
             continue;
         copies->is_owner[weight] = 1;
@@ -32,12 +44,12 @@ static void weight_list_owners(struct weight_copies *copies)
     entries_sort(copies->owners, copies->sampled, copies->owner_count);
 }
 
-reshard_status weight_copies_open(struct checkpoint *checkpoint, const struct engine_options *engine, struct weight_copies *out,
-                                  reshard_error *err)
+reshard_status weight_copies_open(struct checkpoint *checkpoint, const struct selected_names *names, const struct engine_options *engine,
+                                  struct weight_copies *out, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint->source->catalog;
     size_t tensors = (size_t)catalog->tensor_count + 1, listed = (size_t)checkpoint->listed_count + 1;
-    *out = (struct weight_copies){ .checkpoint = checkpoint, .catalog = catalog, .engine = engine };
+    *out = (struct weight_copies){ .checkpoint = checkpoint, .catalog = catalog, .names = names, .engine = engine };
     out->hex = array_zeroed(tensors, sizeof(*out->hex));
     out->samples = array_zeroed(tensors, sizeof(*out->samples));
     out->owners = array_zeroed(listed, sizeof(*out->owners));
@@ -67,7 +79,7 @@ uint32_t weight_copies_find(struct weight_copies *copies, struct str weight, str
     buffer_clear(&copies->key);
     buffer_append_str(&copies->key, weight);
     buffer_append_str(&copies->key, rest);
-    return copies->key.failed ? CATALOG_NONE : catalog_find(copies->catalog, buffer_str(&copies->key));
+    return copies->key.failed ? CATALOG_NONE : weight_copies_at(copies, buffer_str(&copies->key));
 }
 
 /* ---- the same bytes ---- */

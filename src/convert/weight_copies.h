@@ -10,10 +10,12 @@
 #include "base/digest.h"
 #include "base/sort.h"
 #include "convert/checkpoint.h"
+#include "convert/selected_names.h"
 
 struct weight_copies {
     struct checkpoint *checkpoint;
     const struct catalog *catalog;
+    const struct selected_names *names; /* that count in place of the catalog's; or NULL */
     const struct engine_options *engine;
     char (*hex)[DIGEST_HEX_MAX];
     uint64_t *samples;         /* of first rows; 0: not looked at */
@@ -24,10 +26,14 @@ struct weight_copies {
     struct buffer key;
 };
 
-/* Release it whatever comes back. */
-reshard_status weight_copies_open(struct checkpoint *checkpoint, const struct engine_options *engine, struct weight_copies *out,
-                                  reshard_error *err);
+/* names: of its tensors, or NULL; they must outlive it. Release it whatever comes back. */
+reshard_status weight_copies_open(struct checkpoint *checkpoint, const struct selected_names *names, const struct engine_options *engine,
+                                  struct weight_copies *out, reshard_error *err);
 void weight_copies_release(struct weight_copies *copies);
+
+/* What a tensor is called, and the tensor that is called so, or CATALOG_NONE. */
+struct str weight_copies_key(const struct weight_copies *copies, uint32_t tensor);
+uint32_t weight_copies_at(const struct weight_copies *copies, struct str key);
 
 /* The tensor whose key is that of a weight and this rest; CATALOG_NONE: there is none, or no memory (copies->key.failed). */
 uint32_t weight_copies_find(struct weight_copies *copies, struct str weight, struct str rest);

@@ -293,7 +293,59 @@ def ties_in_files_of_ranks(sh):
     must_be("a file that says otherwise", groups_listed(sh, "ranks"), set())
 
 
-TESTS = [("one array under several names in Paddle's files", ties_in_paddle), ("files of ranks", ties_in_files_of_ranks),
+# ---- states of tied weights, beside a reference ----
+
+
+def halves(sh):
+    """Two names of one weight, with a state of one of them and of both; m.*: the former under other names."""
+    weight, state = struct.pack("<8f", *range(8)), struct.pack("<8f", *range(8, 16))
+    half = {"emb.weight": weight, "head.weight": weight, "emb.weight.moment1_0": state}
+    for name, tensors in (("half", half), ("all", half | {"head.weight.moment1_0": state}),
+                          ("m", {f"m.{key}": data for key, data in half.items()})):
+        header, data = {}, b""
+        for key, values in tensors.items():
+            header[key] = {"dtype": "F32", "shape": [2, 4], "data_offsets": [len(data), len(data) + 32]}
+            data += values
+        text = json.dumps(header).encode()
+        (sh.work / f"{name}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return set(half) | {"head.weight.moment1_0"}
+
+
+def convert_like(sh, source, like, *options):
+    """{key: type} of what is written, which is read back."""
+    sh("convert", f"{source}.safetensors", "out.safetensors", "--like", f"{like}.safetensors", "--verify", "--overwrite", *options)
+    return {t["key"]: t["dtype"] for t in json.loads(sh("ls", "--json", "out.safetensors"))["tensors"]}
+
+
+def spare_states(sh):
+    """A state is spare only where the other one is written."""
+    every = halves(sh)
+    must_be("one state of both", set(convert_like(sh, "all", "half")), every - {"head.weight.moment1_0"})
+    must_be("the other weight is not selected", set(convert_like(sh, "all", "half", "--include", "head*")),
+            {"head.weight", "head.weight.moment1_0"})
+    must_be("the other state is not selected", set(convert_like(sh, "all", "half", "--exclude", "emb.weight.moment1_0")),
+            every - {"emb.weight.moment1_0"})
+    must_be("neither is selected", set(convert_like(sh, "all", "half", "--exclude", "*moment1_0")), {"emb.weight", "head.weight"})
+
+
+def second_states(sh):
+    """The reference's names are compared with those that are written, and types are of those, too."""
+    every = halves(sh)
+    for source, options in (("half", []), ("m", ["--strip-prefix", "m."]), ("m", ["--rename", r"s/^m[.]//"])):
+        must_be(f"{source} {options}", set(convert_like(sh, source, "all", *options)), every)
+    must_be("a second state that is not selected", set(convert_like(sh, "half", "all", "--exclude", "head.weight.*")),
+            every - {"head.weight.moment1_0"})
+    must_be("other names than the reference's", set(convert_like(sh, "half", "all", "--add-prefix", "x.")),
+            {f"x.{key}" for key in every - {"head.weight.moment1_0"}})
+    must_be("one state less under the new names", set(convert_like(sh, "all", "m", "--add-prefix", "m.")),
+            {f"m.{key}" for key in every - {"head.weight.moment1_0"}})
+    must_be("types", convert_like(sh, "half", "all", "--dtype", "bf16"), dict.fromkeys(every, "BF16"))
+    must_be("a type of one of them", convert_like(sh, "half", "all", "--dtype", "head.*=bf16"),
+            {key: "BF16" if key.startswith("head") else "F32" for key in every})
+
+
+TESTS = [("spare states", spare_states), ("second states", second_states),
+         ("one array under several names in Paddle's files", ties_in_paddle), ("files of ranks", ties_in_files_of_ranks),
          ("torch to torch: one storage under all names", torch_to_torch),
          ("the first name is left out", the_first_is_left_out),
          ("tensors of different types are not tied", different_types_are_not_tied), ("tied=drop in safetensors", drop_in_safetensors),

@@ -76,7 +76,7 @@ TEST(copies_are_weights_of_the_same_bytes_that_have_states)
     struct weight_copies copies;
     char found[20];
     open_checkpoint();
-    CHECK_OK(weight_copies_open(checkpoint, &engine, &copies, &err));
+    CHECK_OK(weight_copies_open(checkpoint, NULL, &engine, &copies, &err));
     assert_int_equal(copies.owner_count, 9);
     for (size_t i = 0; i < sizeof(expected) / sizeof(*expected); i++) {
         CHECK_OK(owners_of(&copies, expected[i][0], found));
@@ -100,7 +100,7 @@ TEST(few_are_read_whole)
     struct weight_copies copies;
     char found[20];
     open_checkpoint();
-    CHECK_OK(weight_copies_open(checkpoint, &engine, &copies, &err));
+    CHECK_OK(weight_copies_open(checkpoint, NULL, &engine, &copies, &err));
     for (const char *key = "zaefd"; *key; key++)
         CHECK_OK(owners_of(&copies, (char[]){ *key, 0 }, found));
     const struct { const char *key; bool is_sampled, is_read; } expected[] = {
@@ -132,7 +132,7 @@ TEST(each_of_many_finds_its_copy)
     bytes[sizeof(bytes) - 1] = 0;
     assert_true(buffer_append(&text, "}", 2));
     open_checkpoint_of((const char *)text.data, bytes);
-    CHECK_OK(weight_copies_open(checkpoint, &engine, &copies, &err));
+    CHECK_OK(weight_copies_open(checkpoint, NULL, &engine, &copies, &err));
     for (int i = 0; i < 26; i++) {
         CHECK_OK(owners_of(&copies, (char[]){ (char)('a' + i), 0 }, found));
         assert_string_equal(found, ((char[]){ (char)('a' + (i + 13) % 26), 0 }));
@@ -148,7 +148,7 @@ TEST(want_of_memory_is_an_error)
         struct weight_copies copies;
         open_checkpoint();
         fail_malloc_at(nth);
-        reshard_status status = weight_copies_open(checkpoint, &engine, &copies, &err);
+        reshard_status status = weight_copies_open(checkpoint, NULL, &engine, &copies, &err);
         bool is_hit = fail_malloc_was_hit();
         weight_copies_release(&copies);
         close_checkpoint();
@@ -166,7 +166,7 @@ TEST(work_that_runs_out_is_an_error_and_hides_nothing)
         struct weight_copies copies;
         char found[20];
         open_checkpoint();
-        CHECK_OK(weight_copies_open(checkpoint, &engine, &copies, &err));
+        CHECK_OK(weight_copies_open(checkpoint, NULL, &engine, &copies, &err));
         struct work *work = checkpoint->source->limits.budget;
         const int64_t whole = work->left;
         work->left = left;
