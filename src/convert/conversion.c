@@ -64,7 +64,6 @@ static reshard_status conversion_make_recipes(struct conversion *conversion, res
     if (!conversion->recipes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < target->tensor_count; i++) {
-        conversion->tensor_count += conversion_stores(conversion, i);
         if (!target->tensors[i].chunk_count)
             continue;
         for (uint32_t r = table->first[i]; r < table->first[i + 1]; r++)
@@ -321,6 +320,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     status = conversion_note_pairs(out, err);
     if (!status)
         status = conversion_make_recipes(out, err);
+    if (!status)
+        status = conversion_count(out, err);
     if (!status && out->selection.borrowed_count)
         status = second_join(out, purpose == CONVERSION_TO_RUN, err);
     if (!status)
@@ -372,6 +373,7 @@ void conversion_release(struct conversion *conversion)
 {
     plan_free(conversion->plan);
     free(conversion->recipes);
+    free(conversion->is_counted);
     target_free(&conversion->target);
     selection_release(&conversion->selection);
     mapping_made_release(&conversion->mapping);

@@ -53,7 +53,9 @@ struct conversion {
     char *file_name;
     struct target target;
     struct recipe *recipes;
-    uint32_t recipe_count, tensor_count; /* tensors that the target stores */
+    uint32_t recipe_count;
+    uint32_t tensor_count;               /* tensors that the target has (conversion_count.c), */
+    uint8_t *is_counted;                 /* by wanted tensor */
     struct {
         uint64_t tensors, bytes;
     } verified;                          /* what was read back and compared (read_back.h) */
@@ -89,6 +91,9 @@ reshard_status conversion_driver(const struct conversion *conversion, const stru
 
 /* Whether the target stores a wanted tensor: it is not dropped, and not the same as one that is. */
 bool conversion_stores(const struct conversion *conversion, uint32_t wanted);
+
+/* conversion_count.c: counts the tensors that the target has: as many as one sees, and those that items keep. */
+reshard_status conversion_count(struct conversion *conversion, reshard_error *err);
 
 /* A prepared conversion is to write another target, with options that say the same and lie elsewhere. *out false: the name is a part of
  * what was laid out, and it has to be prepared anew. */

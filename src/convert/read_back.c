@@ -180,21 +180,73 @@ static void comparing_release(struct comparing *comparing)
     free(comparing->after);
 }
 
-/* What it was said of that the target has none. */
-static reshard_status dropped_names(const struct note_list *dropped, struct name_map *out, reshard_error *err)
+/* What it was said of that the target has none: those that were left out, and ties that were recorded alone. */
+struct absent_names {
+    struct name_map dropped, recorded;
+    uint32_t *kept; /* by wanted tensor: one of its ties that is stored, or CATALOG_NONE */
+};
+
+static void absent_names_release(struct absent_names *names)
 {
+    name_map_release(&names->dropped);
+    name_map_release(&names->recorded);
+    free(names->kept);
+}
+
+/* A tie points to an earlier tensor, so one pass finds the first of each group, and what of it is stored. */
+static reshard_status absent_find_kept(const struct conversion *conversion, struct absent_names *out, reshard_error *err)
+{
+    const struct catalog *wanted = conversion->selection.wanted;
+    uint32_t *root = array_new(wanted->tensor_count, sizeof(*root)), *stored = array_new(wanted->tensor_count, sizeof(*stored));
+    out->kept = array_new(wanted->tensor_count, sizeof(*out->kept));
+    reshard_status status = root && stored && out->kept ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        uint32_t tied_to = wanted->tensors[i].tied_to;
+        root[i] = tied_to < i ? root[tied_to] : i;
+        stored[i] = CATALOG_NONE;
+        if (stored[root[i]] == CATALOG_NONE && conversion_stores(conversion, i))
+            stored[root[i]] = i;
+    }
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++)
+        out->kept[i] = stored[root[i]];
+    free(root);
+    free(stored);
+    return status;
+}
+
+static reshard_status absent_names_make(const struct conversion *conversion, struct absent_names *out, reshard_error *err)
+{
+    const struct note_list *dropped = &conversion->target.dropped, *changed = &conversion->target.changed;
     for (uint32_t i = 0; i < dropped->count; i++)
-        if (name_map_intern(out, dropped->notes[i].key, NULL) == NAME_NONE)
+        if (name_map_intern(&out->dropped, dropped->notes[i].key, NULL) == NAME_NONE)
             return error_set_memory(err);
-    return RESHARD_OK;
+    for (uint32_t i = 0; i < changed->count; i++)
+        if (changed->notes[i].kind == NOTE_TIE && name_map_intern(&out->recorded, changed->notes[i].key, NULL) == NAME_NONE)
+            return error_set_memory(err);
+    return absent_find_kept(conversion, out, err);
+}
+
+/* A wanted tensor that the target has under none of its names. A tie that is recorded alone has its values in the one that is kept. */
+static reshard_status find_absent(const struct conversion *conversion, const struct comparing *comparing, const struct absent_names *names,
+                                  uint32_t wanted, struct stored_name *found, reshard_error *err)
+{
+    struct str key = conversion->target.catalog->tensors[wanted].key;
+    bool is_stored = conversion_stores(conversion, wanted);
+    reshard_status status = RESHARD_OK;
+    if (!is_stored && names->kept[wanted] != CATALOG_NONE && name_map_find(&names->recorded, key) != NAME_NONE)
+        status = written_find(&comparing->names, names->kept[wanted], found, err);
+    bool is_dropped = !is_stored && name_map_find(&names->dropped, key) != NAME_NONE;
+    if (!status && found->tensor == CATALOG_NONE && !is_dropped)
+        status = written_lacks(comparing->names.catalog, key, err);
+    return status;
 }
 
 /* Hidden ones that are not found are not known to be read under a name. */
 static reshard_status find_compared(const struct conversion *conversion, struct comparing *out, reshard_error *err)
 {
     const struct catalog *wanted = conversion->target.catalog;
-    struct name_map dropped = { 0 };
-    reshard_status status = dropped_names(&conversion->target.dropped, &dropped, err);
+    struct absent_names absent = { 0 };
+    reshard_status status = absent_names_make(conversion, &absent, err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
         struct stored_name *found = &out->found[out->count];
         uint32_t flags = wanted->tensors[i].flags;
@@ -205,13 +257,12 @@ static reshard_status find_compared(const struct conversion *conversion, struct 
         bool is_lacking = !status && found->tensor == CATALOG_NONE && !(flags & TENSOR_HIDDEN);
         if (is_lacking)
             status = written_find_parts(&out->names, i, parts, err);
-        is_lacking = is_lacking && !status && !parts->tensors;
-        if (is_lacking && (conversion_stores(conversion, i) || name_map_find(&dropped, wanted->tensors[i].key) == NAME_NONE))
-            status = written_lacks(out->names.catalog, wanted->tensors[i].key, err);
+        if (is_lacking && !status && !parts->tensors)
+            status = find_absent(conversion, out, &absent, i, found, err);
         if (found->tensor != CATALOG_NONE || parts->tensors)
             out->wanted[out->count++] = i;
     }
-    name_map_release(&dropped);
+    absent_names_release(&absent);
     return status;
 }
 
@@ -281,7 +332,7 @@ static reshard_status compare_one(struct conversion *conversion, struct checkpoi
     if (!status && !is_same)
         status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(shown_key(tensor->key)), after,
                            before);
-    if (!status && conversion_stores(conversion, wanted)) {
+    if (!status && conversion->is_counted[wanted]) {
         conversion->verified.tensors++;
         conversion->verified.bytes += catalog_tensor_bytes(conversion->target.catalog, tensor);
     }

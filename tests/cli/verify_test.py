@@ -277,6 +277,28 @@ def state_without_its_item(shell, fixtures):
     assert len(listed) == len(shell.tensors(source)) == 36 and sum(key.startswith("optimizer.state.") for key in listed) == 27
 
 
+def tensors_that_share_a_storage(shell, fixtures):
+    """convert counts tensors that share a storage under each name, and compares a tie that is recorded alone with the one that is kept."""
+    source = fixture(fixtures, "torch-file/torch-file-tied")
+    for to, options, count, size in (("torch", [], 5, 532), ("torch", ["--include", "*weight"], 2, 280),
+                                     ("torch", ["-o", "views=compact"], 5, 532), ("hf", [], 5, 532),
+                                     ("hf", ["-o", "tied=drop"], 4, 392), ("safetensors", ["-o", "tied=drop", "--dtype", "f64"], 4, 672)):
+        report = json.loads(shell("convert", source, "shared", "--to", to, *options, "--verify", "--json", "--overwrite"))
+        assert (report["tensors"], report["verified_tensors"], report["verified_bytes"]) == (count, count, size), (to, options, report)
+        assert len(shell.tensors("shared")) == count, (to, options)
+    said = shell("convert", fixture(fixtures, "torch-file/torch-file-storages"), "kept", "--to", "torch", "--verify")
+    assert b"verified: 1 tensors" in said and b"not the 2 that lie within items" in said, said
+
+
+def layers_that_predict(shell, fixtures):
+    """Tensors of a rank's files have the names that its release gives them, which --verify knows."""
+    source = fixture(fixtures, "megatron/megatron-mtp-moe-dist-tp1")
+    for number, options in enumerate(([], ["--layout", "tp=2"], ["--layout", "tp=1,ep=2"])):
+        said = shell("convert", source, f"predicts-{number}", "--to", "megatron", "--verify", *options)
+        assert b"verified: 25 tensors" in said and b"not the" not in said, said
+        assert "mtp.layers.0.mtp_model_layer.input_layernorm.weight" in shell.tensors(f"predicts-{number}")
+
+
 def paths_that_are_no_keys(shell, fixtures):
     """convert --verify looks for a tensor under its path, where that is not its key."""
     values = torch_stub.tensor("FloatStorage", [2], struct.pack("<2f", 1, 2))
@@ -378,8 +400,8 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, all_damaged_chunks,
              missing_shard, hidden_integrity, records_of_items, differing_replicas, padding_of_a_vocabulary, state_within_an_item,
-             state_without_its_item, paths_that_are_no_keys, indices_of_sparse_tensors, sizes_that_are_called_otherwise,
-             weights_that_share_states)
+             state_without_its_item, tensors_that_share_a_storage, layers_that_predict, paths_that_are_no_keys, indices_of_sparse_tensors,
+             sizes_that_are_called_otherwise, weights_that_share_states)
     cases = [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]
     cases.append((damage_within_an_item.__doc__, lambda shell: damage_within_an_item(shell, pathlib.Path(args.spy).resolve())))
     raise SystemExit(small_models.run(args.bin, cases))

@@ -137,6 +137,8 @@ static reshard_status take_parameter(const struct target_parameter *found, void 
         status = cut_parameter(assigning->request, assigning->target, &parameter, err);
     if (!status && parameter.lead_count)
         status = target_read_in_parts(assigning->target, parameter.wanted, parameter.name, err);
+    else if (!status && !str_equal(parameter.name, target_read_key(assigning->target, parameter.wanted)))
+        status = target_read_as(assigning->target, parameter.wanted, parameter.name, err);
     return status ? status : assign_add_parameter(state, &parameter, err);
 }
 

@@ -119,6 +119,19 @@ static reshard_status torch_catalog_add_chunks(struct adding *adding, reshard_er
     return status;
 }
 
+/* A storage that is kept as a tensor of its own is of the group of those that view it. */
+static void torch_catalog_group_hidden(const struct adding *adding, uint32_t listed_end)
+{
+    const struct torch_file *file = &adding->state->files[adding->file_index];
+    struct catalog *catalog = adding->source->catalog;
+    for (uint32_t i = adding->first_tensor; i < listed_end; i++) {
+        uint32_t storage = adding->state->origins[i].storage;
+        if (file->hidden[storage])
+            catalog->tensors[i].storage_group = catalog->tensors[file->hidden[storage] - 1].storage_group =
+                adding->state->group_count - file->archive.storage_count + storage;
+    }
+}
+
 /* Storages that are more than the one tensor on them: writing may keep them whole, which needs their bytes. */
 static void want_shared_storages(const struct adding *adding, bool *wanted)
 {
@@ -163,10 +176,13 @@ reshard_status torch_source_add_file(struct source *source, uint32_t file_index,
                                       &adding, err);
     if (!status)
         status = torch_catalog_add_chunks(&adding, err);
+    const uint32_t listed_end = source->catalog->tensor_count;
     if (!status) {
         want_shared_storages(&adding, wanted);
         status = torch_source_hide_storages(source, file_index, adding.items, adding.item_count, wanted, err);
     }
+    if (!status)
+        torch_catalog_group_hidden(&adding, listed_end);
     adding_release(&adding);
     free(wanted);
     return status;
