@@ -18,14 +18,24 @@ static void difference_note(struct difference *difference, int64_t index, double
         difference->max_relative = relative;
 }
 
-/* One element of `parts` numbers whose bits differ. */
+/* Of two integers of 64 bits, which doubles hold rounded: near ones would be the same. */
+static double difference_wide(enum dtype dtype, const uint8_t *a, const uint8_t *b)
+{
+    uint64_t x, y;
+    memcpy(&x, a, sizeof(x));
+    memcpy(&y, b, sizeof(y));
+    bool is_greater = dtype == DTYPE_I64 ? (int64_t)x > (int64_t)y : x > y;
+    return (double)(is_greater ? x - y : y - x);
+}
+
+/* One element of `parts` numbers whose bits differ. exact: how far apart they are, where that is known; or negative. */
 static void difference_element(struct difference *difference, const struct tolerance *tolerance, const double *x, const double *y,
-                               unsigned parts, int64_t index)
+                               unsigned parts, double exact, int64_t index)
 {
     double absolute = 0, magnitude = 0;
     bool both_nan = true;
     for (unsigned i = 0; i < parts; i++) {
-        double distance = fabs(x[i] - y[i]);
+        double distance = exact >= 0 ? exact : fabs(x[i] - y[i]);
         absolute = distance > absolute || isnan(distance) ? distance : absolute;
         magnitude = fmax(magnitude, fabs(y[i]));
         both_nan = both_nan && isnan(x[i]) && isnan(y[i]);
@@ -45,6 +55,7 @@ static void difference_block(struct difference *difference, enum dtype dtype, co
     const to_double_function to_double = cast_to_double_find(dtype);
     const unsigned width = dtype_element_bytes(dtype) ? dtype_element_bytes(dtype) : 1;
     const unsigned parts = dtype_info(dtype)->class_ == DTYPE_CLASS_COMPLEX ? 2 : 1;
+    const bool is_wide = dtype == DTYPE_I64 || dtype == DTYPE_U64;
     double x[2 * BLOCK_ELEMENTS], y[2 * BLOCK_ELEMENTS];
     if (to_double) {
         to_double(a, x, count);
@@ -55,7 +66,8 @@ static void difference_block(struct difference *difference, enum dtype dtype, co
             continue;
         difference->changed++;
         if (to_double)
-            difference_element(difference, tolerance, x + i * parts, y + i * parts, parts, first_index + (int64_t)i);
+            difference_element(difference, tolerance, x + i * parts, y + i * parts, parts,
+                               is_wide ? difference_wide(dtype, a + i * width, b + i * width) : -1, first_index + (int64_t)i);
         else
             difference_note(difference, first_index + (int64_t)i, NAN, 0);
     }

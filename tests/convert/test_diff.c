@@ -5,6 +5,7 @@
 #include "fail_malloc.h"
 
 #include "convert/diff.h"
+#include "kernels/difference.h"
 
 static reshard_error err;
 static struct store *stores[2];
@@ -218,6 +219,34 @@ TEST(elements_that_are_read_in_parts_are_compared_whole)
     free(data);
 }
 
+/* Doubles hold these as one number. */
+TEST(large_integers_are_subtracted_before_they_are_rounded)
+{
+    static const uint64_t pairs[][2] = { { (UINT64_C(1) << 60) + 1, UINT64_C(1) << 60 },
+                                         { UINT64_C(1) << 60, (UINT64_C(1) << 60) + 1 },
+                                         { UINT64_MAX, UINT64_MAX - 1 },
+                                         { UINT64_C(1) << 63, (UINT64_C(1) << 63) + 1 } };
+    static const enum dtype kinds[] = { DTYPE_I64, DTYPE_U64 };
+    const struct tolerance half = { 0.5, 0 }, one = { 1, 0 }, relative = { 0, 1e-18 };
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
+        for (size_t j = 0; j < 2; j++) {
+            struct difference found = { .first_index = -1 }, tolerated = found, of_all = found;
+            difference_add(&found, kinds[j], &half, &pairs[i][0], &pairs[i][1], 1, 7);
+            difference_add(&tolerated, kinds[j], &one, &pairs[i][0], &pairs[i][1], 1, 7);
+            difference_add(&of_all, kinds[j], &relative, &pairs[i][0], &pairs[i][1], 1, 7);
+            assert_int_equal(found.count, 1);
+            assert_int_equal(found.first_index, 7);
+            assert_true(found.max_absolute == 1);
+            assert_int_equal(tolerated.count, 0);
+            assert_int_equal(of_all.count, kinds[j] == DTYPE_I64 && i == 2); /* against -2 */
+        }
+    }
+    const int64_t ends[] = { INT64_MIN, INT64_MAX };
+    struct difference found = { .first_index = -1 };
+    difference_add(&found, DTYPE_I64, &half, &ends[0], &ends[1], 1, 0);
+    assert_true(found.max_absolute == 0x1p64 && found.max_relative == 2);
+}
+
 TEST(want_of_memory_is_an_error)
 {
     unsigned long nth = 0;
@@ -244,6 +273,7 @@ int main(void)
         cmocka_unit_test(what_is_left_out_or_tolerated_is_no_difference),
         cmocka_unit_test(a_receiver_that_has_had_enough_ends_it),
         cmocka_unit_test(elements_that_are_read_in_parts_are_compared_whole),
+        cmocka_unit_test(large_integers_are_subtracted_before_they_are_rounded),
         cmocka_unit_test(want_of_memory_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
