@@ -116,8 +116,8 @@ reshard_status store_failure(const struct store *store, reshard_error *err);
 /* Whether this errno says something about a name, and not that memory or the disk failed. */
 bool store_errno_is_answer(int number);
 
-/* A number that changes when the object is written to or replaced, as far as the store knows (files: inode, size and time); 0 if it does
- * not. */
+/* A number that changes when the object is written to or replaced, as far as the store knows (files: inode, size, and the times of
+ * modification and change); 0 if it does not. */
 uint64_t store_version(struct store *store, const char *name);
 
 /* "already exists", with the hint how to replace it. */

@@ -175,13 +175,19 @@ static bool posix_exists(struct store *store, const char *name, bool *is_directo
     return true;
 }
 
+/* The time of the last change, too: whoever copies or restores a file into it may set that of the last modification, but not this one. */
 static uint64_t posix_version(struct store *store, const char *name)
 {
     struct stat info;
     if (store_posix_look_at(posix_of(store), name, &info) < 0)
         return 0;
-    const uint64_t parts[] = { info.st_dev, info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
-                               (uint64_t)info.st_mtim.tv_nsec };
+    const uint64_t parts[] = { info.st_dev,
+                               info.st_ino,
+                               (uint64_t)info.st_size,
+                               (uint64_t)info.st_mtim.tv_sec,
+                               (uint64_t)info.st_mtim.tv_nsec,
+                               (uint64_t)info.st_ctim.tv_sec,
+                               (uint64_t)info.st_ctim.tv_nsec };
     return hash64(parts, sizeof(parts), 0);
 }
 

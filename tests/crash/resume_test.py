@@ -7,6 +7,7 @@ usage: resume_test.py --bin PATH --module PATH
 """
 import argparse
 import errno
+import os
 import pathlib
 import shutil
 import sys
@@ -36,7 +37,9 @@ def check(shim, work):
         killings += 1
         partial = (work / shims.partial_of("target") / ".journal")
         resumed += partial.exists() and partial.stat().st_size > 100
+        before = (work / "layers.safetensors").stat()
         shims.write_layers(work / "layers.safetensors", 10, 2048, 1 + nth)
+        os.utime(work / "layers.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))  # as rsync --inplace --times does
         shim.plain(CONVERT, work)
         assert values(shim, work, "target") == values(shim, work,
                                                       "layers.safetensors"), f"killed at write {nth}: the target mixes two sources"
