@@ -164,7 +164,7 @@ reshard_status model_check_tied(struct conversion *conversion, reshard_error *er
     const uint32_t embedding = catalog_find(catalog, names[1]), output = catalog_find(catalog, names[2]);
     if (embedding == CATALOG_NONE || output == CATALOG_NONE || !is_left_behind(conversion, names[2]))
         return RESHARD_OK;
-    reshard_status status = weight_copies_open(conversion->source, &conversion->engine, &copies, err);
+    reshard_status status = weight_copies_open(conversion->source, NULL, &conversion->engine, &copies, err);
     if (!status)
         status = weight_copies_same(&copies, embedding, output, &is_same, err);
     if (!status && !is_same)
