@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 
+from . import _reshard
 from ._errors import UsageError
 from ._values import Outcome
 
@@ -22,13 +23,17 @@ _USUAL = {"rename": "renames", "items": "drop_items", "max_shard_size": "max_sha
           "tolerances": "tolerance", "force": "overwrite", "num_threads": "threads"}
 
 
+def _refuse(text):
+    raise TypeError(text)
+
+
 def _keywords(function):
     return {name for name, one in inspect.signature(function).parameters.items() if one.kind is not one.VAR_KEYWORD}
 
 
 def takes(*functions):
     """A decorator: the keywords that a call takes are its own and those of these functions, and one that it does not take is told with that
-    which may be meant."""
+    which may be meant; to the other ranks of comm, too, which wait for this one."""
     def decorated(call):
         known = set().union(*map(_keywords, (call, *functions)))
 
@@ -38,7 +43,9 @@ def takes(*functions):
                 if name in known:
                     continue
                 near = [_USUAL[name]] if _USUAL.get(name) in known else difflib.get_close_matches(name, sorted(known), 1)
-                raise TypeError(f"{call.__name__}() takes no argument {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+                comm = options.get("comm")
+                _reshard.agree(comm and comm._handle, lambda: _refuse(
+                    f"{call.__name__}() takes no argument {name!r}" + (f": did you mean {near[0]!r}?" if near else "")))
             return call(*arguments, **options)
         return checked
     return decorated

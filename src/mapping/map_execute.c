@@ -311,8 +311,7 @@ static bool shares_fit(struct map_machine *machine, const struct map_variable *c
         __int128 left = (__int128)parts[i]->shape[axis] * shares[0], right = (__int128)parts[0]->shape[axis] * shares[i];
         if (left != right)
             return map_machine_fail(
-                machine, statement->left[i].span, shares == said ? "shares= says how they relate"
-                               : "all heads have the same size: num_heads and num_key_value_groups say how many there are",
+                machine, statement->left[i].span, shares == said ? "shares= says how they relate" : "all heads have the same size",
                 "'%.*s' has %lld on axis %d, which does not go with %lld of '%.*s'", STR_ARG(statement->left[i].text),
                 (long long)parts[i]->shape[axis], axis, (long long)parts[0]->shape[axis], STR_ARG(statement->left[0].text));
     }

@@ -324,20 +324,6 @@ static struct map_name *in_group_order(const struct fused *fused)
     return in_rank_order(fused, fused->groups);
 }
 
-/* Joins all heads, which are alike: rows of k that are cut in too many or too few do not go with those of q. */
-static reshard_status emit_heads(const struct fused *fused, struct map_name *joined)
-{
-    const uint32_t count = all_pieces(fused);
-    reshard_status status = emit(fused, in_group_order(fused), count, joined, 1);
-    int64_t *shares = arena_array(fused->context->arena, count, sizeof(*shares));
-    if (status || !shares)
-        return status ? status : error_set_memory(fused->err);
-    for (uint32_t i = 0; i < count; i++)
-        shares[i] = 1;
-    fused->out->statements[fused->out->count - 1].shares = shares;
-    return RESHARD_OK;
-}
-
 static reshard_status expand_by_group(struct fused *fused)
 {
     const struct map_statement *statement = fused->statement;
@@ -362,7 +348,7 @@ static reshard_status expand_by_group(struct fused *fused)
         return status ? status : emit_kinds(fused, names, false);
     }
     reshard_status status = emit_kinds(fused, names, true);
-    return status ? status : emit_heads(fused, statement->right);
+    return status ? status : emit(fused, in_group_order(fused), all_pieces(fused), statement->right, 1);
 }
 
 static reshard_status expand_fused(struct fused *fused)

@@ -96,17 +96,6 @@ def numbers_that_contradict(work):
     assert "k_proj.weight' has shape [8,24], expected is [24,24]" in said, said
 
 
-def heads_without_a_config(work):
-    """Rows of q and k that are no heads of one size are refused, whatever the numbers come from."""
-    for name, more in (("llama", {}), ("glm", {}), ("ernie4_5-moe", {})):
-        config = case(name, **more)
-        source = work.hf(config) / "model.safetensors"
-        words = ["--rules", config["model_type"], "--set", "num_attention_heads=6", "--set", "num_hidden_layers=2"]
-        said = says(work, source, "all heads have the same size", status=2, more=(*words, "--set", "num_key_value_heads=1"))
-        assert "k_proj" in said, said
-        says(work, source, more=(*words, "--set", "num_key_value_heads=2"))
-
-
 def missing_tensors(work):
     """What config.json asks for and is not there is said, and what nobody asks for."""
     llama = case("llama", head_dim=4)
@@ -249,7 +238,7 @@ def families_that_are_not_known(work):
     assert "'gemma2'" in said, said
 
 
-TESTS = [numbers_that_contradict, heads_without_a_config, missing_tensors, models_as_they_are, tied_output_layer,
+TESTS = [numbers_that_contradict, missing_tensors, models_as_they_are, tied_output_layer,
          a_window_that_is_not_said, ernie_routing, arguments_that_change_nothing, arguments_that_change_the_model,
          experts_in_every_so_many_layers, gated_attention, families_that_are_not_known]
 
