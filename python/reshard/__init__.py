@@ -148,7 +148,7 @@ def _conversion(call, source, target, opening, options):
 
 @takes(convert_options, run_options)
 def save(path, state, *, comm=None, cells=None, check=True, spread=True, **options):
-    """Saves arrays in memory as a checkpoint of any format: options as in convert; to is needed.
+    """Saves arrays in memory as a checkpoint of any format: options as in convert; to is needed where the suffix does not say it.
 
     state   {key: array, Shard or list of Shards}, nested dicts and lists too: keys are joined with '.'; what has no arrays in it is an
             item, Checkpoint.items.stored(key) is one of another checkpoint, objects of classes too, and a TorchFile is any. Arrays are
@@ -160,6 +160,8 @@ def save(path, state, *, comm=None, cells=None, check=True, spread=True, **optio
 
     Returns a Report; with comm, on rank 0, the warnings: how other ranks' items differ, and what the format does not hold ("dropped: …").
     """
+    if options.get("to") is None and options.get("like") is None:
+        options["to"] = format_of_name(path)
     if comm is not None or cells:
         return save_together(path, state, comm, cells, check, spread, options)
     with from_memory(state) as checkpoint:

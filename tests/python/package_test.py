@@ -500,6 +500,7 @@ def conversions(work):
     raises(reshard.StorageError, lambda: reshard.convert(work / "gone", work / "x", to="hf"), "gone")
     assert set(os.listdir(work)) == before
     assert reshard.convert(source, work / "hf", to="hf", overwrite=True).tensors == 3
+    assert reshard.save(work / "saved.npz", {"w": floats(1)}).target_format == "npz"
     for suffix, name in ((".safetensors", "safetensors"), (".pt", "torch"), (".npz", "npz")):  # as the command
         assert reshard.convert(source, work / ("suffix" + suffix), include=["*.b"]).target_format == name
     (work / "hf" / "config.json").write_text("{}")
