@@ -105,14 +105,16 @@ def written(shell):
 
 def not_held(shell):
     """What NumPy has no type or no name for is refused, and items are told as dropped."""
-    text = json.dumps({"w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}, "__metadata__": {"by": "me"}}).encode()
+    kept = json.dumps({"schema": "reshard-items/1", "items": [{"key": "step", "value": 3}]})
+    header = {"w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}, "__metadata__": {"by": "me", "reshard_items": kept}}
+    text = json.dumps(header).encode()
     (shell.work / "b.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
     for to in "npz", "npy":
         said = shell("convert", "b.safetensors", "o", "--to", to, exit_status=5).decode()
         assert "tensor 'w': NumPy has no type BF16" in said and "--dtype 'KEY=f32'" in said, said
         assert not (shell.work / "o").exists()
         done = json.loads(shell("convert", "b.safetensors", "o", "--to", to, "--dtype", "f32", "--json", "--overwrite"))
-        assert "__metadata__.by: str" in json.dumps(done["dropped"]), done
+        assert [note.split(":")[0] for note in done["dropped"]] == ["__metadata__.by", "step"] and "arrays alone" in done["dropped"][1], done
         assert found(shell, "o")["w"][:2] == ("F32", [2])
         shutil.rmtree(shell.work / "o") if to == "npy" else (shell.work / "o").unlink()
     small_models.write(shell.work / "n.safetensors", {"a": [2], "b": [2]})
