@@ -209,6 +209,8 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     if (!status)
         status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &options, reference,
                                 &conversion->selection, err);
+    if (!status)
+        status = conversion_rename_ties(conversion, err);
     for (uint32_t i = 0; i < conversion->selection.unfilled_count && !status; i++)
         status = unfilled_note(conversion, &conversion->selection.unfilled[i], err);
     free(tied);

@@ -92,6 +92,9 @@ reshard_status conversion_driver(const struct conversion *conversion, const stru
 /* Whether the target stores a wanted tensor: it is not dropped, and not the same as one that is. */
 bool conversion_stores(const struct conversion *conversion, uint32_t wanted);
 
+/* conversion_ties.c: ties that the source's metadata has recorded get the names that tensors have in the target, or are told as lost. */
+reshard_status conversion_rename_ties(struct conversion *conversion, reshard_error *err);
+
 /* conversion_count.c: counts the tensors that the target has: as many as one sees, and those that items keep. */
 reshard_status conversion_count(struct conversion *conversion, reshard_error *err);
 

@@ -179,6 +179,29 @@ def metadata_of_save_model(sh):
     must_be("metadata", header_of(sh.work / "again.safetensors")[0]["__metadata__"], header_of(source)[0]["__metadata__"])
 
 
+def recorded_ties_are_renamed(sh):
+    """Names that save_model recorded change with those of tensors; what is no tie any more is told, and left out."""
+    source = FIXTURES / "safetensors/safetensors-save-model-tied/ckpt.safetensors"
+    (sh.work / "words.map").write_text("embed.weight -> words.weight\nwhole -> whole\n")
+    head, part = {"head.weight": "embed.weight"}, {"part": "whole"}
+    for options, expected, lost in (
+            (["--add-prefix", "q."], {"q.head.weight": "q.embed.weight", "q.part": "q.whole"}, None),
+            (["--rename", "s/head/lm_head/"], {"lm_head.weight": "embed.weight"} | part, None),
+            (["--rename", "s/embed/words/"], {"head.weight": "words.weight"} | part, None),
+            (["--rename", "s/head/embed/"], part, "head.weight"), (["--exclude", "embed.*"], part, "head.weight"),
+            (["--map", "words.map"], part, "head.weight"), (["--dtype", "bf16"], head | part, None)):
+        for to in ("safetensors", "hf", "torch"):
+            done = sh.any("convert", source, "named", "--to", to, "--overwrite", *options)
+            assert done.returncode == 0, done
+            must_be(f"{options} {to}", json.loads(sh("cat", "named", "__metadata__")), {"format": "pt"} | expected)
+            assert (f"dropped: {lost}: was recorded as tied" in done.stderr) == bool(lost), done.stderr
+    path, _ = four_names(sh)
+    sh("convert", path, "drop", "--to", "hf", "-o", "tied=drop", "--max-shard-size", "32")
+    sh("convert", "drop", "again", "--to", "hf", "--max-shard-size", "32", "--add-prefix", "q.")
+    index = json.loads((sh.work / "again/model.safetensors.index.json").read_text())
+    must_be("index", index["metadata"], {"total_size": 96, "q.first": "q.also", "q.tied": "q.also", "q.zuletzt": "q.also"})
+
+
 # ---- Megatron ----
 
 
@@ -350,7 +373,8 @@ TESTS = [("spare states", spare_states), ("second states", second_states),
          ("the first name is left out", the_first_is_left_out),
          ("tensors of different types are not tied", different_types_are_not_tied), ("tied=drop in safetensors", drop_in_safetensors),
          ("tied=drop in hf", drop_in_hf), ("formats without ties hold copies", copies),
-         ("what save_model recorded", metadata_of_save_model), ("Megatron's last stage holds a copy", megatron_copy),
+         ("what save_model recorded", metadata_of_save_model),
+         ("recorded names change", recorded_ties_are_renamed), ("Megatron's last stage holds a copy", megatron_copy),
          ("a copy that differs is found", megatron_copy_that_differs), ("Megatron without ties", megatron_untied),
          ("Megatron without arguments", megatron_without_arguments)]
 
