@@ -40,6 +40,7 @@ static const struct {
     { "reshard_convert_options.verify", "--verify" },
     { "reshard_convert_options.missing", "--missing" },
     { "reshard_convert_options.overwrite", "--overwrite" },
+    { "reshard_convert_options.part", "--part" },
     { "reshard_convert_options.no_space_check", "--no-space-check" },
     { "reshard_convert_options.checksum", "--checksum" },
     { "reshard_salvage_options.like", "--like" },

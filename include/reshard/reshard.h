@@ -445,8 +445,7 @@ typedef struct reshard_convert_options {
     const char *wrap;                 /* formats of flat parameters: "root", a path of modules "transformer.h.*", or a regular expression */
     const char *strip_prefix, *add_prefix; /* of names, behind the mapping; strip_prefix: of those that have it. NULL: none */
     const char *const *renames;       /* "s/RE/NEW/" or "GLOB -> GLOB", between the two; NULL-terminated or NULL */
-    /* Sets *out to the name of what would be called `key`; its text is good until the next call. Before add_prefix. May be asked for one
-     * name several times, and answers each time alike. NULL: none. */
+    /* Sets *out to the name of what would be called `key`; its text is good until the next call. Before add_prefix. NULL: none. */
     int (*rename)(reshard_str key, reshard_str *out, void *context);
     const char *missing;              /* tensors that like has and the source lacks, and what map leaves as it is: "error", "zeros", a
                                        * number, or the path of a checkpoint (opened as `open` says) that has them under the same names, in

@@ -116,7 +116,7 @@ reshard_status convert_options_read(const reshard_convert_options *options, cons
         .part_words = { given->part_words.data, given->part_words.data ? given->part_words.size : 0 },
     };
     if (given->part > UINT32_MAX || given->part_count > UINT32_MAX)
-        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.part or part_count is above 2^32 - 1");
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.part: a number is above 2^32 - 1");
     names_read(out);
     status = store_read(out, err);
     return status ? status : shard_bytes_read(given, &out->options.max_shard_bytes, err);

@@ -7,6 +7,7 @@
 #include "convert/fused_check.h"
 #include "convert/header_items.h"
 #include "convert/model_check.h"
+#include "convert/naming_memo.h"
 #include "convert/scale_check.h"
 #include "convert/target_check.h"
 #include "convert/tied_states.h"
@@ -159,13 +160,13 @@ static reshard_status unfilled_note(struct conversion *conversion, const struct 
 }
 
 /* The reference may want states under each of two names that are one weight in the source, or have one for both. */
-static reshard_status conversion_relate_ties(struct conversion *conversion, struct tied_state **tied, uint32_t *tied_count,
-                                             uint8_t **is_left_out, reshard_error *err)
+static reshard_status conversion_relate_ties(struct conversion *conversion, const struct selection_options *options,
+                                             struct tied_state **tied, uint32_t *tied_count, uint8_t **is_left_out, reshard_error *err)
 {
     struct checkpoint *source = conversion->source;
     const struct catalog *reference = conversion->like->source->catalog;
     struct selected_names names;
-    reshard_status status = selected_names_make(source->source->catalog, &conversion->options->selection, &names, err);
+    reshard_status status = selected_names_make(source->source->catalog, options, &names, err);
     if (!status)
         status = tied_states_find(source, &names, reference, &conversion->engine, tied, tied_count, err);
     if (!status)
@@ -194,9 +195,11 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
     struct tied_state *tied = NULL;
     uint8_t *is_left_out = NULL, *items_left_out = NULL;
+    struct naming_memo memo;
     reshard_status status = RESHARD_OK;
+    options.naming = naming_memo_begin(&memo, &conversion->options->selection.naming);
     if (reference && !conversion->mapping.stage)
-        status = conversion_relate_ties(conversion, &tied, &options.tied_count, &is_left_out, err);
+        status = conversion_relate_ties(conversion, &options, &tied, &options.tied_count, &is_left_out, err);
     if (!reference && conversion->mapping.stage && driver->abilities & FORMAT_STATE_BY_NAME)
         status = conversion_tie_each(conversion, &tied, &options.tied_count, err);
     options.tied = tied;
@@ -210,9 +213,12 @@ static reshard_status conversion_select(struct conversion *conversion, const str
         status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &options, reference,
                                 &conversion->selection, err);
     if (!status)
-        status = conversion_rename_ties(conversion, err);
+        status = conversion_rename_ties(conversion, &options, err);
+    if (!status)
+        status = conversion_remark_lacking(conversion, err);
     for (uint32_t i = 0; i < conversion->selection.unfilled_count && !status; i++)
         status = unfilled_note(conversion, &conversion->selection.unfilled[i], err);
+    naming_memo_end(&memo);
     free(tied);
     free(is_left_out);
     free(items_left_out);
@@ -324,6 +330,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
         status = conversion_make_recipes(out, err);
     if (!status)
         status = conversion_count(out, err);
+    if (!status)
+        status = conversion_remark_root(out, err);
     if (!status && out->selection.borrowed_count)
         status = second_join(out, purpose == CONVERSION_TO_RUN, err);
     if (!status)

@@ -93,7 +93,12 @@ reshard_status conversion_driver(const struct conversion *conversion, const stru
 bool conversion_stores(const struct conversion *conversion, uint32_t wanted);
 
 /* conversion_ties.c: ties that the source's metadata has recorded get the names that tensors have in the target, or are told as lost. */
-reshard_status conversion_rename_ties(struct conversion *conversion, reshard_error *err);
+reshard_status conversion_rename_ties(struct conversion *conversion, const struct selection_options *options, reshard_error *err);
+
+/* conversion_remarks.c: warns of what the reference has and is not written, where nothing says what becomes of it; and of a target that is
+ * called as the iteration in it. */
+reshard_status conversion_remark_lacking(struct conversion *conversion, reshard_error *err);
+reshard_status conversion_remark_root(struct conversion *conversion, reshard_error *err);
 
 /* conversion_count.c: counts the tensors that the target has: as many as one sees, and those that items keep. */
 reshard_status conversion_count(struct conversion *conversion, reshard_error *err);

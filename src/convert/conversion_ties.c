@@ -17,9 +17,9 @@ struct tie_naming {
     bool is_known;               /* what becomes of a name that is no tensor's */
 };
 
-static reshard_status tie_naming_begin(struct conversion *conversion, struct tie_naming *out, reshard_error *err)
+static reshard_status tie_naming_begin(struct conversion *conversion, const struct selection_options *options, struct tie_naming *out,
+                                       reshard_error *err)
 {
-    const struct selection_options *options = &conversion->options->selection;
     const struct catalog *wanted = conversion->selection.wanted;
     *out = (struct tie_naming){ .conversion = conversion,
                                 .is_known = !conversion->mapping.stage || !naming_is_asked(&options->naming) };
@@ -115,11 +115,11 @@ static reshard_status tie_item_replace(struct tie_naming *naming, uint32_t wante
     return RESHARD_OK;
 }
 
-reshard_status conversion_rename_ties(struct conversion *conversion, reshard_error *err)
+reshard_status conversion_rename_ties(struct conversion *conversion, const struct selection_options *options, reshard_error *err)
 {
     const struct catalog *source = conversion->source->source->catalog;
     const struct selection *selection = &conversion->selection;
-    bool may_change = !selection->is_whole || naming_is_asked(&conversion->options->selection.naming);
+    bool may_change = !selection->is_whole || naming_is_asked(&options->naming);
     struct tie_naming naming = { 0 };
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < selection->wanted->item_count && !status && may_change; i++) {
@@ -129,7 +129,7 @@ reshard_status conversion_rename_ties(struct conversion *conversion, reshard_err
             !item->value || item->value->kind != VALUE_DICT || !item->graph)
             continue;
         if (!naming.conversion)
-            status = tie_naming_begin(conversion, &naming, err);
+            status = tie_naming_begin(conversion, options, &naming, err);
         if (!status)
             status = tie_item_replace(&naming, i, item, err);
     }

@@ -16,11 +16,14 @@ static const char *known_option(const struct format_driver *driver, struct str n
     return NULL;
 }
 
-static void set_option(struct option_value *values, const char *name, const char *value)
+/* False: it is set already. */
+static bool set_option(struct option_value *values, const char *name, const char *value)
 {
-    while (values->name && values->name != name)
-        values++;
+    for (; values->name; values++)
+        if (values->name == name)
+            return false;
     *values = (struct option_value){ name, value };
+    return true;
 }
 
 static reshard_status read_options(const char *const *given, const struct format_driver *driver, struct request_words *out,
@@ -44,7 +47,8 @@ static reshard_status read_options(const char *const *given, const struct format
             error_hint(err, "reshard_format_option_at(%s) lists its options", driver->name);
             return RESHARD_ERR_USAGE;
         }
-        set_option(values, name, equals + 1);
+        if (!set_option(values, name, equals + 1))
+            return error_set(err, RESHARD_ERR_USAGE, "format option '%s' is said twice", name);
     }
     return RESHARD_OK;
 }
@@ -71,11 +75,14 @@ static bool is_word_of_any(struct str name)
     return false;
 }
 
-static void set_number(struct word_number *numbers, const char *name, uint32_t number)
+/* False: it is set already. */
+static bool set_number(struct word_number *numbers, const char *name, uint32_t number)
 {
-    while (numbers->name && numbers->name != name)
-        numbers++;
+    for (; numbers->name; numbers++)
+        if (numbers->name == name)
+            return false;
     *numbers = (struct word_number){ name, number };
+    return true;
 }
 
 /* What stands behind "WORD=": the number; false if it is none that the word may have. */
@@ -180,8 +187,8 @@ static reshard_status read_layout(const char *layout, const struct format_driver
             hint_words(words, err);
             return RESHARD_ERR_UNSUPPORTED;
         }
-        if (word)
-            set_number(numbers, word->name, value);
+        if (word && !set_number(numbers, word->name, value))
+            return error_set(err, RESHARD_ERR_USAGE, "layout '%s': %s is said twice", layout, word->name);
         if (word && word->is_rank_count)
             out->ranks = value;
     }

@@ -297,6 +297,12 @@ def format_option(shell):
     assert "steam" in done.stderr and "reshard formats hf" in done.stderr, done.stderr
     done = shell.convert("b", "--to", "hf", "-o", "stem", status=2)
     assert "NAME=VALUE" in done.stderr, done.stderr
+    done = shell.convert("b", "--to", "hf", "-o", "stem=weights", "-o", "tied=drop", "-o", "stem=part", status=2)
+    assert "option 'stem' is said twice" in done.stderr, done.stderr
+    done = shell.convert("b", "--to", "torch-dcp", "--layout", "ranks=2,ranks=3", status=2)
+    assert "layout 'ranks=2,ranks=3': ranks is said twice" in done.stderr, done.stderr
+    done = shell.convert("b", "--to", "torch-dcp", "--part", "0/5000000000", status=2)
+    assert "--part: a number is above 2^32 - 1" in done.stderr, done.stderr
 
 
 def like(shell):
@@ -307,6 +313,22 @@ def like(shell):
     assert files == {p.name for p in (shell.work / "reference").iterdir()}, files
     assert set(shell.types("a").values()) == {"BF16", "I64"}, "values and types come from the source"
     shell.same("bf16.safetensors", "a")
+
+
+def remarks(shell):
+    """What the reference has and the source lacks is counted once, and a target that is called as the iteration in it is told."""
+    shell.convert("reference", "--to", "hf")
+    lacking = "tensors of the reference are not written, as the source lacks them: "
+    for options, said in (([], None), (["--exclude", "step"], None), (["--add-prefix", "q."], len(shell.types("reference"))),
+                          (["--rename", "s/step/steps/"], 1), (["--rename", "s/step/steps/", "--exclude", "step*"], None),
+                          (["--rename", "s/step/steps/", "--missing", "zeros"], None)):
+        done = shell.convert("a", "--like", "reference", "--overwrite", *options)
+        assert done.stderr.count(lacking) == bool(said) and (not said or f"warning: {said} {lacking}'" in done.stderr), done.stderr
+    for name, options in (("iter_0000010", ["-o", "iteration=10"]), ("iter_0000011", ["-o", "iteration=10"]),
+                          ("iter_0000012", ["-o", "root=none", "-o", "iteration=12"])):
+        done = shell.convert(name, "--to", "torch_dist", *options)
+        warning = f"warning: the target is the folder of all iterations: '{name}' gets a folder '{name}'"
+        assert (warning in done.stderr) == (name == "iter_0000010"), done.stderr
 
 
 def memory_and_threads(shell):
@@ -413,7 +435,7 @@ def main():
     checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, dtype_names, packed, long_names, scales, selection,
               max_shard_size, checksum, verify, dry_run,
               layout, torch_archives, empty_tensors, wrong_options_come_first,
-              format_option, like, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
+              format_option, like, remarks, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
     return small_models.run(args.bin,
                             [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
 

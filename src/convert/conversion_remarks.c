@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is told of a conversion that does as it was asked, where that may not be what is meant. */
+#include "convert/conversion.h"
+
+#include <inttypes.h>
+
+#define REMARK_LISTED_MAX 3
+
+struct lacking {
+    struct name_map written;
+    struct key_filter filter;
+    uint64_t count;
+    struct buffer listed;
+};
+
+static reshard_status lacking_count(struct lacking *lacking, const struct catalog *wanted, const struct catalog *reference,
+                                    reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < wanted->tensor_count; i++)
+        if (name_map_intern(&lacking->written, wanted->tensors[i].key, NULL) == NAME_NONE)
+            return error_set_memory(err);
+    for (uint32_t i = 0; i < reference->tensor_count && !status; i++) {
+        const struct catalog_tensor *tensor = &reference->tensors[i];
+        bool is_wanted;
+        if (tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA) || name_map_find(&lacking->written, tensor->key) != NAME_NONE)
+            continue;
+        status = key_filter_wants(&lacking->filter, tensor->key, &is_wanted, err);
+        if (status || !is_wanted)
+            continue;
+        if (lacking->count++ < REMARK_LISTED_MAX)
+            buffer_printf(&lacking->listed, "%s'%.*s'", lacking->count > 1 ? ", " : "", STR_ARG(tensor->key));
+    }
+    return status || !lacking->listed.failed ? status : error_set_memory(err);
+}
+
+reshard_status conversion_remark_lacking(struct conversion *conversion, reshard_error *err)
+{
+    const struct selection_options *options = &conversion->options->selection;
+    struct lacking lacking = { 0 };
+    if (!conversion->like || options->missing || options->choose_missing)
+        return RESHARD_OK;
+    reshard_status status = key_filter_begin(&lacking.filter, options->include, options->exclude, err);
+    if (!status)
+        status = lacking_count(&lacking, conversion->selection.wanted, conversion->like->source->catalog, err);
+    if (!status && lacking.count)
+        status = note_add(&conversion->warnings, &conversion->notes, NOTE_MISSING, STR(""), err,
+                          "%" PRIu64 " tensors of the reference are not written, as the source lacks them: %.*s%s; "
+                          "reshard_convert_options.missing says what they are to be",
+                          lacking.count, (int)lacking.listed.size, (const char *)lacking.listed.data,
+                          lacking.count > REMARK_LISTED_MAX ? ", …" : "");
+    key_filter_release(&lacking.filter);
+    name_map_release(&lacking.written);
+    buffer_release(&lacking.listed);
+    return status;
+}
+
+reshard_status conversion_remark_root(struct conversion *conversion, reshard_error *err)
+{
+    const struct catalog *target = conversion->target.catalog;
+    bool is_within = false;
+    for (uint32_t i = 0; i < target->object_count && !is_within; i++) {
+        struct str rest = target->objects[i].name, first = str_take(&rest, '/');
+        is_within = rest.size && str_starts_with(first, "iter_") && str_is(first, conversion->file_name);
+    }
+    if (!is_within)
+        return RESHARD_OK;
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_TARGET, STR(""), err,
+                    "the target is the folder of all iterations: '%s' gets a folder '%s'", conversion->file_name, conversion->file_name);
+}
