@@ -693,6 +693,8 @@ static reshard_status segment_reserve(struct process_end *end, uint32_t size, re
     segment_measure(end, size, SEGMENT_BYTES / size / size);
     while (end->bytes > room / 2 && end->ring_bytes > RING_BYTES_MIN)
         segment_measure(end, size, end->ring_bytes / 2);
+    if (ftruncate(end->fd, (off_t)end->bytes) != 0) /* whoever sees it, sees all of it */
+        failure = errno;
     for (uint64_t done = 0; done < end->bytes && (!failure || failure == EINTR);) {
         const uint64_t left = end->bytes - done, step = left < RESERVE_STEP ? left : RESERVE_STEP;
         failure = posix_fallocate(end->fd, (off_t)done, (off_t)step);
