@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <time.h>
@@ -68,6 +69,7 @@ struct http {
     pthread_mutex_t lock; /* of the idle ones */
     CURL *idle[IDLE_MAX];
     size_t idle_count;
+    atomic_bool has_answered; /* some server, at least once */
 };
 
 /* Those that are copied. */
@@ -460,7 +462,8 @@ static bool is_worth_trying_again(const struct request *request, CURLcode result
     switch ((int)result) {
     case CURLE_OK:
         return code == 408 || code == 429 || code == 500 || code == 502 || code == 503 || code == 504;
-    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_RESOLVE_HOST: /* at first it is more likely a name that is written wrongly */
+        return atomic_load(&request->http->has_answered);
     case CURLE_COULDNT_CONNECT:
     case CURLE_SSL_CONNECT_ERROR: /* of the handshake; certificates that are not good have others */
     case CURLE_OPERATION_TIMEDOUT:
@@ -517,6 +520,8 @@ static reshard_status request_once(struct request *request, bool *again, reshard
         handle_give(request->http, handle);
     else
         curl.easy_cleanup(handle);
+    if (result == CURLE_OK)
+        atomic_store(&request->http->has_answered, true);
     *again = is_worth_trying_again(request, result, code);
     if (!is_set)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "this libcurl lacks what is needed (7.85 and later have it)");

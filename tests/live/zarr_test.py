@@ -42,7 +42,9 @@ def make_v2(rng, root, key, array, chunks):
                         *[numcodecs.Blosc(name, 5, shuffle) for name in ("lz4", "zstd", "blosclz", "zlib") for shuffle in (0, 1, 2)]])
     filters = [numcodecs.Delta(array.dtype)] if array.dtype.kind in "iu" and array.dtype.byteorder != ">" and rng.random() < 0.3 else []
     while len(filters) < 4 and rng.random() < 0.6:  # bytes that are looked into, and bytes that are made
-        filters.append(rng.choice([numcodecs.Shuffle(array.dtype.itemsize), numcodecs.CRC32(), numcodecs.Adler32(), numcodecs.Zlib(1)]))
+        whole = all(isinstance(f, (numcodecs.Delta, numcodecs.Shuffle)) for f in filters)  # elements, which Shuffle takes alone
+        filters.append(rng.choice([numcodecs.CRC32(), numcodecs.Adler32(), numcodecs.Zlib(1),
+                                   *[numcodecs.Shuffle(array.dtype.itemsize)] * 2 * whole]))
     filters = filters or None
     more = {"dimension_separator": rng.choice("./")}
     if V3:
