@@ -572,7 +572,7 @@ def handshakes(shell, fixtures):
                 assert len(taken) == (1 if secures else 5), (secures, taken)
         begun = time.monotonic()
         sites.refused(["hash", "http://host.invalid/m.safetensors"], "host.invalid", http_proxy="", all_proxy="", ALL_PROXY="")
-        assert time.monotonic() - begun >= 4, "a name that is not found is looked for once"
+        assert time.monotonic() - begun < 4, "a name that is not found at first is looked for again"
     return "" if made else "no openssl: nothing of certificates"
 
 
