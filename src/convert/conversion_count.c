@@ -9,22 +9,14 @@
 
 #include <stdlib.h>
 
-static reshard_status count_note_names(const struct note_list *notes, bool is_of_ties, struct name_map *out, reshard_error *err)
-{
-    for (uint32_t i = 0; i < notes->count; i++)
-        if ((!is_of_ties || notes->notes[i].kind == NOTE_TIE) && name_map_intern(out, notes->notes[i].key, NULL) == NAME_NONE)
-            return error_set_memory(err);
-    return RESHARD_OK;
-}
-
 /* Listed tensors: what nothing is stored of is there all the same, unless it was said to be left out. */
 static reshard_status conversion_count_listed(struct conversion *conversion, reshard_error *err)
 {
     const struct catalog *target = conversion->target.catalog;
     struct name_map left_out = { 0 };
-    reshard_status status = count_note_names(&conversion->target.dropped, false, &left_out, err);
+    reshard_status status = note_list_keys(&conversion->target.dropped, false, &left_out, err);
     if (!status)
-        status = count_note_names(&conversion->target.changed, true, &left_out, err);
+        status = note_list_keys(&conversion->target.changed, true, &left_out, err);
     for (uint32_t i = 0; i < target->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &target->tensors[i];
         if (tensor->flags & TENSOR_HIDDEN)

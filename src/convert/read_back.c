@@ -216,14 +216,10 @@ static reshard_status absent_find_kept(const struct conversion *conversion, stru
 
 static reshard_status absent_names_make(const struct conversion *conversion, struct absent_names *out, reshard_error *err)
 {
-    const struct note_list *dropped = &conversion->target.dropped, *changed = &conversion->target.changed;
-    for (uint32_t i = 0; i < dropped->count; i++)
-        if (name_map_intern(&out->dropped, dropped->notes[i].key, NULL) == NAME_NONE)
-            return error_set_memory(err);
-    for (uint32_t i = 0; i < changed->count; i++)
-        if (changed->notes[i].kind == NOTE_TIE && name_map_intern(&out->recorded, changed->notes[i].key, NULL) == NAME_NONE)
-            return error_set_memory(err);
-    return absent_find_kept(conversion, out, err);
+    reshard_status status = note_list_keys(&conversion->target.dropped, false, &out->dropped, err);
+    if (!status)
+        status = note_list_keys(&conversion->target.changed, true, &out->recorded, err);
+    return status ? status : absent_find_kept(conversion, out, err);
 }
 
 /* A wanted tensor that the target has under none of its names. A tie that is recorded alone has its values in the one that is kept. */

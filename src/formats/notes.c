@@ -50,6 +50,14 @@ reshard_status note_add(struct note_list *list, struct arena *arena, enum note_k
     return status;
 }
 
+reshard_status note_list_keys(const struct note_list *list, bool is_of_ties, struct name_map *out, reshard_error *err)
+{
+    for (uint32_t i = 0; i < list->count; i++)
+        if ((!is_of_ties || list->notes[i].kind == NOTE_TIE) && name_map_intern(out, list->notes[i].key, NULL) == NAME_NONE)
+            return error_set_memory(err);
+    return RESHARD_OK;
+}
+
 void note_list_release(struct note_list *list)
 {
     free(list->notes);

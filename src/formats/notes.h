@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/name_map.h"
 
 /* id, word, whether the reason goes on where the name ends ("'a' loses its class") instead of standing behind it ("a: no value") */
 #define NOTE_KINDS(X)                                                                                  \
@@ -62,6 +63,9 @@ reshard_status note_add(struct note_list *list, struct arena *arena, enum note_k
 reshard_status note_add_args(struct note_list *list, struct arena *arena, enum note_kind kind, struct str key, reshard_error *err,
                              const char *format, va_list args) PRINTF_LIKE(6, 0);
 void note_list_release(struct note_list *list);
+
+/* Adds the keys of all notes to a map; is_of_ties: of those of ties alone. */
+reshard_status note_list_keys(const struct note_list *list, bool is_of_ties, struct name_map *out, reshard_error *err);
 
 const char *note_kind_word(enum note_kind kind);
 
