@@ -14,27 +14,11 @@
 
 #define COMMIT_SCHEMA "reshard-commit/1"
 
-/* The format that the target's name says, where nothing else does; NULL: it says none. */
-static const char *format_of_name(const struct options *options)
-{
-    static const char *const endings[][2] = {
-        { ".safetensors", "safetensors" }, { ".pt", "torch" }, { ".pth", "torch" }, { ".bin", "torch" },
-        { ".npz", "npz" }, { ".pdparams", "paddle" }, { ".pdopt", "paddle" },
-    };
-    bool is_target = options->path_count > 1 && (options->verb == VERB_CONVERT || options->verb == VERB_PLAN);
-    for (size_t i = 0; is_target && !options->to && !options->like && i < sizeof(endings) / sizeof(endings[0]); i++) {
-        size_t size = strlen(options->paths[1]), tail = strlen(endings[i][0]);
-        if (size > tail && strcmp(options->paths[1] + size - tail, endings[i][0]) == 0 && options->paths[1][size - tail - 1] != '/')
-            return endings[i][1];
-    }
-    return options->to;
-}
-
 reshard_convert_options convert_options_make(const struct options *options, const reshard_open_options *open,
                                              const struct mapping_input *mapping)
 {
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
-    convert.to = format_of_name(options);
+    convert.to = options->to;
     convert.like = options->like;
     convert.layout = options->layout;
     convert.include = options->include.values;

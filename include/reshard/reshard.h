@@ -427,7 +427,9 @@ typedef struct reshard_map_options {
 
 typedef struct reshard_convert_options {
     size_t struct_size;
-    const char *to;               /* format; NULL only with like */
+    /* Format. NULL: that of like; without it, that which the name of the target's file ends with (.safetensors, .npz, .pt .pth .bin: torch,
+     * .pdparams .pdopt: paddle). */
+    const char *to;
     const char *like;             /* path of a checkpoint whose format, layout and names are taken; or NULL */
     const char *layout;           /* "ranks=8,…" or NULL */
     /* Globs on keys, which know *, ?, [set], {one,other} and {0..15}; each matches some. NULL-terminated lists or NULL. */

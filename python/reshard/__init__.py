@@ -26,7 +26,7 @@ from ._checkpoint import Checkpoint, Chunk, Items, Tensor, Tensors, Warned
 from ._errors import (CancelledError, DiffersError, DroppedWarning, Error, FormatError, LimitError, MappingWarning, OutOfMemoryError,
                       StorageError, UnsupportedError, UsageError, python_words)
 from ._online import Cell, Comm, Loaded, Saver, Transfers, load, save_together
-from ._options import (Progress, convert_options, format_of_name, given, map_options, open_options, run_options, split_run, takes)
+from ._options import (Progress, convert_options, given, map_options, open_options, run_options, split_run, takes)
 from ._reports import Move, Note, Report, ReportFile, report_of
 from ._shards import Shard, shard_tuples
 from ._states import flatten, items_taken
@@ -138,8 +138,6 @@ def commit(source, target, *, opening=None, **options):
 
 def _conversion(call, source, target, opening, options):
     run, rest = split_run(options)
-    if rest.get("to") is None and rest.get("like") is None:
-        rest["to"] = format_of_name(target)
     chosen = convert_options(**rest)
     with _Opened(source, opening) as checkpoint:
         with checkpoint._owners:
@@ -160,8 +158,6 @@ def save(path, state, *, comm=None, cells=None, check=True, spread=True, **optio
 
     Returns a Report; with comm, on rank 0, the warnings: how other ranks' items differ, and what the format does not hold ("dropped: …").
     """
-    if options.get("to") is None and options.get("like") is None:
-        options["to"] = format_of_name(path)
     if comm is not None or cells:
         return save_together(path, state, comm, cells, check, spread, options)
     with from_memory(state) as checkpoint:

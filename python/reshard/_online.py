@@ -327,7 +327,7 @@ class Saver:
             tuples, owners = shard_tuples(tensors)
             state = (tuples, *items_taken(items))
         if not self._rank:
-            _tell_dropped(tensors, items, rest)
+            _tell_dropped(tensors, items, path, rest)
         with owners:
             return self._handle.save(state, is_sharded, path, convert_options(**rest), run)
 
@@ -363,15 +363,15 @@ def background_options(options):
     return split_run(options)
 
 
-def _tell_dropped(tensors, items, options):
+def _tell_dropped(tensors, items, path, options):
     """Warns of items for which the format has no place: what a report would say of them, without planning the save."""
-    if not items or options.get("drop_items") or not options.get("to"):
+    if not items or options.get("drop_items") or options.get("like"):
         return
     one = array.array("B", [0])
     tuples, owners = shard_tuples({key: one for key in list(tensors)[:1]})
     try:
         held = _reshard.open_state(tuples, *items_taken(items), "memory", {}, owners)
-        notes = _reshard.plan(held, None, convert_options(to=options["to"]), {})["notes"]
+        notes = _reshard.plan(held, path, convert_options(to=options.get("to")), {})["notes"]
     except Error:
         return  # the save says what is wrong
     for text in [note[-1] for note in notes if note[0] == 0]:

@@ -125,15 +125,6 @@ def mapping_text(one):
     return ("mapping", str(one))
 
 
-def format_of_name(path):
-    """The format that the name of a target's file says, or None."""
-    if path is None:
-        return None
-    suffixes = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bin": "torch", ".npz": "npz", ".pdparams": "paddle",
-                ".pdopt": "paddle"}
-    return suffixes.get(os.path.splitext(os.fsdecode(path))[1])
-
-
 def layout_words(layout):
     """"tp=2,pp=4" of {"tp": 2, "pp": 4}."""
     return ",".join(f"{name}={value}" for name, value in layout.items()) if isinstance(layout, dict) else layout

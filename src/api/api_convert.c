@@ -79,8 +79,15 @@ static reshard_status store_read(struct convert_call *call, reshard_error *err)
     return store_take(given->store, &call->store, err);
 }
 
-reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, struct convert_call *out,
-                                    reshard_error *err)
+/* The format that is asked for, or that the target's name ends with where neither is said. NULL: that of `like`, if any. */
+static const char *format_read(const reshard_convert_options *given, const char *target_path)
+{
+    const struct format_driver *named = given->to || given->like || !target_path ? NULL : format_driver_of_path(target_path);
+    return named ? named->name : given->to;
+}
+
+reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, const char *target_path,
+                                    struct convert_call *out, reshard_error *err)
 {
     out->map = (struct map_call){ 0 };
     reshard_status status = struct_take(&out->given, sizeof(out->given), options, "reshard_convert_options", err);
@@ -94,7 +101,7 @@ reshard_status convert_options_read(const reshard_convert_options *options, cons
     if (status)
         return status;
     out->options = (struct conversion_options){
-        .to = given->to,
+        .to = format_read(given, target_path),
         .like = given->like,
         .open = out->open.options,
         .layout = given->layout,
@@ -163,7 +170,7 @@ static reshard_status convert_by(conversion_work work, reshard_checkpoint *sourc
 {
     struct convert_call call;
     struct conversion conversion;
-    reshard_status status = convert_options_read(options, run, &call, err);
+    reshard_status status = convert_options_read(options, run, target_path, &call, err);
     if (!status && !call.options.store)
         status = check_target(source, target_path, &call, err);
     if (!status)
@@ -241,7 +248,7 @@ API_EXPORT reshard_status reshard_estimate(reshard_checkpoint *source, const cha
     NEEDS(source, err);
     NEEDS(options, err);
     NEEDS(report, err);
-    status = convert_options_read(options, run, &call, err);
+    status = convert_options_read(options, run, target_path, &call, err);
     if (!status)
         status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_REPORT, &conversion, report, err);
     if (!status)
@@ -276,7 +283,7 @@ API_EXPORT reshard_status reshard_preview(reshard_checkpoint *source, const char
     *target = NULL;
     NEEDS(source, err);
     NEEDS(options, err);
-    status = convert_options_read(options, run, &call, err);
+    status = convert_options_read(options, run, target_path, &call, err);
     if (!status)
         status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_REPORT, &conversion, NULL, err);
     if (!status) {

@@ -39,7 +39,7 @@ static reshard_status kept_plan_make(reshard_plan *plan, const reshard_convert_o
                                 reshard_error *err)
 {
     struct convert_call *call = &plan->call;
-    reshard_status status = convert_options_read(options, run, call, err);
+    reshard_status status = convert_options_read(options, run, plan->path, call, err);
     if (!status && call->options.part_count)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.part_count: reshard_plan_part makes parts of a plan");
     if (status)

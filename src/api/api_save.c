@@ -30,7 +30,7 @@ static reshard_status save_options_read(struct save_call *call, const reshard_sa
     if (!status && !call->given.convert)
         status = error_set(err, RESHARD_ERR_USAGE, "reshard_save_options.convert is NULL");
     if (!status)
-        status = convert_options_read(call->given.convert, run, &call->convert, err);
+        status = convert_options_read(call->given.convert, run, call->path, &call->convert, err);
     if (!status && call->convert.options.store) {
         status = error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.store: ranks save to the file system");
         error_hint(err, "reshard_open_shards with reshard_convert, and writers, write to a store");

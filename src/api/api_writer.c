@@ -116,7 +116,7 @@ static reshard_status writer_new(const reshard_writer_input *input, const char *
     reshard_writer *writer = calloc(1, sizeof(*writer));
     if (!writer)
         return error_set_memory(err);
-    status = convert_options_read(options, run, &writer->call, err);
+    status = convert_options_read(options, run, target_path, &writer->call, err);
     if (!status)
         status = writer_begin(writer, &taken, target_path, begin, report, err);
     if (status)

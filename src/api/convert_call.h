@@ -17,9 +17,10 @@ struct convert_call {
     struct store_calls store;
 };
 
-/* Release the call's mapping (map_call_release) on failure too. */
-reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, struct convert_call *out,
-                                    reshard_error *err);
+/* target_path, which may be NULL, says the format where the options do not. Release the call's mapping (map_call_release) on failure
+ * too. */
+reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, const char *target_path,
+                                    struct convert_call *out, reshard_error *err);
 
 /* The functions of a caller's store. */
 reshard_status store_take(const reshard_store *given, struct store_calls *out, reshard_error *err);

@@ -43,7 +43,7 @@ bool kept_can(const struct convert_call *call)
 {
     const reshard_convert_options *given = &call->given;
     const struct selection_options *selection = &call->options.selection;
-    return given->to && !given->like && !given->include && !given->exclude && !given->dtypes && !given->open && !given->map &&
+    return call->options.to && !given->like && !given->include && !given->exclude && !given->dtypes && !given->open && !given->map &&
            !given->missing && !given->choose_missing && !given->store && naming_is_none(&selection->naming);
 }
 

@@ -326,6 +326,9 @@ struct format_driver {
     const struct format_option *options; /* ends with a NULL name; may be NULL */
     const struct layout_word *words;     /* of --layout, ends with a NULL name; NULL: only the number of ranks */
 
+    /* Ends of names of files (".npz"), then NULL: a target with such a name is of this format where nothing else says one. NULL: none. */
+    const char *const *file_endings;
+
     /* Globs of what a folder of this format holds besides side files, folders with '/' at the end; then NULL. A folder with other things in
      * it is not replaced. NULL: the format has no folders. */
     const char *const *folder_entries;
@@ -404,5 +407,7 @@ struct format_driver {
 /* The drivers, in probing order; NULL past the end. */
 const struct format_driver *format_driver_at(int index);
 const struct format_driver *format_driver_find(const char *name);
+/* The one whose file_endings a path ends with, behind the name itself; NULL: none. */
+const struct format_driver *format_driver_of_path(const char *path);
 
 #endif

@@ -56,3 +56,16 @@ const struct format_driver *format_driver_find(const char *name)
     }
     return NULL;
 }
+
+const struct format_driver *format_driver_of_path(const char *path)
+{
+    struct str name = str_base_name(str_of(path));
+    for (int i = 0; i < REGISTRY_COUNT; i++) {
+        const char *const *endings = registry[i]->file_endings;
+        for (size_t j = 0; endings && endings[j]; j++) {
+            if (name.size > strlen(endings[j]) && str_ends_with(name, endings[j]))
+                return registry[i];
+        }
+    }
+    return NULL;
+}

@@ -158,11 +158,39 @@ TEST(a_preview_needs_somewhere_to_go)
     reshard_close(source);
 }
 
+/* Of estimates and conversions, plans and writers alike: they read their options by one function. */
+TEST(names_of_targets_say_their_format)
+{
+    static const char *const names[][2] = {
+        { "/x/a.safetensors", "safetensors" }, { "a.pt", "torch" },         { "a.pth", "torch" },     { "/x/pytorch_model.bin", "torch" },
+        { "a.npz", "npz" },                    { "a.pdparams", "paddle" },  { "a.pdopt", "paddle" },  { "/x/a", NULL },
+        { "/x/.npz", NULL },                   { "/x.npz/a", NULL },        { "/x/a.npz/", NULL },    { NULL, NULL },
+    };
+    static const char *const model[] = { "model.*.weight", NULL };
+    reshard_checkpoint *source = open_sample();
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+        reshard_report report = RESHARD_REPORT_INIT;
+        options.include = model; /* others have types that NumPy and Paddle lack */
+        reshard_status status = reshard_estimate(source, names[i][0], &options, NULL, &report, &err);
+        assert_int_equal(status, names[i][1] ? RESHARD_OK : RESHARD_ERR_USAGE);
+        if (!status)
+            assert_string_equal(report.target_format, names[i][1]);
+        reshard_report_release(&report);
+        options.to = "hf"; /* what is said goes before */
+        CHECK_OK(reshard_estimate(source, names[i][0], &options, NULL, &report, &err));
+        assert_string_equal(report.target_format, "hf");
+        reshard_report_release(&report);
+    }
+    reshard_close(source);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(previews_are_what_is_written),
         cmocka_unit_test(a_preview_needs_somewhere_to_go),
+        cmocka_unit_test(names_of_targets_say_their_format),
     };
     return cmocka_run_group_tests_name("preview", tests, test_folder_make, test_folder_remove);
 }

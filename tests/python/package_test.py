@@ -426,13 +426,14 @@ def items_of_ranks(work):
         with warnings.catch_warnings(record=True) as caught, reshard.Saver(by) as saver:
             warnings.simplefilter("always")
             saver.save(work / f"{by}.zarr", {"w": floats(1), "step": 3}, to="zarr", check=True)
+            saver.save(work / f"{by}.npz", {"w": floats(1), "late": 3})  # its name says the format
             saver.save(work / f"{by}2.zarr", {"w": floats(1), "step": 3}, to="zarr", drop_items=True, progress=None)
             saver.save(work / f"{by}.hf", {"w": floats(1), "step": 3}, to="hf")
             saver.wait()
             for options in ({"check": False}, {"spread": False}, {"progress": print}, {"comm": 1}):
                 raises(reshard.UsageError, lambda: saver.save(work / "x", {"w": floats(1)}, to="hf", **options), "background", *options)
-        assert [(one.category, one.filename) for one in caught] == [(reshard.DroppedWarning, __file__)], [str(one) for one in caught]
-        assert "step" in str(caught[0].message) and "zarr" in str(caught[0].message)
+        assert [(one.category, one.filename) for one in caught] == [(reshard.DroppedWarning, __file__)] * 2, [str(one) for one in caught]
+        assert "step" in str(caught[0].message) and "zarr" in str(caught[0].message) and "late" in str(caught[1].message)
     assert not (work / "x").exists()
 
 
@@ -501,7 +502,7 @@ def conversions(work):
     assert set(os.listdir(work)) == before
     assert reshard.convert(source, work / "hf", to="hf", overwrite=True).tensors == 3
     assert reshard.save(work / "saved.npz", {"w": floats(1)}).target_format == "npz"
-    for suffix, name in ((".safetensors", "safetensors"), (".pt", "torch"), (".npz", "npz")):  # as the command
+    for suffix, name in ((".safetensors", "safetensors"), (".pt", "torch"), (".npz", "npz"), (".pdopt", "paddle")):
         assert reshard.convert(source, work / ("suffix" + suffix), include=["*.b"]).target_format == name
     (work / "hf" / "config.json").write_text("{}")
     for config in ("{}", work / "hf" / "config.json"):

@@ -165,10 +165,13 @@ static void numpy_close_source(struct source *source)
 
 /* ---- the drivers ---- */
 
+static const char *const npz_endings[] = { ".npz", NULL };
+
 const struct format_driver format_npz = {
     .name = "npz",
     .summary = "NumPy's npz: one zip archive of arrays",
     .abilities = FORMAT_READS | FORMAT_WRITES,
+    .file_endings = npz_endings,
     .probe = npz_probe,
     .read_catalog = numpy_read_npz,
     .verify = npz_verify,

@@ -169,12 +169,15 @@ static const struct format_option params_options[] = {
     { NULL, NULL, NULL, NULL },
 };
 
+static const char *const params_endings[] = { ".pdparams", ".pdopt", NULL };
+
 const struct format_driver format_paddle = {
     .name = "paddle",
     .summary = "files of paddle.save: .pdparams, .pdopt, single tensors, and the folders of them that ranks write",
     .name_space = "paddle",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS,
     .options = params_options,
+    .file_endings = params_endings,
     .probe = params_driver_probe,
     .read_catalog = params_driver_read,
     .verify = params_verify,

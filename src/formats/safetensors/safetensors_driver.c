@@ -184,12 +184,15 @@ static const struct format_option st_options[] = {
     { 0 },
 };
 
+static const char *const st_endings[] = { ".safetensors", NULL };
+
 const struct format_driver format_safetensors = {
     .name = "safetensors",
     .name_space = "hf",
     .summary = "one safetensors file",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_HOLDS_ITEMS | FORMAT_NAMES_FRAMEWORK,
     .options = st_options,
+    .file_endings = st_endings,
     .probe = st_probe,
     .read_catalog = st_read_catalog,
     .lay_out = st_lay_out,

@@ -61,12 +61,15 @@ static const struct format_option torch_options[] = {
 static const char *const folder_entries[] = { "*pytorch_model*.bin", "*pytorch_model*.bin.index.json", "adapter_model*.bin",
                                               "adapter_model*.bin.index.json", NULL };
 
+static const char *const torch_endings[] = { ".pt", ".pth", ".bin", NULL };
+
 const struct format_driver format_torch = {
     .name = "torch",
     .summary = "one torch.save file (zip, legacy stream or tar), or a folder of *pytorch_model*.bin or adapter_model.bin",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS | FORMAT_ITEMS_NAME_TENSORS | FORMAT_PAIRS_F4,
     .options = torch_options,
     .folder_entries = folder_entries,
+    .file_endings = torch_endings,
     .probe = torch_probe,
     .read_catalog = torch_read_catalog,
     .verify = torch_source_verify,
