@@ -134,6 +134,12 @@ static bool append_step(struct walk *walk, uint32_t step)
     return true;
 }
 
+/* Whether a name is made of itself with the axes that it has, as by a cast: it goes on as it would without that. */
+static bool is_same_again(const struct map_edge *edge)
+{
+    return edge->from == edge->to && !edge->is_transposed && !edge->permute && !edge->stack;
+}
+
 static enum walk_result walk_to_key(const struct map_chain *chain, const struct map_space *space, struct str start, bool backwards,
                                     struct walk *walk)
 {
@@ -149,18 +155,22 @@ static enum walk_result walk_to_key(const struct map_chain *chain, const struct 
         uint32_t first = name == NAME_NONE ? 0 : edges_of(chain, backwards, name, &count);
         if (name == NAME_NONE || !count)
             return WALK_DONE;
-        const struct map_edge *edge = edge_at(chain, backwards, first);
-        uint32_t next = backwards ? edge->from : edge->to;
-        for (uint32_t i = 1; i < count; i++) {
-            const struct map_edge *other = edge_at(chain, backwards, first + i);
-            if ((backwards ? other->from : other->to) != next)
+        uint32_t chosen = MAP_NONE, next = name;
+        for (uint32_t i = first; i < first + count; i++) {
+            const struct map_edge *edge = edge_at(chain, backwards, i);
+            const uint32_t other = backwards ? edge->from : edge->to;
+            if (is_same_again(edge))
+                continue;
+            if (chosen != MAP_NONE && other != next)
                 return WALK_AMBIGUOUS;
+            chosen = chosen == MAP_NONE ? i : chosen;
+            next = other;
         }
         if (next == name) /* made of itself, and on this side nobody has it: the walk ends here */
             return WALK_DONE;
         if (walk->count > chain->count)
             return WALK_LOOP;
-        if (!append_step(walk, backwards ? chain->by_target[first] : first))
+        if (!append_step(walk, backwards ? chain->by_target[chosen] : chosen))
             return WALK_NO_MEMORY;
         name = next;
         text = name_map_at(&chain->names, name);

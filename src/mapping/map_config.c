@@ -49,6 +49,32 @@ bool config_fail(struct config_reader *reader, size_t at, const char *hint, cons
     return map_diagnose(reader->diagnoses, MAP_ERROR, (struct map_span){ (uint32_t)at, (uint32_t)size }, hint, "%s", message);
 }
 
+static bool config_same_object(struct config_reader *reader, size_t at)
+{
+    if (!reader->has_statements || !reader->has_reverse || reader->statements_in == reader->reverse_in)
+        return true;
+    return config_fail(reader, at, "write both into one object", "aoa_config_reverse and aoa_statements are of two objects");
+}
+
+bool config_found_statements(struct config_reader *reader, size_t at, size_t object)
+{
+    if (reader->has_statements)
+        return config_fail(reader, at, "one mapping is read: give the object that is meant alone", "a second aoa_statements");
+    reader->has_statements = true;
+    reader->statements_in = object;
+    return config_same_object(reader, at);
+}
+
+bool config_found_reverse(struct config_reader *reader, size_t at, size_t object, bool is_reverse)
+{
+    if (reader->has_reverse)
+        return config_fail(reader, at, "one mapping is read: give the object that is meant alone", "a second aoa_config_reverse");
+    reader->has_reverse = true;
+    reader->reverse_in = object;
+    reader->out->is_reverse = is_reverse;
+    return config_same_object(reader, at);
+}
+
 int config_truth(struct str word)
 {
     static const char *const words[] = { "false", "False", "no", "off", "0", "true", "True", "yes", "on", "1" };
@@ -223,7 +249,7 @@ static bool map_config_read_config(struct config_reader *reader, enum file_kind 
 {
     if (kind == FILE_YAML)
         return config_yaml(reader);
-    return config_literal(reader, reader->file.data[reader->at] != '{');
+    return config_literal(reader, reader->file.data[reader->at] != '{', 0) && config_literal_end(reader);
 }
 
 reshard_status map_text_read(struct str file, const struct limits *limits, struct map_text *out, struct map_diagnoses *diagnoses,

@@ -34,8 +34,19 @@ static size_t word_end(struct str file, size_t at)
     return at;
 }
 
+bool config_literal_end(struct config_reader *reader)
+{
+    struct str file = reader->file;
+    do
+        reader->at = map_config_literal_skip_space(file, reader->at);
+    while (reader->at < file.size && file.data[reader->at] == ';' && reader->at++ < file.size);
+    return reader->at == file.size ||
+           config_fail(reader, reader->at, "one list or object is read, and nothing is computed: print the whole of it and give that",
+                       "text behind the configuration");
+}
+
 /* A word: r before a string means that backslashes are themselves; f that it is computed, which nothing here can do. */
-static bool map_config_literal_read_word(struct config_reader *reader, enum role role)
+static bool map_config_literal_read_word(struct config_reader *reader, enum role role, size_t object)
 {
     struct str file = reader->file;
     size_t start = reader->at, end = word_end(file, start);
@@ -51,7 +62,8 @@ static bool map_config_literal_read_word(struct config_reader *reader, enum role
         int truth = config_truth(word);
         if (truth < 0)
             return config_fail(reader, start, NULL, "aoa_config_reverse is true or false");
-        reader->out->is_reverse = truth;
+        if (!config_found_reverse(reader, start, object, truth))
+            return false;
     }
     reader->at = end;
     return true;
@@ -82,7 +94,7 @@ static enum role role_of(struct str key)
 }
 
 /* A string: a statement, or the name of a member if a colon follows. *role: of the value that follows. */
-static bool map_config_literal_read_string(struct config_reader *reader, bool in_statements, enum role *role)
+static bool map_config_literal_read_string(struct config_reader *reader, bool in_statements, enum role *role, size_t object)
 {
     struct str value;
     if (in_statements)
@@ -99,9 +111,8 @@ static bool map_config_literal_read_string(struct config_reader *reader, bool in
     if (*role != ROLE_STATEMENTS)
         return true;
     reader->at = start; /* one text instead of a list */
-    reader->has_statements = true;
     *role = ROLE_OTHER;
-    return map_config_literal_read_statement(reader);
+    return config_found_statements(reader, start, object) && map_config_literal_read_statement(reader);
 }
 
 static bool is_open(char c)
@@ -114,10 +125,10 @@ static bool is_close(char c)
     return c == ']' || c == '}' || c == ')';
 }
 
-bool config_literal(struct config_reader *reader, bool is_statements)
+bool config_literal(struct config_reader *reader, bool is_statements, size_t object)
 {
     struct str file = reader->file;
-    size_t start = reader->at;
+    size_t start = reader->at, opened[CONFIG_DEPTH_MAX + 1] = { object }; /* where what is open begins; brackets of lists too */
     uint64_t depth = 0, list_depth = 0; /* list_depth: of the list of statements; 0: not inside */
     enum role role = is_statements ? ROLE_STATEMENTS : ROLE_OTHER;
     do {
@@ -126,11 +137,14 @@ bool config_literal(struct config_reader *reader, bool is_statements)
             return config_fail(reader, start, NULL, "the bracket is not closed");
         char c = file.data[reader->at];
         if (is_open(c)) {
-            depth++;
+            if (depth == CONFIG_DEPTH_MAX)
+                return config_fail(reader, reader->at, NULL, "brackets lie too deep in each other");
+            opened[++depth] = reader->at;
             if (role == ROLE_STATEMENTS && !list_depth) {
                 list_depth = depth;
-                reader->has_statements = true;
                 role = ROLE_OTHER;
+                if (!config_found_statements(reader, reader->at, opened[depth - 1]))
+                    return false;
             } else if (list_depth && c != '(') {
                 return config_fail(reader, reader->at, NULL, "a statement is a string");
             }
@@ -141,12 +155,12 @@ bool config_literal(struct config_reader *reader, bool is_statements)
             role = ROLE_OTHER;
             reader->at++;
         } else if (is_quote(c)) {
-            if (!map_config_literal_read_string(reader, list_depth != 0, &role))
+            if (!map_config_literal_read_string(reader, list_depth != 0, &role, opened[depth]))
                 return false;
         } else if (c == ',') {
             role = ROLE_OTHER;
             reader->at++;
-        } else if (!map_config_literal_read_word(reader, list_depth ? ROLE_STATEMENTS : role)) {
+        } else if (!map_config_literal_read_word(reader, list_depth ? ROLE_STATEMENTS : role, opened[depth])) {
             return false;
         }
     } while (depth);

@@ -130,49 +130,44 @@ static bool map_config_yaml_read_text(struct config_reader *reader, const struct
 
 /* ---- lists and members ---- */
 
-/* "- text" lines that are indented at least as deep as their member. */
-static bool read_list(struct config_reader *reader, size_t indent)
+/* Members that lines lie in, the outermost first: an object is known by the line of its member. */
+struct yaml_parents {
+    size_t indents[CONFIG_DEPTH_MAX], starts[CONFIG_DEPTH_MAX], depth;
+};
+
+/* Enters the member of a line; *object: what tells the object that it is a member of from others. */
+static bool enter_member(struct config_reader *reader, struct yaml_parents *parents, const struct yaml_line *line, size_t *object)
 {
-    struct yaml_line line;
-    while (peek_line(reader, &line)) {
-        if (map_config_yaml_is_empty(reader, &line)) {
-            map_config_yaml_next_line(reader, &line);
-            continue;
-        }
-        bool is_item = reader->file.data[line.text] == '-' && (line.text + 1 == line.end || reader->file.data[line.text + 1] == ' ');
-        if (!is_item || line.indent < indent)
+    while (parents->depth && parents->indents[parents->depth - 1] >= line->indent)
+        parents->depth--;
+    *object = parents->depth ? parents->starts[parents->depth - 1] + 1 : 0;
+    if (parents->depth == CONFIG_DEPTH_MAX)
+        return config_fail(reader, line->text, NULL, "members lie too deep in each other");
+    parents->indents[parents->depth] = line->indent;
+    parents->starts[parents->depth++] = line->start;
+    return true;
+}
+
+/* The next line that says something; false at the end of the file. */
+static bool peek_content(struct config_reader *reader, struct yaml_line *line)
+{
+    while (peek_line(reader, line)) {
+        if (!map_config_yaml_is_empty(reader, line))
             return true;
-        size_t from = map_config_yaml_skip_blank(reader->file, line.text + 1, line.end);
-        if (from == line.end || reader->file.data[from] == '#')
-            return config_fail(reader, line.text, NULL, "the statement is empty");
-        if (!map_config_yaml_read_text(reader, &line, from, line.indent))
-            return false;
+        map_config_yaml_next_line(reader, line);
     }
-    return true;
+    return false;
 }
 
-static bool map_config_yaml_read_statements(struct config_reader *reader, const struct yaml_line *line, size_t from)
+static bool is_document_mark(const struct config_reader *reader, const struct yaml_line *line)
 {
-    reader->has_statements = true;
-    if (from < line->end && reader->file.data[from] == '[') {
-        reader->at = from;
-        return config_literal(reader, true) && end_value(reader);
-    }
-    if (from < line->end && reader->file.data[from] != '#')
-        return map_config_yaml_read_text(reader, line, from, line->indent);
-    map_config_yaml_next_line(reader, line);
-    return read_list(reader, line->indent);
+    struct str text = { reader->file.data + line->text, line->end - line->text };
+    return line->indent == 0 && (str_starts_with(text, "---") || str_starts_with(text, "..."));
 }
 
-static bool read_reverse(struct config_reader *reader, const struct yaml_line *line, size_t from)
+static bool is_list_item(const struct config_reader *reader, const struct yaml_line *line)
 {
-    struct str word = { reader->file.data + from, plain_end(reader->file, from, line->end) - from };
-    int truth = config_truth(word);
-    if (truth < 0)
-        return config_fail(reader, from, NULL, "aoa_config_reverse is true or false");
-    reader->out->is_reverse = truth;
-    map_config_yaml_next_line(reader, line);
-    return true;
+    return reader->file.data[line->text] == '-' && (line->text + 1 == line->end || reader->file.data[line->text + 1] == ' ');
 }
 
 /* The name before a colon, without quotes; false: the line is no member. */
@@ -193,41 +188,114 @@ static bool member_name(const struct config_reader *reader, const struct yaml_li
     return true;
 }
 
-static bool map_config_yaml_read_line(struct config_reader *reader, const struct yaml_line *line)
+/* Whether a line is a member or an item, as each one is behind a list. */
+static bool is_content(const struct config_reader *reader, const struct yaml_line *line)
+{
+    struct str name;
+    size_t value;
+    return member_name(reader, line, &name, &value) || is_list_item(reader, line);
+}
+
+/* "- text" lines of one indentation. member: that of the name that the list belongs to, with which other names may go on; -1: there is
+ * none. What is neither an item nor behind the list would be lost, and is an error. */
+static bool read_list(struct config_reader *reader, int64_t member)
+{
+    struct yaml_line line;
+    size_t indent = 0;
+    for (bool is_first = true; peek_content(reader, &line) && !is_document_mark(reader, &line); is_first = false) {
+        if (is_first)
+            indent = line.indent;
+        bool is_item = is_list_item(reader, &line) && line.indent == indent;
+        if (!is_item && (int64_t)line.indent <= member && is_content(reader, &line))
+            return true;
+        if (!is_item)
+            return config_fail(reader, line.text, "statements begin with '- ', all as deep as the first one",
+                               "unexpected line in a list of statements");
+        size_t from = map_config_yaml_skip_blank(reader->file, line.text + 1, line.end);
+        if (from == line.end || reader->file.data[from] == '#')
+            return config_fail(reader, line.text, NULL, "the statement is empty");
+        if (!map_config_yaml_read_text(reader, &line, from, line.indent))
+            return false;
+    }
+    return true;
+}
+
+/* Statements that begin at `from` on a line, or on one of those behind it, where they are indented deeper; only items need not be. */
+static bool map_config_yaml_read_statements(struct config_reader *reader, const struct yaml_line *member, size_t from, size_t object)
+{
+    struct yaml_line line = *member;
+    if (from == line.end || reader->file.data[from] == '#') {
+        map_config_yaml_next_line(reader, member);
+        bool is_there = peek_content(reader, &line) && !is_document_mark(reader, &line);
+        if (is_there && line.indent >= member->indent && is_list_item(reader, &line))
+            return config_found_statements(reader, line.text, object) && read_list(reader, (int64_t)member->indent);
+        if (!is_there || line.indent <= member->indent)
+            return config_fail(reader, member->text, "[] says that there are none", "aoa_statements has no value");
+        from = line.text;
+    }
+    reader->at = from;
+    if (reader->file.data[from] == '[')
+        return config_literal(reader, true, object) && end_value(reader);
+    return config_found_statements(reader, from, object) && map_config_yaml_read_text(reader, &line, from, member->indent);
+}
+
+static bool read_reverse(struct config_reader *reader, const struct yaml_line *line, size_t from, size_t object)
+{
+    struct str word = { reader->file.data + from, plain_end(reader->file, from, line->end) - from };
+    int truth = config_truth(word);
+    if (truth < 0)
+        return config_fail(reader, from, NULL, "aoa_config_reverse is true or false");
+    map_config_yaml_next_line(reader, line);
+    return config_found_reverse(reader, from, object, truth);
+}
+
+/* A value that is of no interest, with the lines of a block, which may look like members. */
+static void pass_value(struct config_reader *reader, const struct yaml_line *member, size_t value)
+{
+    struct yaml_line line;
+    bool is_block = value < member->end && (reader->file.data[value] == '|' || reader->file.data[value] == '>');
+    map_config_yaml_next_line(reader, member);
+    while (is_block && peek_line(reader, &line) && (line.text == line.end || line.indent > member->indent))
+        map_config_yaml_next_line(reader, &line);
+}
+
+static bool map_config_yaml_read_line(struct config_reader *reader, struct yaml_parents *parents, const struct yaml_line *line)
 {
     struct str name, file = reader->file;
-    size_t value;
+    size_t value, object;
     if (!member_name(reader, line, &name, &value)) {
         map_config_yaml_next_line(reader, line);
         return true;
     }
+    if (!enter_member(reader, parents, line, &object))
+        return false;
     if (str_is(name, "aoa_statements"))
-        return map_config_yaml_read_statements(reader, line, value);
+        return map_config_yaml_read_statements(reader, line, value, object);
     if (str_is(name, "aoa_config_reverse"))
-        return read_reverse(reader, line, value);
+        return read_reverse(reader, line, value, object);
     if (str_is(name, "aoa_config") && value < line->end && file.data[value] == '{') {
         reader->at = value;
-        return config_literal(reader, false) && end_value(reader);
+        return config_literal(reader, false, object) && end_value(reader);
     }
-    map_config_yaml_next_line(reader, line);
+    pass_value(reader, line, value);
     return true;
 }
 
 bool config_yaml(struct config_reader *reader)
 {
+    struct yaml_parents parents = { .depth = 0 };
     struct yaml_line line;
     bool is_first = true;
-    while (peek_line(reader, &line)) {
-        struct str text = { reader->file.data + line.text, line.end - line.text };
-        if (map_config_yaml_is_empty(reader, &line) || str_starts_with(text, "---")) {
+    while (peek_content(reader, &line)) {
+        if (is_document_mark(reader, &line)) {
             map_config_yaml_next_line(reader, &line);
+            is_first = true;
             continue;
         }
-        if (is_first && text.data[0] == '-') {
-            reader->has_statements = true;
-            if (!read_list(reader, line.indent))
+        if (is_first && is_list_item(reader, &line)) {
+            if (!config_found_statements(reader, line.text, 0) || !read_list(reader, -1))
                 return false;
-        } else if (!map_config_yaml_read_line(reader, &line)) {
+        } else if (!map_config_yaml_read_line(reader, &parents, &line)) {
             return false;
         }
         is_first = false;

@@ -31,6 +31,11 @@ bool map_machine_fail(struct map_machine *machine, struct map_span span, const c
 /* The variable of a source weight. */
 reshard_status map_machine_input(struct map_machine *machine, uint32_t weight, const struct map_variable **out, reshard_error *err);
 
+/* The weight of the source whose name is most like a given one, for a hint; empty if none is, and behind the first few errors: each search
+ * goes through all names. */
+#define NEAREST_TOLD_MAX 10
+struct str map_machine_nearest(const struct map_machine *machine, struct str name);
+
 /* Symbol of a written name, or NULL. */
 struct map_symbol *map_machine_symbol(const struct map_machine *machine, struct str name);
 

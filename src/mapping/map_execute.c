@@ -88,10 +88,16 @@ reshard_status map_machine_input(struct map_machine *machine, uint32_t weight, c
     return RESHARD_OK;
 }
 
+struct str map_machine_nearest(const struct map_machine *machine, struct str name)
+{
+    const bool is_among_first = machine->input->diagnoses->error_count < NEAREST_TOLD_MAX;
+    return is_among_first ? map_space_nearest(machine->input->source, name) : (struct str){ NULL, 0 };
+}
+
 static void fail_unknown(struct map_machine *machine, const struct map_name *name)
 {
     char hint[400];
-    struct str base = map_space_weight_of(machine->input->source, name->text), near = map_space_nearest(machine->input->source, name->text);
+    struct str base = map_space_weight_of(machine->input->source, name->text), near = map_machine_nearest(machine, name->text);
     if (map_is_hole(name)) {
         map_machine_fail(machine, name->span, NULL, "'_' is no tensor: it stands alone on its side of the arrow");
         return;

@@ -111,7 +111,7 @@ static reshard_status make_target(struct map_machine *machine, reshard_error *er
 
 static void fail_missing(struct map_machine *machine, struct str name)
 {
-    struct str near = map_space_nearest(machine->input->source, name);
+    struct str near = map_machine_nearest(machine, name);
     char hint[500];
     snprintf(hint, sizeof(hint),
              "write `_ -> %.*s` if it is to keep its initial value (in a file, what reshard_convert_options.missing says)%s%.*s%s",
@@ -127,11 +127,12 @@ static reshard_status find_outcome(struct map_machine *machine, uint32_t weight,
     const struct map_symbol *symbol = map_machine_symbol(machine, name);
     struct map_outcome *outcome = &result->outcomes[weight];
     *is_good = true;
-    if (symbol && symbol->variable) {
+    if (symbol && symbol->variable && !symbol->is_removed) {
         *outcome = (struct map_outcome){ symbol->variable, MAP_ORIGIN_ASSIGNED };
         return RESHARD_OK;
     }
-    if (symbol && symbol->is_kept) {
+    /* Without a target there is nothing that it could have beforehand. */
+    if (symbol && (symbol->is_removed || (symbol->is_kept && machine->input->target))) {
         *outcome = (struct map_outcome){ NULL, MAP_ORIGIN_KEPT };
         return RESHARD_OK;
     }

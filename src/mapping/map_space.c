@@ -299,6 +299,12 @@ void map_space_prefix(const struct map_space *space, struct str prefix, uint32_t
 static unsigned edit_distance(struct str a, struct str b, unsigned limit)
 {
     unsigned row[NEAREST_NAME_BYTES_MAX + 1];
+    while (a.size && b.size && a.data[0] == b.data[0]) {
+        a = (struct str){ a.data + 1, a.size - 1 };
+        b = (struct str){ b.data + 1, b.size - 1 };
+    }
+    while (a.size && b.size && a.data[a.size - 1] == b.data[b.size - 1])
+        a.size--, b.size--;
     for (size_t j = 0; j <= b.size; j++)
         row[j] = (unsigned)j;
     for (size_t i = 1; i <= a.size; i++) {

@@ -6,6 +6,7 @@ usage: map_convert_test.py --bin PATH
 """
 import argparse
 import json
+import math
 import pathlib
 import random
 import struct
@@ -228,6 +229,50 @@ def a_reference_gives_names_and_shapes(shell):
     assert not (shell.work / "none").exists()
 
 
+def eval_of(shell, statements, source, target=None):
+    """What `map eval` makes of {key: (shape, shards)}, whose elements are 0, 1, …: {key: values}."""
+    for name, tensors in ("eval.source.json", source), ("eval.target.json", target or {}):
+        entries = {}
+        for key, (shape, *shards) in tensors.items():
+            entries[key] = {"dtype": "float32", "shape": shape, "data": list(range(math.prod(shape)))}
+            if shards:
+                entries[key]["shards"] = shards
+        (shell.work / name).write_text(json.dumps({"tensors": entries}))
+    (shell.work / "eval.map").write_text("\n".join(statements))
+    words = ["map", "eval", "eval.map", "--source", "eval.source.json", "--json"]
+    found = json.loads(shell(*words, *(["--target", "eval.target.json"] if target else [])).stdout)
+    return {key: tensor["data"] for key, tensor in found["tensors"].items()}
+
+
+def names_that_change_nothing(shell):
+    """As Paddle has it: a name that is cast in place is tied to what it was tied to, and `_ ->` says nothing where no target is."""
+    cut = {"a": ([2, 8], [[0, 0], [2, 4]], [[0, 4], [2, 4]])}
+    plain = eval_of(shell, ["a -> t, fused_ffn", "t -> B"], cut, {"B": ([2, 8],)})
+    assert plain["B"][:8] == [0, 1, 4, 5, 2, 3, 6, 7], plain
+    for again in 't -> t, dtype="float32"', "t -> t":
+        assert eval_of(shell, ["a -> t, fused_ffn", again, "t -> B"], cut, {"B": ([2, 8],)}) == plain
+    two = {"a": ([2],), "b": ([2],)}
+    assert eval_of(shell, ["_ -> a"], two) == {"a": [0, 1], "b": [0, 1]}
+    assert eval_of(shell, ["a -> t", "t -> _"], two) == {"b": [0, 1]}
+    assert eval_of(shell, ["a -> t", "t -> _", "b -> t"], two) == {"t": [0, 1]}
+    kept = eval_of(shell, ["a -> t", "t -> _"], two, {"t": ([2],)})
+    assert kept == eval_of(shell, ["_ -> t"], two, {"t": ([2],)}), kept
+    write_safetensors(shell.work / "r.safetensors", {"head": ("F32", Array([2], [1, 2]))})
+    done = shell("convert", "r.safetensors", "as-it-is", "--to", "hf", *shell.map("_ -> head"))
+    assert "dropped" not in done.stderr and "zeros" not in done.stderr, done.stderr
+    shell.expect("as-it-is", {"head": ("F32", Array([2], [1, 2]))})
+
+
+def hints_of_many_mistakes_are_few(shell):
+    """Each search for the nearest name looks at all of them: behind the first mistakes nobody reads that."""
+    tensors = {f"model.layers.{i}.mlp.experts.{j}.up": {"dtype": "float32", "shape": [1]} for i in range(4) for j in range(4)}
+    (shell.work / "many.json").write_text(json.dumps({"tensors": tensors}))
+    (shell.work / "many.map").write_text("\n".join(f"model.layers.1.mlp.experts.1.up{i} -> x{i}" for i in range(40)))
+    done = shell("map", "check", "many.map", "--source", "many.json", status=2)
+    said = done.stdout + done.stderr
+    assert said.count("neither a weight of the source") == 40 and said.count("did you mean") == 10, said
+
+
 def what_a_mapping_leaves_is_missing(shell):
     """A file has no initial values: --missing says what stands in for them, and without it zeros are told of."""
     ones, more = Array([2, 2], [1, 2, 3, 4]), Array([2, 2], [5, 6, 7, 8])
@@ -237,7 +282,6 @@ def what_a_mapping_leaves_is_missing(shell):
     whole = "filled with zeros, as the mapping makes nothing of it: --missing says what else it is to be"
     part = "4 of its 8 elements are filled with zeros, as the mapping removes what they come from: --missing says what else they are to be"
     cases = {  # statements, the key, its values without --missing, with 2.5, out of the third one, and what is told
-        ("_ -> head",): ("head", [0] * 4, [2.5] * 4, [5, 6, 7, 8], whole),
         ("head -> both0", "tail -> both1", "both1, both0 -> both, axis=0", "head -> _"):
             ("both", [5, 6, 7, 8, 0, 0, 0, 0], [5, 6, 7, 8] + [2.5] * 4, [5, 6, 7, 8, 14, 15, 16, 17], part),
         ("head, head -> c, axis=0", "head -> _"): ("c", [0] * 8, [2.5] * 8, list(range(10, 18)), whole),
@@ -275,7 +319,8 @@ def what_a_mapping_leaves_is_missing(shell):
     assert "write `_ -> score`" in said and "--missing" in said, said
     write_safetensors(shell.work / "wrong.safetensors", {"head": ("F32", third)})
     words = ["--to", "hf", "--overwrite", "--missing"]
-    said = shell("convert", "r.safetensors", "out", *words, "wrong.safetensors", *shell.map("_ -> head"), status=5).stderr
+    said = shell("convert", "r.safetensors", "out", *words, "wrong.safetensors", "--like", "r.safetensors", *shell.map("_ -> head"),
+                 status=5).stderr
     assert "'head' is to be [2, 2]; 'wrong.safetensors', which is to stand in for it, has [4, 2]" in said, said
     # Nothing is missing: then nothing is asked for.
     for missing in ("error", "zeros", "third.safetensors"):
@@ -539,7 +584,8 @@ def large_parts_are_no_plain_runs(shell):
 TESTS = (large_parts_are_no_plain_runs,
          renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other,
          removed_tensors_are_listed, a_reference_gives_names_and_shapes,
-         what_a_mapping_leaves_is_missing, a_reshape_gives_what_the_reference_has,
+         names_that_change_nothing, hints_of_many_mistakes_are_few, what_a_mapping_leaves_is_missing,
+         a_reshape_gives_what_the_reference_has,
          errors_have_a_place, numbers_come_from_config_and_set,
          diff_through_a_mapping, configurations_run_backwards, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested,
          many_tensors_and_pieces, memory_stays_flat)
