@@ -58,6 +58,9 @@ CASES = {
                                  use_qk_norm=True, attention_bias=True), "tp=2,pp=2", "float32", None),
     "ernie4_5-moe": ("Ernie4_5_Moe", dict(head_dim=6, moe_num_experts=4, moe_k=2, moe_intermediate_size=24, moe_num_shared_experts=2,
                                           moe_layer_start_index=1, moe_layer_end_index=3), "tp=2,pp=2", "float32", None),
+    "nemotron": ("Nemotron", dict(head_dim=8, norm_eps=2e-5), "tp=2,pp=2", "bfloat16", None),
+    "nemotron, biases": ("Nemotron", dict(attention_bias=True, mlp_bias=True, norm_eps=1e-5, tie_word_embeddings=True,
+                                          partial_rotary_factor=1.0), "tp=4", "float32", None),
     "gpt2": ("GPT2", dict(n_embd=32, n_layer=4, n_head=8, n_positions=64, n_inner=48, tie_word_embeddings=True), "tp=2,pp=2",
              "float32", None),
     "gpt2, exact gelu": ("GPT2", dict(n_embd=32, n_layer=4, n_head=8, n_positions=64, activation_function="gelu", layer_norm_epsilon=2e-5,
@@ -72,7 +75,10 @@ def make(name):
     import transformers
     kind, more, _, dtype, _ = CASES[name]
     torch.manual_seed(7)
-    base = {key: BASE[key] for key in ("vocab_size", "bos_token_id", "eos_token_id")} if kind == "GPT2" else BASE
+    known = ("vocab_size", "bos_token_id", "eos_token_id") if kind == "GPT2" else BASE
+    base = {key: BASE[key] for key in known}
+    if "norm_eps" in more:
+        del base["rms_norm_eps"]
     config = getattr(transformers, kind + "Config")(**{**base, **more})
     model = getattr(transformers, "GPT2LMHeadModel" if kind == "GPT2" else kind + "ForCausalLM")(config)
     with torch.no_grad():

@@ -183,7 +183,8 @@ CHANGED = [("llama", {"no_rope_freq": 4}), ("llama", {"no_rope_freq": [0, 1]}), 
            ("qwen3-moe", {"moe_router_topk_limited_devices": 1}),
            ("deepseek-v3", {"moe_layer_freq": 2}), ("deepseek-v3", {"moe_layer_freq": [1, 0]}),
            ("deepseek-v2-lite", {"moe_router_pre_softmax": False}), ("ernie4_5-moe", {"moe_router_topk_scaling_factor": 2.5}),
-           ("glm4-moe", {"moe_layer_freq": 2})]
+           ("glm4-moe", {"moe_layer_freq": 2}), ("nemotron", {"squared_relu": False}), ("nemotron", {"normalization": "RMSNorm"}),
+           ("nemotron", {"rotary_interleaved": True})]
 
 
 def arguments_that_change_nothing(work):
@@ -204,6 +205,15 @@ def arguments_that_change_the_model(work):
         what = next(reversed(arguments))
         assert found is None and "config.json is not made" in said and f"{what} is {arguments[what]!r}" in said, f"{arguments}: {said}"
         assert "model.safetensors" in said or "tensors" in said, said
+
+
+def norms_that_count_from_one(work):
+    """Norms are those of Nemotron by the name of either release; without both they are another model's."""
+    for said in ({"apply_layernorm_1p": ...}, {"layernorm_zero_centered_gamma": ...}):
+        found, told = work.back(work.rank_file(case("nemotron"), **said))
+        assert found and found["model_type"] == "nemotron", told
+    found, told = work.back(work.rank_file(case("nemotron"), apply_layernorm_1p=False, layernorm_zero_centered_gamma=False))
+    assert found is None and "apply_layernorm_1p is False" in told, told
 
 
 def experts_in_every_so_many_layers(work):
@@ -240,7 +250,7 @@ def families_that_are_not_known(work):
 
 TESTS = [numbers_that_contradict, missing_tensors, models_as_they_are, tied_output_layer,
          a_window_that_is_not_said, ernie_routing, arguments_that_change_nothing, arguments_that_change_the_model,
-         experts_in_every_so_many_layers, gated_attention, families_that_are_not_known]
+         norms_that_count_from_one, experts_in_every_so_many_layers, gated_attention, families_that_are_not_known]
 
 
 def main():

@@ -124,14 +124,19 @@ def layer_shapes(out, index, c):
     out.norms(layer, hidden, "input_layernorm", "post_attention_layernorm")
     if kind == "glm4":
         out.norms(layer, hidden, "post_self_attn_layernorm", "post_mlp_layernorm")
+    if kind == "nemotron":
+        out[f"{layer}.input_layernorm.bias"] = out[f"{layer}.post_attention_layernorm.bias"] = [hidden]
     if kind in ("deepseek_v2", "deepseek_v3"):
         latent_shapes(out, layer, c)
     else:
         qkv_bias = c.get("attention_bias") or c.get("use_bias") or kind in ("qwen2", "qwen2_moe")
-        out_bias = c.get("use_bias") or (c.get("attention_bias") and kind == "llama")
+        out_bias = c.get("use_bias") or (c.get("attention_bias") and kind in ("llama", "nemotron"))
         attention_shapes(out, layer, c, qkv_bias, out_bias, c.get("use_qk_norm") or kind in ("qwen3", "qwen3_moe"))
     if has_experts(c, index):
         expert_shapes(out, layer, c)
+    elif kind == "nemotron":
+        out.linear(f"{layer}.mlp.up_proj", c["intermediate_size"], hidden, c.get("mlp_bias"))
+        out.linear(f"{layer}.mlp.down_proj", hidden, c["intermediate_size"], c.get("mlp_bias"))
     elif kind in ("glm", "glm4"):
         out.linear(f"{layer}.mlp.gate_up_proj", 2 * c["intermediate_size"], hidden)
         out.linear(f"{layer}.mlp.down_proj", hidden, c["intermediate_size"])
@@ -211,6 +216,8 @@ def hf_shapes(c):
         if c["copies"] and c["model_type"] in ("llama", "mixtral"):
             out[f"model.layers.{i}.self_attn.rotary_emb.inv_freq"] = [c["hidden_size"] // c["num_attention_heads"] // 2]
     out["model.norm.weight"] = [c["hidden_size"]]
+    if c["model_type"] == "nemotron":
+        out["model.norm.bias"] = [c["hidden_size"]]
     if not c["tie_word_embeddings"]:
         out["lm_head.weight"] = [c["vocab_size"], c["hidden_size"]]
     prediction_shapes(out, c)
@@ -304,6 +311,10 @@ class Megatron:
         self.norm(f"{layer}.post_attention_layernorm", f"{to}.mlp.linear_fc1", f"{to}.pre_mlp_layernorm")
         self.gated(f"{layer}.mlp", f"{to}.mlp.linear_fc1.weight", f"{to}.mlp.linear_fc2.weight")
         self.copy(f"{layer}.mlp.gate_up_proj.weight", f"{to}.mlp.linear_fc1.weight")
+        if self.c["model_type"] == "nemotron":
+            for part in ("weight", "bias"):
+                self.copy(f"{layer}.mlp.up_proj.{part}", f"{to}.mlp.linear_fc1.{part}")
+                self.copy(f"{layer}.mlp.down_proj.{part}", f"{to}.mlp.linear_fc2.{part}")
         self.copy(f"{layer}.mlp.down_proj.weight", f"{to}.mlp.linear_fc2.weight")
         self.copy(f"{layer}.post_mlp_layernorm.weight", f"{to}.mlp.linear_fc2.post_layernorm.weight")
 
@@ -319,6 +330,7 @@ class Megatron:
         for source, target in (("model.embed_tokens", "embedding.word_embeddings"), ("model.norm", "decoder.final_layernorm"),
                                ("lm_head", "output_layer")):
             self.copy(f"{source}.weight", f"{target}.weight")
+        self.copy("model.norm.bias", "decoder.final_layernorm.bias")
         for i in range(self.c["num_hidden_layers"]):
             self.layer(i, f"model.layers.{i}", f"decoder.layers.{i}")
         self.predictions()
@@ -514,6 +526,9 @@ CASES = {
     "glm4-moe": (config("glm4_moe", head_dim=6, num_hidden_layers=3, first_k_dense_replace=1, n_routed_experts=3, moe_intermediate_size=5,
                         n_shared_experts=1, use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=1), "glm4-moe", "glm4-moe",
                  "decoders"),
+    "nemotron": (config("nemotron", head_dim=6, partial_rotary_factor=0.5), "nemotron", None, None),
+    "nemotron-biases": (config("nemotron", num_key_value_heads=6, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+                        "nemotron", None, None),
     "chatglm": ({"model_type": "chatglm", "hidden_size": 16, "num_layers": 2, "num_attention_heads": 4, "multi_query_group_num": 2,
                  "kv_channels": 4, "ffn_hidden_size": 6, "padded_vocab_size": 13, "add_qkv_bias": True, "copies": True}, "chatglm",
                 None, None),
