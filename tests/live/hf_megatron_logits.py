@@ -60,6 +60,10 @@ CASES = {
                       moe_shared_expert_intermediate_size=48, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True),
                  dict(), "glm4-moe"),
     "ernie4_5": ("Ernie4_5", dict(head_dim=6, use_bias=False), dict(kv_channels=6, rotary_interleaved=True), dict(), "llama"),
+    "gpt-oss": ("GptOss", dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.5),
+                dict(EXPERTS, kv_channels=8, moe_ffn_hidden_size=48, add_bias_linear=True, add_qkv_bias=True, activation_func="quick",
+                     glu_linear_offset=1.0, activation_func_clamp_value=0.5, softmax_type="learnable", window_size=(4, 0),
+                     window_attn_skip_freq=2), dict(position_embedding_type="yarn"), "gpt-oss"),
     "nemotron": ("Nemotron", dict(head_dim=8),
                  dict(kv_channels=8, gated_linear_unit=False, activation_func="relu2", normalization="LayerNorm",
                       layernorm_zero_centered_gamma=True),
@@ -144,7 +148,7 @@ def make_megatron(name, eps, theta):
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
     more, arguments = CASES[name][2:4]
     functions = {"gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"), "relu2": lambda x: torch.relu(x).pow(2),
-                 "silu": torch.nn.functional.silu}
+                 "silu": torch.nn.functional.silu, "quick": lambda x: x * torch.sigmoid(1.702 * x)}
     settings = dict(
         num_layers=3, hidden_size=32, ffn_hidden_size=48, num_attention_heads=8, num_query_groups=4, use_cpu_initialization=True,
         gated_linear_unit=True, activation_func="silu",
@@ -166,6 +170,10 @@ def make_megatron(name, eps, theta):
         spec = get_gpt_layer_local_spec(normalization=config.normalization, qk_layernorm=config.qk_layernorm)
     chosen = dict(position_embedding_type="rope", share_embeddings_and_output_weights=False, rotary_base=int(theta))
     chosen.update(arguments)
+    if chosen["position_embedding_type"] == "yarn":   # attributes that Megatron-LM makes of arguments
+        for key, value in dict(rotary_scaling_factor=32.0, original_max_position_embeddings=4096, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+                               mscale_all_dim=0.0, correction_range_round_to_int=False).items():
+            setattr(config, "yarn_" + key, value)
     return GPTModel(config, spec, vocab_size=VOCABULARY, max_sequence_length=16, parallel_output=False, **chosen).float().eval()
 
 
@@ -217,6 +225,8 @@ def compare(binary, models, name):
         from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
         CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()   # dropout is off, and there is no GPU
         from megatron.core.transformer.moe import moe_utils
+        ones = torch.ones
+        torch.ones = lambda *size, device=None, **more: ones(*size, **more)   # masks of windows are made on a GPU
         moe_utils.te_general_gemm = None   # a name that 0.16.1 defines only where Transformer Engine is installed
         parallel_state.initialize_model_parallel(1)
         hf = make_hf(name)

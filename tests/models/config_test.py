@@ -184,7 +184,8 @@ CHANGED = [("llama", {"no_rope_freq": 4}), ("llama", {"no_rope_freq": [0, 1]}), 
            ("deepseek-v3", {"moe_layer_freq": 2}), ("deepseek-v3", {"moe_layer_freq": [1, 0]}),
            ("deepseek-v2-lite", {"moe_router_pre_softmax": False}), ("ernie4_5-moe", {"moe_router_topk_scaling_factor": 2.5}),
            ("glm4-moe", {"moe_layer_freq": 2}), ("nemotron", {"squared_relu": False}), ("nemotron", {"normalization": "RMSNorm"}),
-           ("nemotron", {"rotary_interleaved": True})]
+           ("nemotron", {"rotary_interleaved": True}), ("gpt-oss", {"window_attn_skip_freq": 3}), ("gpt-oss", {"softmax_type": "vanilla"}),
+           ("gpt-oss", {"glu_linear_offset": 0.0}), ("gpt-oss", {"position_embedding_type": "rope"}), ("gpt-oss", {"mscale": 0.5})]
 
 
 def arguments_that_change_nothing(work):
