@@ -248,6 +248,14 @@ def families_that_are_not_known(work):
     said = work.megatron(source, "--rules", "auto", status=2)[1]
     assert "'gemma2'" in said, said
 
+    def delta_nets(tensors):
+        for key in [key for key in tensors if ".0.self_attn." in key]:
+            tensors[key.replace("self_attn.o_proj", "linear_attn.out_proj")] = tensors.pop(key)
+    said = work.megatron(work.hf(case("qwen3-moe"), delta_nets, model_type="qwen3_next"))[1]
+    assert "'qwen3_next'" in said and "names are kept" in said, said
+    for name in ("nemotron", "gpt-oss"):
+        work.convert(work.hf(case(name)), "--to", "paddle-flex", "--rules", "auto", status=2)
+
 
 TESTS = [numbers_that_contradict, missing_tensors, models_as_they_are, tied_output_layer,
          a_window_that_is_not_said, ernie_routing, arguments_that_change_nothing, arguments_that_change_the_model,
