@@ -28,6 +28,7 @@ DEEP = dict(EXPERTS, num_key_value_heads=8, q_lora_rank=12, kv_lora_rank=10, qk_
 ROPE = lambda theta, **more: dict(rope_parameters=dict(rope_theta=theta, rope_type="default", **more))
 YARN = dict(rope_theta=1e4, rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=16, beta_slow=2, mscale=1.0,
             mscale_all_dim=0.8)
+OTHER_YARN = dict(rope_theta=1e4, rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
 
 # Name: class, configuration, words of --layout, type, names of the family that --rules auto cannot tell from others.
 CASES = {
@@ -58,6 +59,14 @@ CASES = {
                                  use_qk_norm=True, attention_bias=True), "tp=2,pp=2", "float32", None),
     "ernie4_5-moe": ("Ernie4_5_Moe", dict(head_dim=6, moe_num_experts=4, moe_k=2, moe_intermediate_size=24, moe_num_shared_experts=2,
                                           moe_layer_start_index=1, moe_layer_end_index=3), "tp=2,pp=2", "float32", None),
+    "gpt-oss": ("GptOss", dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.5),
+                "tp=2,pp=2,ep=2", "bfloat16", None),
+    "gpt-oss, other scaling": ("GptOss", dict(head_dim=8, num_local_experts=3, num_experts_per_tok=2, sliding_window=3,
+                                              rope_parameters=dict(OTHER_YARN, beta_fast=16.0, beta_slow=2.0)), "tp=2,pp=2", "float32",
+                               None),
+    "nemotron": ("Nemotron", dict(head_dim=8, norm_eps=2e-5), "tp=2,pp=2", "bfloat16", None),
+    "nemotron, biases": ("Nemotron", dict(attention_bias=True, mlp_bias=True, norm_eps=1e-5, tie_word_embeddings=True,
+                                          partial_rotary_factor=1.0), "tp=4", "float32", None),
     "gpt2": ("GPT2", dict(n_embd=32, n_layer=4, n_head=8, n_positions=64, n_inner=48, tie_word_embeddings=True), "tp=2,pp=2",
              "float32", None),
     "gpt2, exact gelu": ("GPT2", dict(n_embd=32, n_layer=4, n_head=8, n_positions=64, activation_function="gelu", layer_norm_epsilon=2e-5,
@@ -72,7 +81,10 @@ def make(name):
     import transformers
     kind, more, _, dtype, _ = CASES[name]
     torch.manual_seed(7)
-    base = {key: BASE[key] for key in ("vocab_size", "bos_token_id", "eos_token_id")} if kind == "GPT2" else BASE
+    known = ("vocab_size", "bos_token_id", "eos_token_id") if kind == "GPT2" else BASE
+    base = {key: BASE[key] for key in known}
+    if "norm_eps" in more:
+        del base["rms_norm_eps"]
     config = getattr(transformers, kind + "Config")(**{**base, **more})
     model = getattr(transformers, "GPT2LMHeadModel" if kind == "GPT2" else kind + "ForCausalLM")(config)
     with torch.no_grad():

@@ -60,8 +60,21 @@ CASES = {
                       moe_shared_expert_intermediate_size=48, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True),
                  dict(), "glm4-moe"),
     "ernie4_5": ("Ernie4_5", dict(head_dim=6, use_bias=False), dict(kv_channels=6, rotary_interleaved=True), dict(), "llama"),
+    "gpt-oss": ("GptOss", dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=5, swiglu_limit=0.5),
+                dict(EXPERTS, kv_channels=8, moe_ffn_hidden_size=48, add_bias_linear=True, add_qkv_bias=True, activation_func="quick",
+                     glu_linear_offset=1.0, activation_func_clamp_value=0.5, softmax_type="learnable", window_size=(4, 0),
+                     window_attn_skip_freq=2), dict(position_embedding_type="yarn"), "gpt-oss"),
+    "nemotron": ("Nemotron", dict(head_dim=8),
+                 dict(kv_channels=8, gated_linear_unit=False, activation_func="relu2", normalization="LayerNorm",
+                      layernorm_zero_centered_gamma=True),
+                 dict(rotary_percent=0.5), "nemotron"),
+    "nemotron, biases": ("Nemotron", dict(head_dim=8, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+                         dict(kv_channels=8, gated_linear_unit=False, activation_func="relu2", normalization="LayerNorm",
+                              layernorm_zero_centered_gamma=True, add_bias_linear=True, add_qkv_bias=True),
+                         dict(rotary_percent=0.5, share_embeddings_and_output_weights=True), "nemotron"),
     "gpt2": ("GPT2", dict(n_embd=32, n_layer=3, n_head=8, n_positions=16, n_inner=48),
-             dict(add_bias_linear=True, add_qkv_bias=True, gated_linear_unit=False, normalization="LayerNorm", num_query_groups=8),
+             dict(add_bias_linear=True, add_qkv_bias=True, gated_linear_unit=False, activation_func="gelu", normalization="LayerNorm",
+                  num_query_groups=8),
              dict(position_embedding_type="learned_absolute", share_embeddings_and_output_weights=True), "gpt2"),
 }
 
@@ -106,20 +119,46 @@ def attention_without_gpu():
     LocalSpecProvider.core_attention = lambda self: Attention
 
 
+def norms_without_gpu():
+    """Weights that count from 1 are for modules that need a GPU. What such a norm computes is a formula."""
+    import torch
+
+    class Norm(torch.nn.Module):
+        def __init__(self, config, hidden_size, eps=1e-5, **_):
+            super().__init__()
+            self.weight, self.eps = torch.nn.Parameter(torch.zeros(hidden_size)), eps
+            self.bias = torch.nn.Parameter(torch.zeros(hidden_size)) if config.normalization == "LayerNorm" else None
+
+        def forward(self, x):
+            x = x - x.mean(-1, keepdim=True) if self.bias is not None else x
+            x = x / (x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt() * (1 + self.weight)
+            return x + self.bias if self.bias is not None else x
+
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.transformer import transformer_block
+    LocalSpecProvider.layer_norm = lambda self, *_, **__: Norm
+    gpt_layer_specs.LNImpl = transformer_block.LayerNormImpl = Norm
+
+
 def make_megatron(name, eps, theta):
     import torch
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
     more, arguments = CASES[name][2:4]
-    gelu = lambda x: torch.nn.functional.gelu(x, approximate="tanh")
+    functions = {"gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"), "relu2": lambda x: torch.relu(x).pow(2),
+                 "silu": torch.nn.functional.silu, "quick": lambda x: x * torch.sigmoid(1.702 * x)}
     settings = dict(
         num_layers=3, hidden_size=32, ffn_hidden_size=48, num_attention_heads=8, num_query_groups=4, use_cpu_initialization=True,
-        gated_linear_unit=True, activation_func=gelu if more.get("gated_linear_unit") is False else torch.nn.functional.silu,
+        gated_linear_unit=True, activation_func="silu",
         normalization="RMSNorm", add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0, layernorm_epsilon=eps,
         pipeline_dtype=torch.float32, bias_activation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False,
         persist_layer_norm=False, gradient_accumulation_fusion=False, apply_rope_fusion=False)
     settings.update(more)
+    settings["activation_func"] = functions[settings["activation_func"]]
+    if settings.get("layernorm_zero_centered_gamma"):
+        norms_without_gpu()
     if settings.get("multi_latent_attention"):
         attention_without_gpu()
         config = MLATransformerConfig(**settings, rope_type="rope", rotary_base=theta, rotary_percent=1.0)
@@ -131,6 +170,10 @@ def make_megatron(name, eps, theta):
         spec = get_gpt_layer_local_spec(normalization=config.normalization, qk_layernorm=config.qk_layernorm)
     chosen = dict(position_embedding_type="rope", share_embeddings_and_output_weights=False, rotary_base=int(theta))
     chosen.update(arguments)
+    if chosen["position_embedding_type"] == "yarn":   # attributes that Megatron-LM makes of arguments
+        for key, value in dict(rotary_scaling_factor=32.0, original_max_position_embeddings=4096, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+                               mscale_all_dim=0.0, correction_range_round_to_int=False).items():
+            setattr(config, "yarn_" + key, value)
     return GPTModel(config, spec, vocab_size=VOCABULARY, max_sequence_length=16, parallel_output=False, **chosen).float().eval()
 
 
@@ -182,12 +225,14 @@ def compare(binary, models, name):
         from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
         CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()   # dropout is off, and there is no GPU
         from megatron.core.transformer.moe import moe_utils
+        ones = torch.ones
+        torch.ones = lambda *size, device=None, **more: ones(*size, **more)   # masks of windows are made on a GPU
         moe_utils.te_general_gemm = None   # a name that 0.16.1 defines only where Transformer Engine is installed
         parallel_state.initialize_model_parallel(1)
         hf = make_hf(name)
         config = hf.config.to_dict()
         theta = (config.get("rope_parameters") or {}).get("rope_theta", 10000.0)
-        megatron = make_megatron(name, config.get("rms_norm_eps") or config.get("layer_norm_epsilon"), theta)
+        megatron = make_megatron(name, config.get("rms_norm_eps") or config.get("norm_eps") or config.get("layer_norm_epsilon"), theta)
         load(megatron, convert(binary, models, folder, hf, CASES[name][4]))
         tokens = (torch.arange(TOKENS) * 7 % VOCABULARY).reshape(1, TOKENS)
         mask = torch.triu(torch.ones(1, 1, TOKENS, TOKENS), 1).bool()

@@ -183,7 +183,9 @@ CHANGED = [("llama", {"no_rope_freq": 4}), ("llama", {"no_rope_freq": [0, 1]}), 
            ("qwen3-moe", {"moe_router_topk_limited_devices": 1}),
            ("deepseek-v3", {"moe_layer_freq": 2}), ("deepseek-v3", {"moe_layer_freq": [1, 0]}),
            ("deepseek-v2-lite", {"moe_router_pre_softmax": False}), ("ernie4_5-moe", {"moe_router_topk_scaling_factor": 2.5}),
-           ("glm4-moe", {"moe_layer_freq": 2})]
+           ("glm4-moe", {"moe_layer_freq": 2}), ("nemotron", {"squared_relu": False}), ("nemotron", {"normalization": "RMSNorm"}),
+           ("nemotron", {"rotary_interleaved": True}), ("gpt-oss", {"window_attn_skip_freq": 3}), ("gpt-oss", {"softmax_type": "vanilla"}),
+           ("gpt-oss", {"glu_linear_offset": 0.0}), ("gpt-oss", {"position_embedding_type": "rope"}), ("gpt-oss", {"mscale": 0.5})]
 
 
 def arguments_that_change_nothing(work):
@@ -204,6 +206,15 @@ def arguments_that_change_the_model(work):
         what = next(reversed(arguments))
         assert found is None and "config.json is not made" in said and f"{what} is {arguments[what]!r}" in said, f"{arguments}: {said}"
         assert "model.safetensors" in said or "tensors" in said, said
+
+
+def norms_that_count_from_one(work):
+    """Norms are those of Nemotron by the name of either release; without both they are another model's."""
+    for said in ({"apply_layernorm_1p": ...}, {"layernorm_zero_centered_gamma": ...}):
+        found, told = work.back(work.rank_file(case("nemotron"), **said))
+        assert found and found["model_type"] == "nemotron", told
+    found, told = work.back(work.rank_file(case("nemotron"), apply_layernorm_1p=False, layernorm_zero_centered_gamma=False))
+    assert found is None and "apply_layernorm_1p is False" in told, told
 
 
 def experts_in_every_so_many_layers(work):
@@ -237,10 +248,18 @@ def families_that_are_not_known(work):
     said = work.megatron(source, "--rules", "auto", status=2)[1]
     assert "'gemma2'" in said, said
 
+    def delta_nets(tensors):
+        for key in [key for key in tensors if ".0.self_attn." in key]:
+            tensors[key.replace("self_attn.o_proj", "linear_attn.out_proj")] = tensors.pop(key)
+    said = work.megatron(work.hf(case("qwen3-moe"), delta_nets, model_type="qwen3_next"))[1]
+    assert "'qwen3_next'" in said and "names are kept" in said, said
+    for name in ("nemotron", "gpt-oss"):
+        work.convert(work.hf(case(name)), "--to", "paddle-flex", "--rules", "auto", status=2)
+
 
 TESTS = [numbers_that_contradict, missing_tensors, models_as_they_are, tied_output_layer,
          a_window_that_is_not_said, ernie_routing, arguments_that_change_nothing, arguments_that_change_the_model,
-         experts_in_every_so_many_layers, gated_attention, families_that_are_not_known]
+         norms_that_count_from_one, experts_in_every_so_many_layers, gated_attention, families_that_are_not_known]
 
 
 def main():

@@ -94,7 +94,7 @@ def has_experts(c, layer):
         return layer not in c["mlp_only_layers"] and (layer + 1) % c["decoder_sparse_step"] == 0
     if kind == "ernie4_5_moe":
         return (layer + 1) % c["moe_layer_interval"] == 0 and c["moe_layer_start_index"] <= layer <= c["moe_layer_end_index"]
-    return kind == "mixtral"
+    return kind in ("mixtral", "gpt_oss")
 
 
 def expert_shapes(out, layer, c):
@@ -103,6 +103,11 @@ def expert_shapes(out, layer, c):
         out.linear(f"{layer}.block_sparse_moe.gate", count, hidden)
         for e in range(count):
             out.gated(f"{layer}.block_sparse_moe.experts.{e}", hidden, c["intermediate_size"], ("w1", "w3", "w2"))
+        return
+    if kind == "gpt_oss":
+        out.linear(f"{layer}.mlp.router", count, hidden, True)
+        for name, shape in (("gate_up_proj", [hidden, 2 * c["intermediate_size"]]), ("down_proj", [c["intermediate_size"], hidden])):
+            out[f"{layer}.mlp.experts.{name}"], out[f"{layer}.mlp.experts.{name}_bias"] = [count, *shape], [count, shape[1]]
         return
     out.linear(f"{layer}.mlp.gate", count, hidden)
     for e in range(count):
@@ -124,14 +129,21 @@ def layer_shapes(out, index, c):
     out.norms(layer, hidden, "input_layernorm", "post_attention_layernorm")
     if kind == "glm4":
         out.norms(layer, hidden, "post_self_attn_layernorm", "post_mlp_layernorm")
+    if kind == "nemotron":
+        out[f"{layer}.input_layernorm.bias"] = out[f"{layer}.post_attention_layernorm.bias"] = [hidden]
     if kind in ("deepseek_v2", "deepseek_v3"):
         latent_shapes(out, layer, c)
     else:
         qkv_bias = c.get("attention_bias") or c.get("use_bias") or kind in ("qwen2", "qwen2_moe")
-        out_bias = c.get("use_bias") or (c.get("attention_bias") and kind == "llama")
+        out_bias = c.get("use_bias") or (c.get("attention_bias") and kind in ("llama", "nemotron", "gpt_oss"))
+        if kind == "gpt_oss":
+            out[f"{layer}.self_attn.sinks"] = [c["num_attention_heads"]]
         attention_shapes(out, layer, c, qkv_bias, out_bias, c.get("use_qk_norm") or kind in ("qwen3", "qwen3_moe"))
     if has_experts(c, index):
         expert_shapes(out, layer, c)
+    elif kind == "nemotron":
+        out.linear(f"{layer}.mlp.up_proj", c["intermediate_size"], hidden, c.get("mlp_bias"))
+        out.linear(f"{layer}.mlp.down_proj", hidden, c["intermediate_size"], c.get("mlp_bias"))
     elif kind in ("glm", "glm4"):
         out.linear(f"{layer}.mlp.gate_up_proj", 2 * c["intermediate_size"], hidden)
         out.linear(f"{layer}.mlp.down_proj", hidden, c["intermediate_size"])
@@ -211,6 +223,8 @@ def hf_shapes(c):
         if c["copies"] and c["model_type"] in ("llama", "mixtral"):
             out[f"model.layers.{i}.self_attn.rotary_emb.inv_freq"] = [c["hidden_size"] // c["num_attention_heads"] // 2]
     out["model.norm.weight"] = [c["hidden_size"]]
+    if c["model_type"] == "nemotron":
+        out["model.norm.bias"] = [c["hidden_size"]]
     if not c["tie_word_embeddings"]:
         out["lm_head.weight"] = [c["vocab_size"], c["hidden_size"]]
     prediction_shapes(out, c)
@@ -263,6 +277,7 @@ class Megatron:
             self.copy(f"{layer}.self_attn.o_proj.{part}", f"{to}.self_attention.linear_proj.{part}")
         for x in "qk":
             self.copy(f"{layer}.self_attn.{x}_norm.weight", f"{to}.self_attention.{x}_layernorm.weight")
+        self.copy(f"{layer}.self_attn.sinks", f"{to}.self_attention.core_attention.softmax_offset")
         self.copy(f"{layer}.post_self_attn_layernorm.weight", f"{to}.self_attention.linear_proj.post_layernorm.weight")
 
     def latent(self, layer, to):
@@ -280,10 +295,23 @@ class Megatron:
                 self.out[fc1.replace("weight", part)] = self.hf[f"{source}.{names[0]}.{part}"] + self.hf[f"{source}.{names[1]}.{part}"]
                 self.out[fc2.replace("weight", part)] = self.hf[f"{source}.{names[2]}.{part}"]
 
+    def turned_experts(self, layer, to):
+        """Experts in one tensor, [in, out], with gate and up in turns."""
+        for part in ("weight", "bias"):
+            self.copy(f"{layer}.mlp.router.{part}", f"{to}.mlp.router.{part}")
+            for i, name in ((1, "gate_up_proj"), (2, "down_proj")):
+                for e, rows in enumerate(self.hf[f"{layer}.mlp.experts.{name}" + ("_bias" if part == "bias" else "")]):
+                    rows = transposed(rows) if part == "weight" else rows
+                    key = f"linear_fc{i}.{part}{e}" if self.te else f"local_experts.{e}.linear_fc{i}.{part}"
+                    self.out[f"{to}.mlp.experts.{key}"] = rows[::2] + rows[1::2] if i == 1 else rows
+
     def experts(self, layer, to):
         c, mixtral = self.c, self.c["model_type"] == "mixtral"
         block = f"{layer}.block_sparse_moe" if mixtral else f"{layer}.mlp"
         self.copy(f"{layer}.post_attention_layernorm.weight", f"{to}.pre_mlp_layernorm.weight")
+        if c["model_type"] == "gpt_oss":
+            self.turned_experts(layer, to)
+            return
         self.copy(f"{block}.gate.weight", f"{to}.mlp.router.weight")
         self.copy(f"{block}.gate.e_score_correction_bias", f"{to}.mlp.router.expert_bias")
         if f"{block}.moe_statics.e_score_correction_bias" in self.hf:
@@ -304,6 +332,10 @@ class Megatron:
         self.norm(f"{layer}.post_attention_layernorm", f"{to}.mlp.linear_fc1", f"{to}.pre_mlp_layernorm")
         self.gated(f"{layer}.mlp", f"{to}.mlp.linear_fc1.weight", f"{to}.mlp.linear_fc2.weight")
         self.copy(f"{layer}.mlp.gate_up_proj.weight", f"{to}.mlp.linear_fc1.weight")
+        if self.c["model_type"] == "nemotron":
+            for part in ("weight", "bias"):
+                self.copy(f"{layer}.mlp.up_proj.{part}", f"{to}.mlp.linear_fc1.{part}")
+                self.copy(f"{layer}.mlp.down_proj.{part}", f"{to}.mlp.linear_fc2.{part}")
         self.copy(f"{layer}.mlp.down_proj.weight", f"{to}.mlp.linear_fc2.weight")
         self.copy(f"{layer}.post_mlp_layernorm.weight", f"{to}.mlp.linear_fc2.post_layernorm.weight")
 
@@ -319,6 +351,7 @@ class Megatron:
         for source, target in (("model.embed_tokens", "embedding.word_embeddings"), ("model.norm", "decoder.final_layernorm"),
                                ("lm_head", "output_layer")):
             self.copy(f"{source}.weight", f"{target}.weight")
+        self.copy("model.norm.bias", "decoder.final_layernorm.bias")
         for i in range(self.c["num_hidden_layers"]):
             self.layer(i, f"model.layers.{i}", f"decoder.layers.{i}")
         self.predictions()
@@ -514,6 +547,10 @@ CASES = {
     "glm4-moe": (config("glm4_moe", head_dim=6, num_hidden_layers=3, first_k_dense_replace=1, n_routed_experts=3, moe_intermediate_size=5,
                         n_shared_experts=1, use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=1), "glm4-moe", "glm4-moe",
                  "decoders"),
+    "gpt-oss": (config("gpt_oss", head_dim=6, num_local_experts=3, attention_bias=True), "gpt-oss", None, None),
+    "nemotron": (config("nemotron", head_dim=6, partial_rotary_factor=0.5), "nemotron", None, None),
+    "nemotron-biases": (config("nemotron", num_key_value_heads=6, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+                        "nemotron", None, None),
     "chatglm": ({"model_type": "chatglm", "hidden_size": 16, "num_layers": 2, "num_attention_heads": 4, "multi_query_group_num": 2,
                  "kv_channels": 4, "ffn_hidden_size": 6, "padded_vocab_size": 13, "add_qkv_bias": True, "copies": True}, "chatglm",
                 None, None),
