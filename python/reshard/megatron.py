@@ -34,10 +34,10 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 from megatron.core.dist_checkpointing.state_dict_utils import load_preprocess, save_preprocess
 from megatron.core.dist_checkpointing.validation import parse_strict_flag
 
-from . import Shard, _reshard
+from . import Shard, UnsupportedError, UsageError, _reshard
 from . import open as _open
 from ._online import agree, background_options, loading_options, may_replace
-from ._options import convert_options, split_run
+from ._options import convert_options, run_options, split_run, takes
 from ._shards import Pieces, sharded_tuples
 from .torch import Saver as _Saver
 from .torch import TIMEOUT, file_of, ranks_of
@@ -79,11 +79,16 @@ def _reason(error):
     """One line, without colours. Of what torch says about a class that is not trusted, the end says which."""
     text = re.sub("\x1b\\[[0-9;]*m", "", str(error)).strip()
     which = re.search(r"WeightsUnpickler error: *\n*\s*(.*)", text)
-    return which[1] if which else text.split("\n", 1)[0]
+    return (which[1] if which else text.split("\n", 1)[0]).split(" was not an allowed global", 1)[0]
 
 
-def _object(file):
-    return torch.load(io.BytesIO(file), map_location="cpu", weights_only=True)
+def _object(file, what, path):
+    """UnsupportedError where it is of a class that is not trusted: the item, and which class that is."""
+    try:
+        return torch.load(io.BytesIO(file), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UnsupportedError(f"'{what}' of {path} is of a class that nobody trusts: {_reason(error)} (safe_globals= names more)"
+                               ) from error
 
 
 # ---- state dicts ----
@@ -95,8 +100,9 @@ def _shard(tensor):
     if data is not None:
         data = data.detach() if flat else data.detach().reshape(shape) if data.is_contiguous() else data.detach()[
             (None,) * tensor.prepend_axis_num]
-    return Shard(data, tensor.global_shape, tensor.global_offset, shape=shape, flat=flat, dtype=tensor.dtype,
-                 replica=tensor.replica_id, allow_shape_mismatch=tensor.allow_shape_mismatch)
+    replica = tensor.replica_id if isinstance(tensor.replica_id, int) else tuple(tensor.replica_id)
+    return Shard(data, tensor.global_shape, tensor.global_offset, shape=shape, flat=flat, dtype=tensor.dtype, replica=replica,
+                 allow_shape_mismatch=tensor.allow_shape_mismatch)
 
 
 def _tensors(sharded):
@@ -111,7 +117,7 @@ def _tensors(sharded):
 def _objects(sharded, with_values):
     """What the extension takes of the ShardedObjects of a state dict, of copies without their values. Megatron keeps lists of one."""
     return [(value.key, tuple(value.global_shape), tuple(value.global_offset),
-             value.replica_id if isinstance(value.replica_id, tuple) else (value.replica_id,),
+             (value.replica_id,) if isinstance(value.replica_id, int) else tuple(value.replica_id),
              file_of([value.data]) if with_values and is_main_replica(value.replica_id) else "null")
             for value in nested_values(sharded) if isinstance(value, ShardedObject)]
 
@@ -131,6 +137,7 @@ def _common(common):
 def _state(sharded_state_dict, content_metadata, rank):
     """(what the extension saves, owners of the memory, the common state). Common state is rank 0's."""
     sharded, common = save_preprocess(sharded_state_dict, False)
+    content_metadata = common.get("content_metadata") if content_metadata is None else content_metadata
     if content_metadata is not None:
         common["content_metadata"] = getattr(_megatron_utils, "_clean_metadata_for_serialization", dict)(content_metadata)
     _without_float8(sharded)
@@ -141,7 +148,7 @@ def _state(sharded_state_dict, content_metadata, rank):
 # ---- what ranks agree about ----
 
 def _compare(common, ranks):
-    """Warns on rank 0 of common state that differs from its own, with Megatron's words. Only what differs is sent."""
+    """Warns on rank 0 of common state that differs from its own, with Megatron's words. Rank 0's alone is sent, where another one differs."""
     def seen():
         try:
             return file_of(common)
@@ -150,22 +157,29 @@ def _compare(common, ranks):
 
     own = seen() if ranks.size > 1 else b""
     digests = ranks.all_gather(hashlib.sha256(own).digest())
-    sent = ranks.all_gather(own if digests[ranks.rank] != digests[0] else b"")
-    for rank, file in enumerate(sent if ranks.rank == 0 else ()):
-        if not file:
-            continue
-        try:
+    if len(set(digests)) == 1:
+        return
+    first = ranks.all_gather(own if ranks.rank == 0 else b"")[0]
+    said = _difference(first, own, common, ranks.rank) if digests[ranks.rank] != digests[0] else ""
+    for text in filter(None, ranks.all_gather(said.encode(errors="replace"))):
+        if ranks.rank == 0:
+            _logger.warning("%s", text.decode())
+
+
+def _difference(first, own, common, rank):
+    """How a rank's common state differs from rank 0's, of which there is the file; "" if it does not."""
+    try:
+        for file in (first, own):
             if file.startswith(b"?"):
                 raise ValueError(file[1:].decode(errors="replace"))
-            with _trust(()):
-                only_first, only_other, mismatched = diff(common, _object(file))
-        except Exception as error:  # of a class that nobody trusts, or that cannot be compared
-            _logger.warning("Rank %d common state dict differs from rank 0 common state dict; it is not known how: %s", rank,
-                            _reason(error))
-            continue
-        if only_first or only_other or mismatched:
-            _logger.warning("Rank %d common state dict differs from rank 0 common state dict. Keys only on rank 0: %s, "
-                            "Keys only on %d: %s, Mismatched keys: %s", rank, only_first, rank, only_other, mismatched)
+        with _trust(()):
+            only_first, only_other, mismatched = diff(_object(first, "common state", "rank 0"), common)
+    except Exception as error:  # of a class that nobody trusts, or that cannot be compared
+        return f"Rank {rank} common state dict differs from rank 0 common state dict; it is not known how: {_reason(error)}"
+    if not (only_first or only_other or mismatched):
+        return ""
+    return (f"Rank {rank} common state dict differs from rank 0 common state dict. Keys only on rank 0: {only_first}, "
+            f"Keys only on {rank}: {only_other}, Mismatched keys: {mismatched}")
 
 
 def _choose_format(options):
@@ -176,12 +190,26 @@ def _choose_format(options):
 
 # ---- saving ----
 
-def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, preprocess_common_before_consistancy_check=None,
-         content_metadata=None, group=None, timeout=TIMEOUT, spread=True, **options):
-    """Saves a sharded state dict as one checkpoint, together with the other ranks of the group. As dist_checkpointing.save, factories are
-    applied in place.
+def _told_otherwise(arguments):
+    """UsageError for an argument of Megatron's that another one, or nothing, is for."""
+    for name, (value, usual, instead) in arguments.items():
+        if value is not usual:
+            raise UsageError(f"{name}=: {instead}")
+
+
+_STRATEGY_OF_SAVE = "to= says the format, spread= whether ranks share the work, memory=, threads= and io= how it is written"
+_STRATEGY_OF_LOAD = "formats are recognised; exchange= says whether ranks share the work"
+
+
+@takes(convert_options, run_options)
+def save(sharded_state_dict, checkpoint_dir, sharded_strategy=None, common_strategy=None, validate_access_integrity=True,
+         async_sharded_save=False, preprocess_common_before_consistancy_check=None, content_metadata=None, *, group=None, timeout=TIMEOUT,
+         spread=True, **options):
+    """Saves a sharded state dict as one checkpoint, together with the other ranks of the group. As dist_checkpointing.save, whose order of
+    arguments this is, factories are applied in place.
 
     validate_access_integrity, preprocess_common_before_consistancy_check, content_metadata   as Megatron has them
+    sharded_strategy, common_strategy, async_sharded_save   as Megatron means them by default: spread, to and Saver are in their place
     timeout  seconds that a rank may do nothing
     spread   copies that several ranks have are saved by one of them, evenly (fully parallel saving)
     to       the format: "torch_dist", or any other of reshard.formats()
@@ -193,6 +221,9 @@ def save(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
     preprocess = preprocess_common_before_consistancy_check if validate_access_integrity else None
 
     def prepare():
+        _told_otherwise({"sharded_strategy": (sharded_strategy, None, _STRATEGY_OF_SAVE),
+                         "common_strategy": (common_strategy, None, _STRATEGY_OF_SAVE),
+                         "async_sharded_save": (async_sharded_save, False, "reshard.megatron.Saver saves in the background")})
         run, rest = split_run(options)
         _choose_format(rest)
         state, owners, common = _state(sharded_state_dict, content_metadata, ranks.rank)
@@ -215,10 +246,14 @@ class Saver(_Saver):
     def __init__(self, *, group=None, **options):
         super().__init__("thread", group=group, **options)
 
-    def save(self, sharded_state_dict, checkpoint_dir, *, content_metadata=None, **options):
-        """Begins to save; options as save() has them, but an empty folder is not replaced without overwrite=True. Returns the save's
-        number."""
+    @takes(convert_options, run_options)
+    def save(self, sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, preprocess_common_before_consistancy_check=None,
+             timeout=None, content_metadata=None, **options):
+        """Begins to save; options as save() has them, but an empty folder is not replaced without overwrite=True, what ranks have is always
+        looked at, and their common state is not compared. Returns the save's number."""
         with self.group_ends_if_it_fails():
+            _told_otherwise({"validate_access_integrity": (validate_access_integrity, True, "what ranks have is always looked at"),
+                             "timeout": (timeout, None, "it is one of the Saver")})
             run, rest = background_options(options)
             state, owners, _ = _state(sharded_state_dict, content_metadata, self._rank)
             _choose_format(rest)
@@ -232,11 +267,14 @@ class Saver(_Saver):
 _TOLD = {"log_unexpected": "return_unexpected", "log_all": "return_all", "ignore_all": "return_unexpected"}
 
 
-def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, strict="assume_ok_unexpected", group=None, timeout=TIMEOUT,
-         exchange=True, safe_globals=(), **options):
-    """Loads a checkpoint of any format and layout into a sharded state dict, together with the other ranks of the group. Tensors are filled
-    where they lie; those without data get some on the host.
+@takes(loading_options)
+def load(sharded_state_dict, checkpoint_dir, sharded_strategy=None, common_strategy=None, validate_access_integrity=True,
+         strict="assume_ok_unexpected", *, group=None, timeout=TIMEOUT, exchange=True, safe_globals=(), **options):
+    """Loads a checkpoint of any format and layout into a sharded state dict, together with the other ranks of the group, in the order of
+    arguments of dist_checkpointing.load. Tensors are filled where they lie; those without data get some on the host. What fails on one
+    rank fails on all.
 
+    sharded_strategy, common_strategy   as Megatron means them by default: formats are recognised
     validate_access_integrity   look whether the ranks together ask for wholes
     strict        Megatron's StrictHandling, or its value
     exchange      what several ranks ask for is read by one and sent to the others; False: each reads what it wants
@@ -247,44 +285,54 @@ def load(sharded_state_dict, checkpoint_dir, *, validate_access_integrity=True, 
     Returns the state dict, and where strict says so, the missing and the unexpected keys, as dist_checkpointing.load does.
     """
     asked, format = parse_strict_flag(strict).value, options.get("format")
-    wanted, local, factories = load_preprocess(sharded_state_dict)
-    wanted, _ = _megatron_utils.extract_sharded_base(wanted)
-    for value in nested_values(wanted):
-        if isinstance(value, ShardedTensor):
-            value.init_data("cpu")
-    _without_float8(wanted)
-    objects, values = _load(wanted, checkpoint_dir, _TOLD.get(asked, asked), not validate_access_integrity, (group, timeout), exchange,
-                            options)
-    missing, unexpected = ({key for kind, key, _ in values if kind == which} for which in (2, 3))
-    with _trust(safe_globals):
-        found = {(key, tuple(offset)): _object(file) for key, _, offset, file in objects}
-        state_dict = _common_of([(key, file) for kind, key, file in values if kind == 0], checkpoint_dir, format)
-    lost = {id(value) for value in nested_values(wanted) if value.key in unexpected}
-    factories = _present(factories, wanted, lost)
-    loaded, _ = extract_matching_values(wanted, lambda value: id(value) not in lost)
-    merge(state_dict, local)
-    merge(state_dict, dict_list_map_outplace(lambda value: _loaded(value, found), loaded))
+
+    def prepare():
+        _told_otherwise({"sharded_strategy": (sharded_strategy, None, _STRATEGY_OF_LOAD),
+                         "common_strategy": (common_strategy, None, _STRATEGY_OF_LOAD)})
+        wanted, local, factories = load_preprocess(sharded_state_dict)
+        wanted, _ = _megatron_utils.extract_sharded_base(wanted)
+        for value in nested_values(wanted):
+            if isinstance(value, ShardedTensor):
+                value.init_data("cpu")
+        _without_float8(wanted)
+        return wanted, local, factories
+
+    def finish():
+        with _trust(safe_globals):
+            found = {(key, tuple(offset)): _object(file, key, checkpoint_dir) for key, _, offset, file in objects}
+            state_dict = _common_of([(key, file) for kind, key, file in values if kind == 0], checkpoint_dir, format)
+        lost = {id(value) for value in nested_values(wanted) if value.key in unexpected}
+        present = _present(factories, wanted, lost)
+        loaded, _ = extract_matching_values(wanted, lambda value: id(value) not in lost)
+        merge(state_dict, local)
+        merge(state_dict, dict_list_map_outplace(lambda value: _loaded(value, found), loaded))
+        return apply_factory_merges(state_dict, present)
+
+    with ranks_of(group, timeout) as ranks:
+        wanted, local, factories = agree(ranks, prepare)
+        objects, values = _load(ranks, wanted, checkpoint_dir, _TOLD.get(asked, asked), not validate_access_integrity, exchange, options)
+        missing, unexpected = ({key for kind, key, _ in values if kind == which} for which in (2, 3))
+        state_dict = agree(ranks, finish)
     if asked in ("log_unexpected", "log_all"):
         _log(unexpected, "asked for, and not in the checkpoint")
         _log(missing, "in the checkpoint, and not asked for")
-    state_dict = apply_factory_merges(state_dict, factories)
     return (state_dict, missing, unexpected) if asked in ("return_unexpected", "return_all") else state_dict
 
 
-def _load(wanted, path, strict, no_check, group, exchange, options):
+def _load(ranks, wanted, path, strict, no_check, exchange, options):
     def make():
         opened, mapping, run = loading_options(**options)
         tuples, owners = sharded_tuples(_tensors(wanted), writable=True)
         held.enter_context(owners)
         return path, (tuples, _objects(wanted, False), ()), opened, mapping, strict, no_check, not exchange, True, run
 
-    with ranks_of(*group) as ranks, contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as held:
         return _reshard.load(ranks._handle, make)
 
 
 def _loaded(value, found):
     if isinstance(value, ShardedTensor):
-        return value.data
+        return value.data.detach()  # as Megatron has it: sharded state dicts may hold parameters
     stored = found[value.key, tuple(value.global_offset)]
     return stored[0] if isinstance(stored, list) and len(stored) == 1 else stored
 
@@ -301,12 +349,12 @@ def _common_of(files, path, format):
         if key in _OF_FORMATS:
             continue
         try:
-            common[key] = _object(file)
-        except pickle.UnpicklingError as error:
+            common[key] = _object(file, key, path)
+        except UnsupportedError as error:
             with _open(path, **({"format": format} if format else {})) as checkpoint:
                 if checkpoint.format in _MEGATRON:
                     raise
-            _logger.warning("item '%s' of %s is left out: %s", key, path, _reason(error))
+            _logger.warning("%s: it is left out", error)
     return common
 
 

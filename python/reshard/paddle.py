@@ -150,6 +150,13 @@ def _told_otherwise(options, words):
         options.pop(name, None)
 
 
+def _take_aoa(mapping, aoa_config):
+    if aoa_config and mapping.get("map") is not None:
+        raise UsageError("map= and aoa_config= both say how tensors come: give one of them")
+    if aoa_config:
+        mapping["map"] = json.dumps(aoa_config)
+
+
 def _make_parents(path, rank):
     if rank == 0:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -192,8 +199,7 @@ def load(state_dict, path, process_group=None, *, unique_id=None, aoa_config=Non
     """
     _told_otherwise(options, {})
     options.pop("safetensors", None)
-    if aoa_config:
-        options["map"] = json.dumps(aoa_config)
+    _take_aoa(options, aoa_config)
     if unique_id is not None:
         path = f"{path}/{unique_id}.metadata"
 
@@ -234,8 +240,7 @@ def redistribute(source, target, process_group=None, *, aoa_config=None, timeout
     """Fills the tensors of one state dict from those of another, whatever the layouts and without files: from rank to rank, each element
     once. mapping: aoa_config, or map, rules, config, constants and strict as in reshard.convert. Returns how many bytes were kept, sent,
     received, and moved by all."""
-    if aoa_config:
-        mapping["map"] = json.dumps(aoa_config)
+    _take_aoa(mapping, aoa_config)
     with _ranks_of(process_group, timeout) as ranks:
         pieces = agree(ranks, lambda: [flatten(shards(state))[0] for state in (source, target)])
         return ranks.redistribute(*pieces, **mapping)

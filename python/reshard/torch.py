@@ -10,6 +10,7 @@
 
 import io
 import os
+from collections.abc import Mapping
 
 import torch
 import torch.distributed
@@ -63,10 +64,35 @@ def _empty(checkpoint, keys, device, dtype):
 
 def shards(state_dict, items=True):
     """The same nested state dict with a Shard in place of each DTensor and ShardedTensor: the piece that this rank has, by its place in the
-    whole. A plain tensor is detached: a copy that each rank has. As a tensor does not say who else has the same piece, on another mesh or
-    in another group, the first rank that has it saves it. Items that JSON does not hold with their types (tuples, infinities, bytes, dicts
+    whole. What has a state dict of its own at the top level (a module, an optimizer) is that, as for torch.distributed.checkpoint. A plain
+    tensor is detached: a copy that each rank has. As a tensor does not say who else has the same piece, on another mesh or in another
+    group, the first rank that has it saves it. Items that JSON does not hold with their types (tuples, infinities, bytes, dicts
     with other keys than texts, objects) are TorchFiles, and numpy's scalars Python's; without items, they are None."""
-    return with_pieces(state_dict, _piece, _item if items else lambda value: None)
+    return with_pieces(_states_of(state_dict), _piece, _item if items else lambda value: None)
+
+
+def _is_stateful(value):
+    return all(callable(getattr(value, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _states_of(state_dict):
+    """The same with the state dicts of modules, optimizers and their like in place of these."""
+    if not isinstance(state_dict, Mapping):
+        own = ": give its state_dict()" if _is_stateful(state_dict) else ""
+        raise UsageError(f"a state dict is a mapping, not {type(state_dict).__name__}{own}")
+    return {key: value.state_dict() if _is_stateful(value) else value for key, value in state_dict.items()}
+
+
+def _put_items(state, prefix, items, path):
+    """Puts items that were loaded in their places of a nested state dict whose tensors are filled."""
+    for name, value in list(state.items() if isinstance(state, Mapping) else enumerate(state)):
+        key = f"{prefix}.{name}"
+        if isinstance(items.get(key), TorchFile):
+            raise UnsupportedError(f"'{key}' of {path} is of a class that nobody trusts: torch.serialization.safe_globals trusts more")
+        if key in items:
+            state[name] = items[key]
+        elif isinstance(value, (dict, list)):
+            _put_items(value, key, items, path)
 
 
 def _piece(array):
@@ -139,15 +165,29 @@ def save(path, state_dict, *, group=None, timeout=TIMEOUT, **options):
 def load(path, state_dict, *, group=None, timeout=TIMEOUT, **options):
     """Fills the tensors of a state dict where they lie, DTensors too, from a checkpoint of any format and layout: reshard.load with its
     options. All ranks of the group call it; each byte is read once. map=[]: recognised names (Hugging Face, Megatron, Paddle) become those
-    of the state dict. timeout: seconds that a rank may do nothing.
+    of the state dict. timeout: seconds that a rank may do nothing. Modules, optimizers and their like at the top level get what was loaded
+    by their load_state_dict, items too.
 
     Returns a reshard.Loaded, whose items and cells have the types that torch.load(weights_only=True) gives them. What is of a class that
     it does not make is a TorchFile: torch.load(io.BytesIO(value.data), weights_only=False) makes it, if you trust it. Within
     torch.serialization.safe_globals it makes more."""
-    if not _group_is_there(group):
-        return load_as(_values_of_files, path, shards(state_dict, False), **options)
-    with comm(group, timeout=timeout) as ranks:
-        return load_as(_values_of_files, path, lambda: shards(state_dict, False), comm=ranks, **options)
+    states = {}
+
+    def wanted():
+        states.update(_states_of(state_dict))
+        return shards(states, False)
+
+    if _group_is_there(group):
+        with comm(group, timeout=timeout) as ranks:
+            loaded = load_as(_values_of_files, path, wanted, comm=ranks, **options)
+    else:
+        loaded = load_as(_values_of_files, path, wanted, **options)
+    stateful = [key for key, value in state_dict.items() if _is_stateful(value)]
+    for key in stateful:
+        _put_items(states[key], key, loaded.items, path)
+    for key in stateful:
+        state_dict[key].load_state_dict(states[key])
+    return loaded
 
 
 def _values_of_files(files, limits):

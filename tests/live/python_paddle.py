@@ -188,6 +188,7 @@ def under_other_names(work):
     same(mine, its)
     assert any(float(value.abs().sum()) for value in flat(mine).values())
     mistake = {"aoa_statements": ["model.embed.wieght -> m.embed.weight"]}
+    is_said("one of them", reshard.UsageError, lambda: reshard.paddle.load(state(), work / "hf", aoa_config=config, map=[]))
     is_said("wieght", reshard.UsageError, lambda: reshard.paddle.load(state(), work / "hf", aoa_config=mistake))
     target = state()
     reshard.paddle.redistribute({key: paddle.to_tensor(value) for key, value in theirs.items()}, target, aoa_config=config)

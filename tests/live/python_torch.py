@@ -212,6 +212,71 @@ def items_of_torch(work):
         assert rates == [1, 0.1, 0.1, 0.01, 0.01], rates
 
 
+class App:
+    """As torch's tutorials have it: a model and its step, and what torch does not trust if it is asked for."""
+
+    def __init__(self, value, odd=None):
+        self.model, self.step, self.pair, self.odd, self.asked = torch.nn.Linear(2, 2), value, (value, "x"), odd, 0
+        torch.nn.init.constant_(self.model.weight, value)
+
+    def state_dict(self):
+        self.asked += 1
+        return {"model": self.model.state_dict(), "step": self.step, "pair": self.pair, **({"odd": self.odd} if self.odd else {})}
+
+    def load_state_dict(self, state):
+        self.model.load_state_dict(state["model"])
+        self.step, self.pair = state["step"], state["pair"]
+
+
+def stateful(value):
+    """{name: object} that has stepped once, with a rate of `value`."""
+    app = App(value)
+    optimizer = torch.optim.AdamW(app.model.parameters(), lr=float(value), betas=(0.5, 0.25))
+    app.model(torch.full((1, 2), float(value))).sum().backward()
+    optimizer.step()
+    return {"app": app, "model": app.model, "optimizer": optimizer}
+
+
+def objects_with_state(work):
+    """Modules, optimizers and objects with a state dict of their own are saved and loaded as torch.distributed.checkpoint does it"""
+    saved = stateful(7)
+    reshard.torch.save(work / "ours", saved, to="torch-dcp")
+    for by in ("thread", "process"):
+        with reshard.torch.Saver(by) as saver:
+            saver.save(work / by, saved, to="torch-dcp")
+    dcp.save(saved, checkpoint_id=work / "theirs", no_dist=True)
+    for path in (work / name for name in ("ours", "thread", "process", "theirs")):
+        for load in (reshard.torch.load, lambda path, state: dcp.load(state, checkpoint_id=path, no_dist=True)):
+            found = stateful(3)
+            asked = found["app"].asked
+            load(path, found)
+            assert torch.equal(found["model"].weight, saved["model"].weight), path
+            assert (found["app"].step, found["app"].pair) == (7, (7, "x")), (path, vars(found["app"]))
+            assert found["app"].asked == asked + 1 or load is not reshard.torch.load
+            group, expected = found["optimizer"].param_groups[0], saved["optimizer"].param_groups[0]
+            assert (group["lr"], group["betas"]) == (expected["lr"], expected["betas"]) == (7.0, (0.5, 0.25)), (path, group)
+            for parameter, other in zip(group["params"], expected["params"], strict=True):
+                ours, theirs = found["optimizer"].state[parameter], saved["optimizer"].state[other]
+                assert set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in theirs), path
+    model = saved["model"]
+    for call in (lambda: reshard.torch.load(work / "ours", model), lambda: reshard.torch.save(work / "x", model, to="hf")):
+        try:
+            call()
+            raise AssertionError("a module was taken for a state dict")
+        except reshard.UsageError as error:
+            assert "give its state_dict()" in str(error)
+    reshard.torch.save(work / "odd", {"app": App(1, datetime.date(2026, 1, 2))}, to="torch-dcp")
+    found = App(5, datetime.date(1, 1, 1))
+    try:
+        reshard.torch.load(work / "odd", {"app": found})
+        raise AssertionError("a class that nobody trusts was made")
+    except reshard.UnsupportedError as error:
+        assert "'app.odd'" in str(error) and "safe_globals" in str(error) and found.step == 5, error
+    with torch.serialization.safe_globals([datetime.date]):
+        reshard.torch.load(work / "odd", {"app": found})
+    assert found.step == 1
+
+
 def placed(mesh, whole, *placements):
     return distribute_tensor(whole, mesh, list(placements))
 
@@ -353,7 +418,7 @@ def main():
     import reshard
     assert "torch" not in vars(reshard), "import reshard has imported torch"
     import reshard.torch
-    tests = [ranks_of_torch, every_type, arrays_of_others, nested_states, items_of_torch, on_a_device]
+    tests = [ranks_of_torch, every_type, arrays_of_others, nested_states, items_of_torch, objects_with_state, on_a_device]
     return small_models.run(BINARY, [(function.__doc__, small_models.whatever_fails(function)) for function in tests])
 
 
