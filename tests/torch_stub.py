@@ -42,14 +42,20 @@ class Made:
 
     def __new__(cls, *arguments, **more):
         made = super().__new__(cls)
-        made.arguments, made.more, made.state = arguments, more, None
+        made.arguments, made.more, made.state, made.is_called = arguments, more, None, False
         return made
 
     def __init__(self, *arguments, **more):
-        pass
+        self.is_called = True  # not by NEWOBJ, which is content with __new__
 
     def __setstate__(self, state):
         self.state = state
+
+    def remade(self, **changes):
+        """Another one like it, with other attributes."""
+        made = type(self).__new__(type(self), *self.arguments)
+        made.is_called, made.state = self.is_called, {**self.state, **changes}
+        return made
 
     @property
     def name(self):
@@ -77,6 +83,10 @@ class Pickler(pickle._Pickler):
         return persistent + (None,) if self.is_legacy else persistent
 
     def save(self, value, save_persistent_id=True):
+        if isinstance(value, type) and issubclass(value, Made):
+            value = Named(value.__module__, value.__name__)
+        if isinstance(value, Made) and id(value) not in self.memo:
+            return self.save_made(value)
         if isinstance(value, Named):
             self.write(b"c" + value.module.encode() + b"\n" + value.name.encode() + b"\n")
             return None
@@ -92,6 +102,16 @@ class Pickler(pickle._Pickler):
             self.save(value.state)
             return self.write(pickle.BUILD)
         return super().save(value, save_persistent_id)
+
+    def save_made(self, value):
+        """As it was read."""
+        self.save(type(value))
+        self.save(value.arguments)
+        self.write(pickle.REDUCE if value.is_called else pickle.NEWOBJ)
+        self.memoize(value)
+        if value.state is not None:
+            self.save(value.state)
+            self.write(pickle.BUILD)
 
     def save_tensor(self, tensor):
         if id(tensor) in self.memo:
@@ -195,3 +215,21 @@ def load(path):
         for key, storage in storages.items():
             storage.data = archive.read(f"{top}/data/{key}")
         return value
+
+
+def edit(path, change):
+    """Writes a zip file anew with what change makes of its value."""
+    value = load(path)
+    change(value)
+    path.chmod(0o644)
+    write_zip(path, value)
+
+
+def edit_pickle(path, change):
+    """The same of a file that is one pickle, such as .metadata of DCP."""
+    value = InertUnpickler(path.read_bytes()).load()
+    change(value)
+    out = io.BytesIO()
+    Pickler(out).dump(value)
+    path.chmod(0o644)
+    path.write_bytes(out.getvalue())

@@ -145,6 +145,18 @@ bool state_key_is_any(struct str key)
     return state_key_read(key, &read);
 }
 
+bool state_key_other_master(struct str key, struct buffer *out)
+{
+    struct state_key read;
+    buffer_clear(out);
+    if (!state_key_read(key, &read) || read.kind != STATE_KEY_PARAMETER || !read.is_master || read.state.data > read.parameter.data)
+        return false;
+    buffer_append(out, key.data, (size_t)(read.state.data - key.data));
+    buffer_append_text(out, str_is(read.state, STATE_MASTER) ? STATE_PLAIN_MASTER : STATE_MASTER);
+    buffer_append_byte(out, '.');
+    return buffer_append_str(out, read.parameter);
+}
+
 bool state_key_is(struct str key, enum state_key_kind kind)
 {
     struct state_key read;

@@ -21,14 +21,15 @@ struct found_state {
     bool has_copies, has_buckets;
 };
 
-static struct found_state mcore_optimizer_look_here(const struct catalog *wanted)
+static struct found_state mcore_optimizer_look_here(const struct catalog *wanted, enum mcore_masters masters)
 {
     struct found_state found = { 0 };
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
         struct state_key key;
         if (!state_key_read(wanted->tensors[i].key, &key))
             continue;
-        found.has_copies = found.has_copies || (key.kind == STATE_KEY_PARAMETER && str_is(key.state, STATE_MASTER));
+        bool is_own = masters == MCORE_MASTERS_KEPT ? str_is(key.state, STATE_MASTER) : masters == MCORE_MASTERS_PARAM;
+        found.has_copies = found.has_copies || (key.kind == STATE_KEY_PARAMETER && key.is_master && is_own);
         found.has_buckets = found.has_buckets || key.group >= 0;
     }
     return found;
@@ -42,7 +43,7 @@ static bool is_buffered(const struct mcore_target *state)
 
 void mcore_optimizer_look(const struct layout_request *request, struct target *target)
 {
-    struct found_state found = mcore_optimizer_look_here(request->wanted);
+    struct found_state found = mcore_optimizer_look_here(request->wanted, mcore_target_state(target)->masters);
     mcore_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(mcore_target_state(target))) && !found.has_buckets;
     for (uint32_t i = 0; i < request->wanted->item_count && mcore_target_state(target)->flavour->has_common; i++) {
         if (state_key_is(request->wanted->items[i].key, STATE_KEY_GROUP_META))

@@ -81,6 +81,20 @@ static enum mcore_optimizer_layout reference_layout(const struct source *like, b
     return MCORE_BY_PARAMETER;
 }
 
+/* Of which kind of optimizer the reference has masters. Flattened ones are the distributed optimizer's, whatever they are called. */
+static enum mcore_masters reference_masters(const struct source *like, enum mcore_optimizer_layout layout)
+{
+    const struct catalog *catalog = like->catalog;
+    if (layout != MCORE_BY_PARAMETER)
+        return MCORE_MASTERS_PARAM;
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        struct state_key key;
+        if (state_key_read(catalog->tensors[i].key, &key) && key.kind == STATE_KEY_PARAMETER && key.is_master)
+            return str_is(key.state, STATE_MASTER) ? MCORE_MASTERS_PARAM : MCORE_MASTERS_PLAIN;
+    }
+    return MCORE_MASTERS_KEPT;
+}
+
 static bool has_masters(const struct catalog *wanted, const char *state)
 {
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
@@ -115,7 +129,12 @@ reshard_status mcore_optimizer_choose(const struct layout_request *request, stru
         layout = release < MODEL_SPACE_RELEASE ? MCORE_GATHERED : release < BY_PARAMETER_RELEASE ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
     state->is_layout_asked = !is_auto;
     bool is_buffered = layout == MCORE_BUCKETS || layout == MCORE_GATHERED;
-    if (!has_masters(request->wanted, STATE_MASTER) && !(is_buffered && has_masters(request->wanted, STATE_PLAIN_MASTER)))
+    bool has_own = has_masters(request->wanted, STATE_MASTER), has_plain = has_masters(request->wanted, STATE_PLAIN_MASTER);
+    if (is_auto && request->like && has_own != has_plain)
+        state->masters = reference_masters(request->like, layout);
+    else if (is_buffered && has_plain)
+        state->masters = MCORE_MASTERS_PARAM;
+    if (state->masters == MCORE_MASTERS_PLAIN || (state->masters == MCORE_MASTERS_KEPT && !has_own))
         return RESHARD_OK;
     state->optimizer_layout = layout;
     state->keeps_vectors = release && release < VECTORS_RELEASE;

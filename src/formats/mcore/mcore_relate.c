@@ -35,6 +35,7 @@ struct relating {
     uint32_t tensor_count;
     struct str states[STATES_MAX];
     uint32_t state_count;
+    struct name_map stored;    /* keys that the catalog has beside buckets */
     uint32_t *state_tensors;   /* [state][weight]: 1 + tensor */
 };
 
@@ -98,8 +99,11 @@ static reshard_status list_buckets(struct relating *relating, reshard_error *err
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         struct bucket *bucket = &relating->buckets[relating->bucket_count];
         const struct catalog_tensor *tensor = &catalog->tensors[i];
-        if (!read_bucket(tensor->key, bucket))
+        if (!read_bucket(tensor->key, bucket)) {
+            if (name_map_intern(&relating->stored, tensor->key, NULL) == NAME_NONE)
+                return error_set_memory(err);
             continue;
+        }
         if (tensor->rank != 1)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has %d axes, expected a vector", STR_ARG(tensor->key), tensor->rank);
         bucket->tensor = i;
@@ -202,6 +206,9 @@ static reshard_status mcore_relate_state_tensor(struct relating *relating, struc
     const struct str key = ARENA_JOIN(&catalog->arena, STR(STATE_KEY_PREFIX), state, STR("."), tensor->key);
     if (!key.data)
         return error_set_memory(err);
+    if (name_map_find(&relating->stored, key) != NAME_NONE)
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is stored by bucket and by parameter: which of the two counts is not known",
+                         STR_ARG(key));
     reshard_status status = catalog_add_tensor(catalog, key, dtype, tensor->rank, shape, out, err);
     if (!status)
         *slot = *out + 1;
@@ -487,6 +494,7 @@ reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value
     free(relating.parts);
     free(relating.is_bucket);
     free(relating.state_tensors);
+    name_map_release(&relating.stored);
     return status;
 }
 
