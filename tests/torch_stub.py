@@ -182,6 +182,13 @@ class InertUnpickler(pickle.Unpickler):
         return persistent
 
 
+class Rebuild(Named):
+    """torch's function that makes a tensor of a storage."""
+
+    def __call__(self, storage, offset, size, stride, *rest):
+        return Tensor(storage, offset, tuple(size), tuple(stride))
+
+
 class Unpickler(InertUnpickler):
     """Tensors are Tensor, storages Storage."""
 
@@ -197,7 +204,7 @@ class Unpickler(InertUnpickler):
 
     def find_class(self, module, name):
         if module == "torch._utils" and name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3"):
-            return lambda storage, offset, size, stride, *rest: Tensor(storage, offset, tuple(size), tuple(stride))
+            return Rebuild(module, name)
         if module == "torch._utils" and name.startswith("_rebuild_parameter"):
             return lambda data, *rest: data._replace(is_parameter=True)
         if module == "torch" and name.endswith("Storage"):
@@ -205,12 +212,12 @@ class Unpickler(InertUnpickler):
         return super().find_class(module, name)
 
 
-def load(path):
-    """The value of a zip file; tensors that share a storage name the same Storage."""
+def load(path, storages=None):
+    """The value of a zip file; tensors that share a storage name the same Storage. storages: gets them, by the names of their records."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         top = names[0].split("/")[0]
-        storages = {}
+        storages = {} if storages is None else storages
         value = Unpickler(archive.read(f"{top}/data.pkl"), storages).load()
         for key, storage in storages.items():
             storage.data = archive.read(f"{top}/data/{key}")
@@ -218,8 +225,11 @@ def load(path):
 
 
 def edit(path, change):
-    """Writes a zip file anew with what change makes of its value."""
-    value = load(path)
+    """Writes a zip file anew with what change makes of its value. Storages get new numbers."""
+    storages = {}
+    value = load(path, storages)
+    for storage in storages.values():
+        storage.key = None
     change(value)
     path.chmod(0o644)
     write_zip(path, value)

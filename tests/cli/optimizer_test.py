@@ -8,6 +8,7 @@ usage: optimizer_test.py --bin PATH --fixtures DIR
 import json
 import pathlib
 import shutil
+import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -100,9 +101,96 @@ def state_that_is_stored_twice(shell, fixtures):
     assert f"'{new}' is stored by bucket and by parameter" in said, said
 
 
+# ---- steps ----
+
+def step_tensor(count):
+    return torch_stub.tensor("FloatStorage", [], struct.pack("<f", count))
+
+
+def with_steps(shell, fixtures, target, steps):
+    """A legacy checkpoint whose optimizer is one of torch, which counts its steps with every parameter."""
+    def change(content):
+        inner = content["optimizer"]["optimizer"]
+        for number, entry in inner["state"].items():
+            entry["step"] = steps(number)
+        for group in inner["param_groups"]:
+            del group["step"]
+    torch_stub.edit(copied(shell, fixtures, "optim-plain-legacy-tp1", target) / RANK, change)
+    return target
+
+
+def steps_in(shell, path):
+    """Those of each parameter, of all parameters, and of groups."""
+    entries, commons, groups = [], [], []
+    for file in sorted((shell.work / path).rglob("model_optim_rng.pt")):
+        optimizer = torch_stub.load(file)["optimizer"]["optimizer"]
+        entries += [entry.get("step") for entry in optimizer.get("state", {}).values()]
+        groups += [group.get("step") for group in optimizer["param_groups"]]
+    if not entries and not groups:
+        optimizer = item(shell, path, "optimizer").get("optimizer", {"param_groups": []})
+        commons = [optimizer["state"]["common_step"]] if optimizer.get("state") else []
+        groups = [group.get("step") for group in optimizer["param_groups"]]
+        for entry in json.loads(shell("ls", "--json", "--items", path))["items"]:
+            if entry["key"].endswith(".optimizer/shard_0_1"):
+                groups += [group.get("step") for group in item(shell, path, entry["key"])[0]["param_groups"]]
+    return entries, commons, groups
+
+
+def steps_of_parameters_are_kept(shell, fixtures):
+    """The step that torch's optimizers count with every parameter arrives where the target's kind of optimizer looks for it."""
+    with_steps(shell, fixtures, "legacy", lambda number: step_tensor(2))
+
+    def common(content):
+        content["optimizer"]["optimizer"]["state"] = {"common_step": step_tensor(2)}
+        for group in content["optimizer"]["optimizer"]["param_groups"]:
+            del group["step"]
+    torch_stub.edit(copied(shell, fixtures, "optim-plain-dist-tp1", "dist") / COMMON, common)
+    nothing, groups = [None, None], [2, 2]
+    for source in ("legacy", "dist"):
+        for words, expected in (
+                (["--to", "megatron"], ([2.0] * 15, [], nothing)),
+                (["--to", "megatron", "--layout", "tp=2"], ([2.0] * 30, [], 2 * nothing)),
+                (["--to", "torch_dist"], ([], [2.0], nothing)),
+                (["--to", "torch_dist", "-o", "optimizer=dp_reshardable"], ([], [], groups)),
+                (["--like", fixture(fixtures, "optim-dense-full-tp2dp2")], ([], [], groups)),
+                (["--like", fixture(fixtures, "optim-old-gather-v0.12.3-dp2")], ([], [], groups)),
+                (["--like", fixture(fixtures, "optim-dense-legacy-dp2")], ([], [], groups))):
+            converted(shell, source, "out", *words, "--overwrite", "--verify")
+            found = steps_in(shell, "out")
+            if source == "dist" and expected[1]:  # the tensor is left as it is
+                assert found[1] and "_rebuild_tensor_v2" in str(found[1][0]), found
+                found = (found[0], [2.0], found[2])
+            assert found == expected, (source, words, found)
+    shell("convert", "legacy", "there", "--to", "torch_dist", "--quiet")
+    shell("convert", "there", "back", "--to", "megatron", "--quiet")
+    shell("diff", "--items", "ignore", "legacy", "back")
+    assert item(shell, "legacy", "optimizer") == item(shell, "back", "optimizer")
+    # A number in place of a tensor, as older releases of torch have it.
+    with_steps(shell, fixtures, "number", lambda number: 7)
+    shell("convert", "number", "seven", "--to", "torch_dist", "--quiet")
+    assert steps_in(shell, "seven") == ([], [7], nothing)
+
+
+def steps_that_differ_are_refused(shell, fixtures):
+    """Megatron knows one step for all parameters of an optimizer, and refuses others."""
+    with_steps(shell, fixtures, "differing", lambda number: step_tensor(3 if number == 4 else 2))
+    text = "'mp_rank_00/model_optim_rng.pt': the optimizer's step is 2 for one parameter and 3 for another; Megatron knows one for all"
+    assert text in shell.any("ls", "differing").stderr
+    for words in (["--to", "torch_dist"], ["--to", "megatron", "--layout", "tp=2"]):
+        said = refused(shell, "differing", "out", *words)
+        assert text in said, said
+
+    def no_number(content):
+        content["optimizer"]["optimizer"]["state"] = {"common_step": "two"}
+    torch_stub.edit(copied(shell, fixtures, "optim-plain-dist-tp1", "text") / COMMON, no_number)
+    said = refused(shell, "text", "out", "--to", "megatron")
+    assert "the step of an optimizer is neither a number nor a tensor of one element" in said, said
+
+
 def main():
     args = small_models.arguments()
-    tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice)
+    tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
+             steps_of_parameters_are_kept, steps_that_differ_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

@@ -91,26 +91,12 @@ static reshard_status split(struct mcore_target *state, struct expert_kinds kind
     return *optimizer ? RESHARD_OK : error_set_memory(err);
 }
 
-/* Takes the member out of a dict of ours. */
-static void remove_member(struct value *dict, const char *name)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i + 1 < dict->list.count; i += 2) {
-        struct str key;
-        if (value_as_str(dict->list.items[i], &key) && str_is(key, name))
-            continue;
-        dict->list.items[kept++] = dict->list.items[i];
-        dict->list.items[kept++] = dict->list.items[i + 1];
-    }
-    dict->list.count = kept;
-}
-
 static void drop_numbers_of(const struct value *optimizer)
 {
     const struct value *groups = parameter_group_list(optimizer);
     for (size_t i = 0; groups && i < groups->list.count; i++) {
         if (groups->list.items[i]->kind == VALUE_DICT)
-            remove_member(groups->list.items[i], "params");
+            value_edit_remove(groups->list.items[i], "params");
     }
 }
 

@@ -379,7 +379,7 @@ static reshard_status put_optimizer(struct rank_pickle *pickle, reshard_error *e
     struct optimizer_item *items = arena_array(&pickle->graph.arena, wanted->item_count, sizeof(*items));
     reshard_status status = items ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++) {
-        struct optimizer_item item = { .key = wanted->items[i].key };
+        struct optimizer_item item = { .key = wanted->items[i].key, .wanted = i };
         if (!optimizer_item_is_known(item.key))
             continue;
         status = item_value(pickle, i, &item.value, err);
