@@ -157,6 +157,18 @@ bool state_key_other_master(struct str key, struct buffer *out)
     return buffer_append_str(out, read.parameter);
 }
 
+reshard_status state_refuse_remainders(struct str key, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_UNSUPPORTED,
+              "'%.*s' has the low 16 bits of fp32 masters (store_param_remainders), whose high ones are the bf16 weights: "
+              "it is no state by itself",
+              STR_ARG(key));
+    error_object(err, "%.*s", STR_ARG(key));
+    error_hint(err, "torch_dist with optimizer=dp_reshardable or fully_sharded_model_space keeps both as they are; "
+                    "reshard_convert_options.exclude 'optimizer*' leaves the state out");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 bool state_key_is(struct str key, enum state_key_kind kind)
 {
     struct state_key read;

@@ -84,6 +84,12 @@ bool state_spelling_read(struct str key, int index, bool (*is_state)(struct str 
  * (out->failed). */
 bool state_key_other_master(struct str key, struct buffer *out);
 
+/*
+ * Masters of dtype I16 are remainders, as precision-aware optimizers keep them (store_param_remainders): the low 16 bits, whose high ones
+ * are the weight in bf16. They are no numbers, and mean nothing apart from that weight. Fails, and says so of the tensor of that key.
+ */
+reshard_status state_refuse_remainders(struct str key, reshard_error *err);
+
 /* Whether it is one of this kind; an object must be whole: /shard_0_1. */
 bool state_key_is(struct str key, enum state_key_kind kind);
 

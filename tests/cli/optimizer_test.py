@@ -187,10 +187,40 @@ def steps_that_differ_are_refused(shell, fixtures):
     assert "the step of an optimizer is neither a number nor a tensor of one element" in said, said
 
 
+# ---- masters ----
+
+def remainders_stay_beside_their_weights(shell, fixtures):
+    """The low halves of masters are no masters: they go where both halves stay as they are, and nowhere else."""
+    folder = copied(shell, fixtures, "optim-dense-legacy-tp1", "source")
+
+    def shorten(buffers):
+        for states in (states for buffer in buffers.values() if isinstance(buffer, dict) for states in buffer.values()):
+            count = states["param"].size[0]
+            states["param"] = torch_stub.tensor("ShortStorage", [count], struct.pack(f"<{count}h", *(n % 30000 for n in range(count))))
+    torch_stub.edit(folder / "iter_0000010/mp_rank_00/distrib_optim.pt", shorten)
+    before = shell.tensors("source")
+    masters = {key for key, tensor in before.items() if key.startswith("optimizer.state.param.")}
+    assert masters and {before[key]["dtype"] for key in masters} == {"I16"}, before
+    text = "has the low 16 bits of fp32 masters (store_param_remainders), whose high ones are the bf16 weights"
+    torch_dist = ["--to", "torch_dist", "-o"]
+    for words in (["--to", "torch_dist"], ["--to", "megatron"], ["--to", "fsdp_dtensor"], ["--to", "fsdp_dtensor", "--set", "masters=1"],
+                  [*torch_dist, "optimizer=dp_zero_gather_scatter"],
+                  [*torch_dist, "optimizer=dp_reshardable", "--dtype", "optimizer.state.param.*=f32"],
+                  [*torch_dist, "optimizer=dp_reshardable", "--dtype", "decoder.final_layernorm.weight=f32"]):
+        said = refused(shell, "source", "out", *words)
+        assert "'optimizer.state.param." in said and text in said, (words, said)
+        assert "hint: torch_dist with optimizer=dp_reshardable or fully_sharded_model_space" in said, (words, said)
+    for option in ("optimizer=dp_reshardable", "optimizer=fully_sharded_model_space"):
+        shell("convert", "source", "out", *torch_dist, option, "--layout", "tp=2,dp=2", "--overwrite", "--quiet")
+        shell("convert", "out", "again", *torch_dist, option, "--layout", "tp=1,dp=1", "--overwrite", "--verify", "--quiet")
+        shell("diff", "--items", "ignore", "source", "again")
+    shell("convert", "source", "weights", "--to", "torch_dist", "--exclude", "optimizer*", "--quiet")
+
+
 def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
-             steps_of_parameters_are_kept, steps_that_differ_are_refused)
+             steps_of_parameters_are_kept, steps_that_differ_are_refused, remainders_stay_beside_their_weights)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

@@ -106,13 +106,44 @@ static bool has_masters(const struct catalog *wanted, const char *state)
     return false;
 }
 
-reshard_status mcore_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+/* Whether it is, or is made of, remainders of masters: *key is theirs. */
+static bool is_of_remainders(const struct layout_request *request, uint32_t tensor, struct state_key *key)
+{
+    uint32_t from = request->wanted_source[tensor];
+    const struct catalog_tensor *wanted = &request->wanted->tensors[tensor];
+    bool is_short = wanted->dtype == DTYPE_I16 || (from != CATALOG_NONE && request->source_catalog->tensors[from].dtype == DTYPE_I16);
+    return is_short && state_key_read(wanted->key, key) && key->is_master;
+}
+
+/* They lie beside the bf16 weights that they belong to, in layouts that store a vector of any type as it is. */
+static reshard_status check_remainders(const struct layout_request *request, const struct mcore_target *state, reshard_error *err)
+{
+    const struct catalog *wanted = request->wanted;
+    bool is_kept = state->optimizer_layout == MCORE_BUCKETS || state->optimizer_layout == MCORE_MODEL_SPACE;
+    struct name_map weights = { 0 };
+    struct state_key key;
+    uint32_t first = 0;
+    reshard_status status = RESHARD_OK;
+    while (first < wanted->tensor_count && !is_of_remainders(request, first, &key))
+        first++;
+    for (uint32_t i = 0; first < wanted->tensor_count && i < wanted->tensor_count && !status; i++) {
+        if (wanted->tensors[i].dtype == DTYPE_BF16 && name_map_intern(&weights, wanted->tensors[i].key, NULL) == NAME_NONE)
+            status = error_set_memory(err);
+    }
+    for (uint32_t i = first; i < wanted->tensor_count && !status; i++) {
+        bool is_cast = wanted->tensors[i].dtype != DTYPE_I16;
+        if (is_of_remainders(request, i, &key) && (!is_kept || is_cast || name_map_find(&weights, key.parameter) == NAME_NONE))
+            status = state_refuse_remainders(wanted->tensors[i].key, err);
+    }
+    name_map_release(&weights);
+    return status;
+}
+
+static reshard_status choose_optimizer_layout(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
     enum mcore_optimizer_layout layout;
     bool is_auto;
-    if (!state->flavour->has_common)
-        return RESHARD_OK;
     if (state->flavour->items_are_files) { /* zarr, of releases that flatten: what they store are arrays of the real shape */
         state->optimizer_layout = has_masters(request->wanted, STATE_MASTER) ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
         return RESHARD_OK;
@@ -142,4 +173,14 @@ reshard_status mcore_optimizer_choose(const struct layout_request *request, stru
         return RESHARD_OK;
     return target_note_changed(target, NOTE_OPTIMIZER, (struct str){ 0 }, err,
                                "optimizer state: %s, not " BUCKET_SPACE " as the reference has it", layout_names[layout]);
+}
+
+reshard_status mcore_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct mcore_target *state = mcore_target_state(target);
+    bool is_job = state->flavour->dcp.store_items == mcore_items_keep;
+    if (!state->flavour->has_common)
+        return RESHARD_OK;
+    reshard_status status = choose_optimizer_layout(request, target, err);
+    return status || is_job ? status : check_remainders(request, state, err);
 }

@@ -100,7 +100,17 @@ reshard_status megatron_find_states(const struct layout_request *request, struct
     optimizer->is_distributed = choose_distributed(request, optimizer);
     for (uint32_t i = 0; i < state->parameter_count; i++)
         optimizer->has_experts |= is_expert(state, &state->parameters[i]);
-    status = read_masters_as(request->wanted, target, optimizer->is_distributed, err);
+    for (uint32_t i = 0; i < request->wanted->tensor_count && !status; i++) {
+        struct state_key key;
+        const struct catalog_tensor *tensor = &request->wanted->tensors[i];
+        uint32_t from = request->wanted_source[i];
+        bool is_short = tensor->dtype == DTYPE_I16 ||
+                        (from != CATALOG_NONE && request->source_catalog->tensors[from].dtype == DTYPE_I16);
+        if (is_short && state_key_read(tensor->key, &key) && key.is_master)
+            status = state_refuse_remainders(tensor->key, err);
+    }
+    if (!status)
+        status = read_masters_as(request->wanted, target, optimizer->is_distributed, err);
     return status ? status : optimizer_target_check_states(state, request->wanted, err);
 }
 
