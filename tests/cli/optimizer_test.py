@@ -37,6 +37,11 @@ def item(shell, path, key):
     return json.loads(shell("cat", path, key))
 
 
+def item_keys(shell, path):
+    """Those that one sees without --json, which has a row for each leaf beside."""
+    return [line.split("\t")[0] for line in shell("ls", "--items", path).decode().splitlines()]
+
+
 def converted(shell, source, target, *words):
     """What is said of a conversion that succeeds."""
     done = shell.any("convert", source, target, *words)
@@ -130,9 +135,9 @@ def steps_in(shell, path):
         optimizer = item(shell, path, "optimizer").get("optimizer", {"param_groups": []})
         commons = [optimizer["state"]["common_step"]] if optimizer.get("state") else []
         groups = [group.get("step") for group in optimizer["param_groups"]]
-        for entry in json.loads(shell("ls", "--json", "--items", path))["items"]:
-            if entry["key"].endswith(".optimizer/shard_0_1"):
-                groups += [group.get("step") for group in item(shell, path, entry["key"])[0]["param_groups"]]
+        for key in item_keys(shell, path):
+            if key.endswith(".optimizer/shard_0_1"):
+                groups += [group.get("step") for group in item(shell, path, key)[0]["param_groups"]]
     return entries, commons, groups
 
 
@@ -217,10 +222,78 @@ def remainders_stay_beside_their_weights(shell, fixtures):
     shell("convert", "source", "weights", "--to", "torch_dist", "--exclude", "optimizer*", "--quiet")
 
 
+# ---- several optimizers ----
+
+def parallel_experts(shell, fixtures):
+    """One optimizer of a model with experts, which two become."""
+    source = fixture(fixtures, "optim-moe-full-ep2")
+    if not (shell.work / "one").exists():
+        shell("convert", source, "one", "--to", "torch_dist", "--layout", "ep=1", "--quiet")
+    return shell.work / "one"
+
+
+def with_two(shell, source, *words):
+    """What the source's optimizer becomes where experts are parallel, in both forms of checkpoints."""
+    for form, name in (("torch_dist", "0"), ("megatron", 0)):
+        converted(shell, source, f"two-{form}", "--to", form, "--layout", "ep=2", "--overwrite", *words)
+        found = item(shell, f"two-{form}", "optimizer")
+        yield form, (found[name], found["1" if name == "0" else 1])
+
+
+def scalers_are_experts_too(shell, fixtures):
+    """The scaler of losses is the experts' optimizer's too, where one becomes two."""
+    scaler = {"scale": torch_stub.tensor("FloatStorage", [1], struct.pack("<f", 65536)), "growth_tracker": 7, "hysteresis_tracker": 2}
+    torch_stub.edit(parallel_experts(shell, fixtures) / COMMON, lambda content: content["optimizer"].update(grad_scaler=scaler))
+    for form, both in with_two(shell, "one"):
+        assert [one["grad_scaler"]["growth_tracker"] for one in both] == [7, 7], (form, both)
+
+
+def rates_of_groups_are_experts_too(shell, fixtures):
+    """A group with a learning rate of its own is that of embeddings where the run decouples theirs, and else of whatever it says."""
+    def rates(optimizer):
+        return [group["max_lr"] for group in optimizer["optimizer"]["param_groups"]]
+
+    def change(decoupled, **settings):
+        def changed(content):
+            content["args"].state["decoupled_lr"] = decoupled
+            groups = content["optimizer"]["optimizer"]["param_groups"]
+            groups[:] = [group for group in groups if group["max_lr"] == 0.01] + [{**groups[0], "max_lr": 0.5, **settings}]
+        return changed
+
+    for decoupled, settings, expected in ((None, dict(default_config=False), [0.01, 0.5]), (0.5, dict(default_config=False), [0.01]),
+                                          (None, dict(default_config=False, is_decoupled_lr=True), [0.01])):
+        torch_stub.edit(parallel_experts(shell, fixtures) / COMMON, change(decoupled, **settings))
+        for form, (dense, experts) in with_two(shell, "one"):
+            assert rates(dense) == [0.01, 0.01, 0.5] and rates(experts) == expected, (form, decoupled, settings, rates(experts))
+
+
+def optimizers_that_are_several_are_refused(shell, fixtures):
+    """Muon and Adam beside each other are not one optimizer and that of experts: none is thrown away."""
+    def three(content):
+        dense, experts = content["optimizer"][0], content["optimizer"][1]
+        more = {**dense, "optimizer": {"param_groups": [{**group, "optimizer": "adam"} for group in dense["optimizer"]["param_groups"]]}}
+        for one in (dense, experts):
+            one["optimizer"]["param_groups"][0]["optimizer"] = "muon"
+        content["optimizer"] = {0: dense, 1: experts, 2: more}
+
+    def two(content):
+        content["optimizer"] = {0: content["optimizer"], 1: content["optimizer"]}
+    torch_stub.edit(copied(shell, fixtures, "optim-moe-full-ep2", "three") / COMMON, three)
+    said = refused(shell, "three", "out", "--to", "torch_dist", "--layout", "ep=1")
+    assert "3 optimizers (0 muon, 1 muon for experts, 2 adam), the target's run has none for experts" in said, said
+    torch_stub.edit(parallel_experts(shell, fixtures) / COMMON, two)
+    said = refused(shell, "one", "out", "--to", "torch_dist", "--layout", "ep=2")
+    assert "2 optimizers (0 of no known kind, 1 of no known kind), the target's run has experts apart" in said, said
+    converted(shell, "one", "out", "--to", "torch_dist")
+
+
+# ---- what belongs to ranks ----
+
 def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
-             steps_of_parameters_are_kept, steps_that_differ_are_refused, remainders_stay_beside_their_weights)
+             steps_of_parameters_are_kept, steps_that_differ_are_refused, remainders_stay_beside_their_weights,
+             scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

@@ -141,7 +141,7 @@ static bool has_use(const struct value_writer *writer, bool of_experts, const st
         struct rank_parameter parameter;
         bool is_one = megatron_optimizer_parameter(writer->request, state, i, &parameter) && parameter.is_expert == of_experts;
         if (is_one && parameter_has_decay(&parameter) != weight_decay_is_zero(decay) &&
-            (!parameter_group_is_decoupled(group) || parameter.is_embedding))
+            (!parameter_group_is_of_embeddings(group, state->args.members) || parameter.is_embedding))
             return true;
     }
     return !decay;
@@ -377,10 +377,16 @@ static reshard_status optimizer_value_deal(struct value_writer *writer, bool of_
 
 /* ---- one optimizer ---- */
 
+/* As groups: where the source had one optimizer for everything, its scaler is the experts' too. */
+static struct value *scaler_of(const struct value_writer *writer, bool of_experts)
+{
+    return writer->sources[of_experts].scaler ? writer->sources[of_experts].scaler : writer->sources[0].scaler;
+}
+
 static reshard_status make_plain(struct value_writer *writer, bool of_experts, struct value *groups, struct value **out, reshard_error *err)
 {
     struct value_graph *graph = writer->graph;
-    struct value *scaler = writer->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 2);
+    struct value *scaler = scaler_of(writer, of_experts), *inner = optimizer_value_new_dict(graph, 2);
     bool has_master = master_of(writer->state->optimizer) != NULL;
     struct dealing dealing;
     reshard_status status = optimizer_value_deal(writer, of_experts, groups, &dealing, err);
@@ -402,7 +408,7 @@ static reshard_status make_distributed(struct value_writer *writer, bool of_expe
                                        reshard_error *err)
 {
     struct value_graph *graph = writer->graph;
-    struct value *scaler = writer->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 1);
+    struct value *scaler = scaler_of(writer, of_experts), *inner = optimizer_value_new_dict(graph, 1);
     *out = optimizer_value_new_dict(graph, 2);
     bool is_good = *out && optimizer_value_set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups) &&
                    optimizer_value_set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
