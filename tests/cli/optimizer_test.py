@@ -287,13 +287,36 @@ def optimizers_that_are_several_are_refused(shell, fixtures):
     converted(shell, "one", "out", "--to", "torch_dist")
 
 
+def buckets_are_counted_for_all_parameters(shell, fixtures):
+    """--ddp-num-buckets shares out all parameters of a rank, those of experts among them, and each optimizer has buckets of that size."""
+    def number(content):
+        content["args"].state.update(overlap_grad_reduce=True, ddp_num_buckets=2)
+    torch_stub.edit(copied(shell, fixtures, "optim-moe-full-ep2", "source") / COMMON, number)
+    before = by_parameter(shell, "source")
+    weights = {key: shape for key, (_, shape, _) in before.items() if not key.startswith("optimizer.")}
+    sizes = {True: 0, False: 0}
+    for key, shape in weights.items():
+        count = 1
+        for extent in shape:
+            count *= extent
+        sizes[".mlp.experts." in key] += count
+    converted(shell, "source", "buckets", "--to", "torch_dist", "-o", "optimizer=dp_reshardable")
+    found = [key for key in shell.tensors("buckets") if key.endswith(".exp_avg")]
+    experts, size = sizes[True] // 2, (sizes[False] + sizes[True] // 2) // 2
+    assert experts < size < sizes[False], (sizes, size)  # so experts fill no bucket, and the others one
+    assert sorted(key.split(".")[0] + key.split("dp_group")[1][:6] + key.split("bucket")[1][:6] for key in found) == [
+        "chained_0_idx_0_idx_0", "chained_0_idx_0_idx_1", "chained_1_idx_0_idx_0", "chained_1_idx_1_idx_0"], found
+    assert by_parameter(shell, "buckets") == before
+
+
 # ---- what belongs to ranks ----
 
 def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, remainders_stay_beside_their_weights,
-             scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused)
+             scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
+             buckets_are_counted_for_all_parameters)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

@@ -348,6 +348,7 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
     struct rank_parameters rank = { 0 };
     struct flat_buffers made = { 0 };
     struct flat_buffer_rules rules;
+    struct training_run run;
     struct rank_place place;
     uint32_t buffer_count;
     bool is_expert, changed;
@@ -359,8 +360,9 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
         status = measure_buckets(relating, buckets, count, per_bucket, per_buffer, &buffer_count, err);
     if (!status)
         status = rank_parameters_make(&relating->model, relating->catalog, &place, is_expert, &rank, err);
+    if (!status)
+        status = rank_training_run(&relating->model, relating->catalog, &place, &run, err);
     if (!status) {
-        const struct training_run run = { .args = relating->model.args.members, .stage = place.pp };
         mcore_relate_set_gradients(&rank, buckets, count);
         status = flat_buffer_rules_of(&run, rank.parameters, rank.count, is_expert, &rules, err);
     }
@@ -437,6 +439,7 @@ static reshard_status relate_object(struct relating *relating, const struct opti
     struct rank_parameters rank = { 0 };
     struct state_pieces pieces = { 0 };
     struct rank_place place;
+    struct training_run run;
     struct state_key name;
     bool is_expert;
     const struct value *state = object->root;
@@ -447,10 +450,10 @@ static reshard_status relate_object(struct relating *relating, const struct opti
     reshard_status status = group_place(&relating->model, name.chain, name.group, &is_expert, &place, err);
     if (!status)
         status = rank_parameters_make(&relating->model, relating->catalog, &place, is_expert, &rank, err);
-    if (!status) {
-        const struct training_run run = { .args = relating->model.args.members, .stage = place.pp };
+    if (!status)
+        status = rank_training_run(&relating->model, relating->catalog, &place, &run, err);
+    if (!status)
         status = flat_state_read_one(object->archive, state, &run, rank.parameters, rank.count, is_expert, &pieces, err);
-    }
     if (!status)
         status = emit_object(relating, object, &pieces, &rank, &place, err);
     state_pieces_release(&pieces);
@@ -521,11 +524,13 @@ static reshard_status are_shifted(const struct parallel_model *model, const stru
     for (int64_t pp = 0; pp < layout->pp && !*out && !status; pp++) {
         for (int kind = 0; kind < 2 && !*out && !status; kind++) {
             const struct rank_place place = { .pp = pp };
-            const struct training_run run = { .args = model->args.members, .stage = pp };
+            struct training_run run;
             struct rank_parameters rank = { 0 };
             struct flat_buffers made = { 0 };
             struct flat_buffer_rules rules;
             status = rank_parameters_make(model, catalog, &place, kind == 1, &rank, err);
+            if (!status)
+                status = rank_training_run(model, catalog, &place, &run, err);
             if (!status)
                 status = flat_buffer_rules_of(&run, rank.parameters, rank.count, kind == 1, &rules, err);
             if (!status)
