@@ -311,12 +311,112 @@ def buckets_are_counted_for_all_parameters(shell, fixtures):
 
 # ---- what belongs to ranks ----
 
+def named_ranks(shell, fixtures, case, target, **arguments):
+    """A legacy checkpoint whose ranks' random number states say of which rank they are."""
+    folder = copied(shell, fixtures, case, target)
+    for path in sorted(folder.rglob("model_optim_rng.pt")):
+        def change(content, name=path.parent.name):
+            content["rng_state"][0]["random_rng_state"] = name
+            content["args"].state.update(arguments)
+        torch_stub.edit(path, change)
+    return target
+
+
+def rng_objects(shell, path):
+    keys = sorted(key for key in item_keys(shell, path) if key.startswith("rng_state/"))
+    return [(key.split("/")[1], item(shell, path, key)[0][0]["random_rng_state"]) for key in keys]
+
+
+def rng_files(shell, path):
+    return [torch_stub.load(file)["rng_state"][0]["random_rng_state"] for file in sorted((shell.work / path).rglob("model_optim_rng.pt"))]
+
+
+def exchange(metadata, first, second):
+    """Two objects lie where the other did."""
+    places = metadata.state["storage_data"]
+    a, b = (next(index for index in places if index.state["fqn"] == name) for name in (first, second))
+    places[a], places[b] = places[b], places[a]
+
+
+def rng_states_of_expert_parallel_ranks(shell, fixtures):
+    """Each rank gets the state of the first data-parallel rank at its place, of whatever grid; that of others is dropped, and told."""
+    one, two = "mp_rank_00_000", "mp_rank_00_001"
+    named_ranks(shell, fixtures, "moe-legacy-ep2", "legacy")
+    shell("convert", "legacy", "grid", "--to", "torch_dist", "--layout", "ep=2,dp=4", "--quiet")
+    assert rng_objects(shell, "grid") == [(f"shard_0.0.{i}_1.1.4", name) for i, name in enumerate((one, two, one, two))]
+    said = converted(shell, "grid", "back", "--to", "megatron", "--layout", "ep=2")
+    assert rng_files(shell, "back") == [one, two], rng_files(shell, "back")
+    assert "dropped: rng_state: those of ranks that the target has no files of (2)" in said, said
+    torch_stub.edit_pickle(shell.work / "grid" / METADATA,
+                           lambda metadata: exchange(metadata, "rng_state/shard_0.0.2_1.1.4", "rng_state/shard_0.0.3_1.1.4"))
+    shell("convert", "grid", "again", "--to", "megatron", "--layout", "ep=2", "--quiet")
+    assert rng_files(shell, "again") == [one, two], rng_files(shell, "again")
+    # Ranks of context parallelism have their cells, too.
+    named_ranks(shell, fixtures, "moe-legacy-ep2", "context", context_parallel_size=2, world_size=4, data_parallel_size=2)
+    shell("convert", "context", "cells", "--to", "torch_dist", "--quiet")
+    assert rng_objects(shell, "cells") == [(f"shard_0.0.{i}_1.1.4", name) for i, name in enumerate((one, two, one, two))]
+
+
+def rng_states_that_ranks_share_are_told(shell, fixtures):
+    """Ranks that the source does not have draw the same numbers as the first one: that is said."""
+    text = "changed: rng_state: 1 of 2 ranks have none of their own in the source, get the first one's and draw the same numbers"
+    for case in ("optim-dense-legacy-tp1", "dense-dist-tp1"):
+        assert text in converted(shell, fixture(fixtures, case), "out", "--to", "megatron", "--layout", "tp=2", "--overwrite"), case
+        said = converted(shell, fixture(fixtures, case), "out", "--to", "megatron", "--overwrite")
+        assert "rng_state" not in said, said
+
+
+def states_of_another_world_are_dropped(shell, fixtures):
+    """By buffer a run may have another number of data-parallel ranks: objects of each rank of the old world do not fit it."""
+    folder = copied(shell, fixtures, "optim-dense-dpr-dp2", "source")
+    rng = "rng_state/shard_0.0_1.1"
+
+    def add(metadata):
+        entries, places = metadata.state["state_dict_metadata"], metadata.state["storage_data"]
+        index = next(index for index in places if index.state["fqn"] == rng)
+        for rank in range(2):
+            name = f"rerun_state_machine_state/shard_{rank}_2"
+            entries[name] = entries[rng]
+            places[index.remade(fqn=name)] = places[index]
+    torch_stub.edit_pickle(folder / METADATA, add)
+    torch_stub.edit(folder / COMMON, lambda content: content.update(rerun_state_machine={"mode": None, "state": None}))
+
+    def kept(path):
+        return sorted(key for key in item_keys(shell, path) if key.startswith(("rerun", "rng_state/")))
+
+    words, all_of = ["--to", "torch_dist", "-o", "optimizer=dp_reshardable", "--overwrite"], kept("source")
+    assert len(all_of) == 4, all_of
+    for ranks in (2, 4):
+        said = converted(shell, "source", "out", *words, "--layout", f"dp={ranks}")
+        assert kept("out") == (all_of if ranks == 2 else [rng]), kept("out")
+        assert item(shell, "out", "args")["world_size"] == ranks
+        assert ("dropped: rerun_state_machine: it belongs to the layout" in said) == (ranks == 4), said
+    said = converted(shell, "source", "out", "--like", fixture(fixtures, "optim-dense-dpr-dp2"), "--layout", "dp=4", "--overwrite")
+    assert kept("out") == [rng], said
+    # Megatron Core 0.16 keeps an RNG state of each of them where experts are parallel.
+    for ranks in (2, 4):
+        converted(shell, fixture(fixtures, "optim-moe-full-ep2"), "out", *words, "--layout", f"ep=2,dp={ranks}")
+        assert len(kept("out")) == (2 if ranks == 2 else 0), kept("out")
+        assert bool(item(shell, "out", "args")["no_save_rng"]) == (ranks == 4), ranks
+
+
+def grids_of_ranks_have_limits(shell, fixtures):
+    """Arguments that speak of many ranks ask for as many objects."""
+    def many(content):
+        content["args"].state.update(tensor_model_parallel_size=100, pipeline_model_parallel_size=100)
+        content["rng_state"] = [{"numbers": list(range(6))}]
+    torch_stub.edit(copied(shell, fixtures, "dense-dist-tp1", "many") / COMMON, many)
+    said = refused(shell, "many", "out", "--to", "torch_dist", "--limit", "objects=9999", status=6)
+    assert "objects: found 10000, the limit is 9999" in said, said
+
+
 def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
-             buckets_are_counted_for_all_parameters)
+             buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
+             rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 
