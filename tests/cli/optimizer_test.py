@@ -410,13 +410,20 @@ def grids_of_ranks_have_limits(shell, fixtures):
     assert "objects: found 10000, the limit is 9999" in said, said
 
 
+def groups_of_other_frameworks_are_told(shell, fixtures):
+    """atorch's folders have groups of atorch; what others call an optimizer is dropped, and is no source without groups."""
+    said = converted(shell, fixture(fixtures, "optim-plain-dist-tp1"), "out", "--to", "atorch")
+    assert "changed: optim_meta: the source has groups of parameters in no form that is read here: one of all" in said, said
+
+
 def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
-             rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits)
+             rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,
+             groups_of_other_frameworks_are_told)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 
