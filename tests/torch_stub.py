@@ -42,14 +42,20 @@ class Made:
 
     def __new__(cls, *arguments, **more):
         made = super().__new__(cls)
-        made.arguments, made.more, made.state = arguments, more, None
+        made.arguments, made.more, made.state, made.is_called = arguments, more, None, False
         return made
 
     def __init__(self, *arguments, **more):
-        pass
+        self.is_called = True  # not by NEWOBJ, which is content with __new__
 
     def __setstate__(self, state):
         self.state = state
+
+    def remade(self, **changes):
+        """Another one like it, with other attributes."""
+        made = type(self).__new__(type(self), *self.arguments)
+        made.is_called, made.state = self.is_called, {**self.state, **changes}
+        return made
 
     @property
     def name(self):
@@ -77,6 +83,10 @@ class Pickler(pickle._Pickler):
         return persistent + (None,) if self.is_legacy else persistent
 
     def save(self, value, save_persistent_id=True):
+        if isinstance(value, type) and issubclass(value, Made):
+            value = Named(value.__module__, value.__name__)
+        if isinstance(value, Made) and id(value) not in self.memo:
+            return self.save_made(value)
         if isinstance(value, Named):
             self.write(b"c" + value.module.encode() + b"\n" + value.name.encode() + b"\n")
             return None
@@ -92,6 +102,16 @@ class Pickler(pickle._Pickler):
             self.save(value.state)
             return self.write(pickle.BUILD)
         return super().save(value, save_persistent_id)
+
+    def save_made(self, value):
+        """As it was read."""
+        self.save(type(value))
+        self.save(value.arguments)
+        self.write(pickle.REDUCE if value.is_called else pickle.NEWOBJ)
+        self.memoize(value)
+        if value.state is not None:
+            self.save(value.state)
+            self.write(pickle.BUILD)
 
     def save_tensor(self, tensor):
         if id(tensor) in self.memo:
@@ -162,6 +182,13 @@ class InertUnpickler(pickle.Unpickler):
         return persistent
 
 
+class Rebuild(Named):
+    """torch's function that makes a tensor of a storage."""
+
+    def __call__(self, storage, offset, size, stride, *rest):
+        return Tensor(storage, offset, tuple(size), tuple(stride))
+
+
 class Unpickler(InertUnpickler):
     """Tensors are Tensor, storages Storage."""
 
@@ -177,7 +204,7 @@ class Unpickler(InertUnpickler):
 
     def find_class(self, module, name):
         if module == "torch._utils" and name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3"):
-            return lambda storage, offset, size, stride, *rest: Tensor(storage, offset, tuple(size), tuple(stride))
+            return Rebuild(module, name)
         if module == "torch._utils" and name.startswith("_rebuild_parameter"):
             return lambda data, *rest: data._replace(is_parameter=True)
         if module == "torch" and name.endswith("Storage"):
@@ -185,13 +212,34 @@ class Unpickler(InertUnpickler):
         return super().find_class(module, name)
 
 
-def load(path):
-    """The value of a zip file; tensors that share a storage name the same Storage."""
+def load(path, storages=None):
+    """The value of a zip file; tensors that share a storage name the same Storage. storages: gets them, by the names of their records."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         top = names[0].split("/")[0]
-        storages = {}
+        storages = {} if storages is None else storages
         value = Unpickler(archive.read(f"{top}/data.pkl"), storages).load()
         for key, storage in storages.items():
             storage.data = archive.read(f"{top}/data/{key}")
         return value
+
+
+def edit(path, change):
+    """Writes a zip file anew with what change makes of its value. Storages get new numbers."""
+    storages = {}
+    value = load(path, storages)
+    for storage in storages.values():
+        storage.key = None
+    change(value)
+    path.chmod(0o644)
+    write_zip(path, value)
+
+
+def edit_pickle(path, change):
+    """The same of a file that is one pickle, such as .metadata of DCP."""
+    value = InertUnpickler(path.read_bytes()).load()
+    change(value)
+    out = io.BytesIO()
+    Pickler(out).dump(value)
+    path.chmod(0o644)
+    path.write_bytes(out.getvalue())

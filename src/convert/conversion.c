@@ -129,7 +129,7 @@ static reshard_status spare_states_leave_out(struct conversion *conversion, cons
     const uint8_t *lost = conversion->options->selection.lost_tensors;
     uint32_t count = 0, tensor_count = conversion->source->source->catalog->tensor_count;
     struct spare_state *spare = NULL;
-    reshard_status status = spare_states_find(conversion->source, names, conversion->like, &conversion->engine, &spare, &count, err);
+    reshard_status status = spare_states_find(conversion->source, names, conversion->named, &conversion->engine, &spare, &count, err);
     if (!status && count) {
         *is_left_out = array_zeroed(tensor_count, sizeof(**is_left_out));
         status = *is_left_out ? RESHARD_OK : error_set_memory(err);
@@ -164,7 +164,7 @@ static reshard_status conversion_relate_ties(struct conversion *conversion, cons
                                              struct tied_state **tied, uint32_t *tied_count, uint8_t **is_left_out, reshard_error *err)
 {
     struct checkpoint *source = conversion->source;
-    const struct catalog *reference = conversion->like->source->catalog;
+    const struct catalog *reference = conversion->named->source->catalog;
     struct selected_names names;
     reshard_status status = selected_names_make(source->source->catalog, options, &names, err);
     if (!status)
@@ -192,11 +192,12 @@ static reshard_status conversion_tie_each(struct conversion *conversion, struct 
 static reshard_status conversion_select(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
 {
     struct selection_options options = conversion->options->selection;
-    const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
+    const struct catalog *reference = conversion->named ? conversion->named->source->catalog : NULL;
     struct tied_state *tied = NULL;
     uint8_t *is_left_out = NULL, *items_left_out = NULL;
     struct naming_memo memo;
     reshard_status status = RESHARD_OK;
+    options.has_one_master = conversion->has_one_master;
     options.naming = naming_memo_begin(&memo, &conversion->options->selection.naming);
     if (reference && !conversion->mapping.stage)
         status = conversion_relate_ties(conversion, &options, &tied, &options.tied_count, &is_left_out, err);

@@ -41,6 +41,8 @@ struct second {
 struct conversion {
     struct checkpoint *source;
     struct checkpoint *like;
+    struct checkpoint *named;      /* like, in the view whose names the source's are compared with; belongs to it */
+    bool has_one_master;           /* masters have the name that like's have, whatever the source's are called */
     struct second second;
     const struct conversion_options *options;
     struct mapping_made mapping;   /* stage NULL: names and shapes are the source's */
@@ -78,7 +80,8 @@ reshard_status conversion_pair(struct conversion *conversion, struct checkpoint 
 /* Tells of each tensor that is in pairs then. */
 reshard_status conversion_note_pairs(struct conversion *conversion, reshard_error *err);
 
-/* Formats that name state by parameter get it so, whatever way the source stores it; other names are for parameters too. */
+/* Formats that name state by parameter get it so, whatever way the source stores it; other names are for parameters too. So the names of
+ * the reference are those of parameters, too. */
 reshard_status conversion_relate_state(struct conversion *conversion, reshard_error *err);
 
 void conversion_release(struct conversion *conversion);

@@ -36,14 +36,28 @@ static reshard_status leaves_state_out(const struct conversion *conversion, bool
     return status;
 }
 
+/* What is compared with state by parameter is state by parameter. */
+static reshard_status relate_reference(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
+{
+    struct checkpoint *like = conversion->like;
+    if (!like)
+        return RESHARD_OK;
+    conversion->has_one_master = like->source->driver == driver && driver->abilities & FORMAT_STATE_BY_PARAMETER;
+    return checkpoint_relate_if_possible(like, &conversion->named, err);
+}
+
 reshard_status conversion_relate_state(struct conversion *conversion, reshard_error *err)
 {
     const struct format_driver *driver;
+    conversion->named = conversion->like;
     reshard_status status = conversion_driver(conversion, &driver, err);
     if (status || (!(driver->abilities & FORMAT_STATE_BY_PARAMETER) && !names_may_change(conversion)))
         return status;
     reshard_error reason = { 0 };
     bool is_left_out = false;
+    status = relate_reference(conversion, driver, err);
+    if (status)
+        return status;
     status = checkpoint_relate(conversion->source, &conversion->source, &reason);
     if (status != RESHARD_ERR_UNSUPPORTED && status != RESHARD_ERR_FORMAT) {
         if (status && err)

@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/name_map.h"
+#include "parallel/state_keys.h"
 
 #include <stdlib.h>
 
@@ -217,7 +218,10 @@ static reshard_status find_masters(const struct map_space *space, const struct m
         struct str name, state;
         if (!state_keys_match(&out->keys, space->tensors[i].key, is_back, &name, &state))
             continue;
-        struct name_map *names = has_word(spelling->masters, state) ? &out->kept : &out->stated;
+        bool is_master = has_word(spelling->masters, state);
+        if (is_master && space->tensors[i].dtype == DTYPE_I16)
+            return state_refuse_remainders(space->tensors[i].key, err);
+        struct name_map *names = is_master ? &out->kept : &out->stated;
         if (name_map_intern(names, name, NULL) == NAME_NONE)
             return error_set_memory(err);
     }

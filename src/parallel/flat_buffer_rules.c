@@ -50,9 +50,10 @@ static bool total_elements(const struct rank_parameter *parameters, uint32_t cou
 }
 
 /* Buckets exist so that gradients can be reduced while later ones are computed; without that there is one. */
-static bool bucket_size(const struct value *args, const struct rank_parameter *parameters, uint32_t count, int64_t dense_ranks,
+static bool bucket_size(const struct training_run *run, const struct rank_parameter *parameters, uint32_t count, int64_t dense_ranks,
                         int64_t *out)
 {
+    const struct value *args = run->args;
     int64_t buckets = argument(args, "ddp_num_buckets", 0), total, scaled;
     *out = 0;
     if (!value_dict_is_true(args, "overlap_grad_reduce"))
@@ -60,7 +61,7 @@ static bool bucket_size(const struct value *args, const struct rank_parameter *p
     if (buckets > 0) {
         if (!total_elements(parameters, count, &total))
             return false;
-        *out = total / buckets;
+        *out = (run->elements ? run->elements : total) / buckets;
         return true;
     }
     if (!checked_mul_i64(dense_ranks, BUCKET_SIZE_PER_RANK, &scaled))
@@ -74,7 +75,7 @@ reshard_status flat_buffer_rules_of(const struct training_run *run, const struct
 {
     int64_t dense = 1, expert = 1;
     *out = (struct flat_buffer_rules){ .alignment = PARAMETER_ALIGNMENT, .bucket_multiple = BUCKET_MULTIPLE };
-    if (!data_parallel_sizes(run->args, &dense, &expert) || !bucket_size(run->args, parameters, count, dense, &out->bucket_size))
+    if (!data_parallel_sizes(run->args, &dense, &expert) || !bucket_size(run, parameters, count, dense, &out->bucket_size))
         return error_set(err, RESHARD_ERR_FORMAT, "impossible numbers in args: parallel sizes, world_size or ddp_bucket_size");
     out->dp = is_expert ? expert : dense;
     if (value_dict_is_true(run->args, "ddp_pad_buckets_for_high_nccl_busbw"))

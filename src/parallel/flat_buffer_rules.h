@@ -10,6 +10,7 @@
 struct training_run {
     const struct value *args;
     int64_t stage;
+    int64_t elements; /* of all parameters of the rank, of both optimizers; 0: of those that are given */
 };
 reshard_status flat_buffer_rules_of(const struct training_run *run, const struct rank_parameter *parameters, uint32_t count, bool is_expert,
                                     struct flat_buffer_rules *out, reshard_error *err);

@@ -43,6 +43,12 @@ bool parameter_group_is_decoupled(const struct value *group)
     return value_dict_is_true(group, "is_decoupled_lr") || (is_default && is_default->kind == VALUE_BOOL && !is_default->boolean);
 }
 
+bool parameter_group_is_of_embeddings(const struct value *group, const struct value *arguments)
+{
+    const struct value *rate = arguments ? value_dict_get(arguments, "decoupled_lr") : NULL;
+    return value_dict_is_true(group, "is_decoupled_lr") || (parameter_group_is_decoupled(group) && rate && rate->kind != VALUE_NONE);
+}
+
 static bool has_decoupled(const struct parameter_group *groups, uint32_t group_count)
 {
     for (uint32_t i = 0; i < group_count; i++) {

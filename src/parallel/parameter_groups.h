@@ -33,6 +33,10 @@ reshard_status parameter_group_take_kind(unsigned *seen, uint32_t number, bool h
 /* Whether a group of the file is one with a learning rate of its own; from 0.16 on that shows in `default_config`. */
 bool parameter_group_is_decoupled(const struct value *group);
 
+/* Whether such a group is that of embeddings, whose learning rate the run (the members of its arguments, or NULL) decouples; from 0.16 on
+ * others have rates of their own too, such as the matrices of MuP, and experts among them. */
+bool parameter_group_is_of_embeddings(const struct value *group, const struct value *arguments);
+
 /* The list of parameter groups in what is said about one optimizer, {"optimizer": {"param_groups": […]}} or {"param_groups": […]}; NULL:
  * none. */
 struct value *parameter_group_list(const struct value *optimizer);

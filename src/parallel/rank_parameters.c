@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/model_data.h"
 #include "parallel/state_keys.h"
+#include "tensor/box.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -355,6 +356,34 @@ reshard_status rank_parameters_make(const struct parallel_model *model, const st
         };
     }
     return RESHARD_OK;
+}
+
+static bool add_elements(const struct rank_parameters *rank, int64_t *sum)
+{
+    int64_t volume;
+    for (uint32_t i = 0; i < rank->count; i++) {
+        if (!shape_volume(rank->parameters[i].rank, rank->parameters[i].shape, &volume) || !checked_add_i64(*sum, volume, sum))
+            return false;
+    }
+    return true;
+}
+
+/* Where the run says how many buckets there are, their size follows from all parameters of the rank, those of experts among them. */
+reshard_status rank_training_run(const struct parallel_model *model, const struct catalog *catalog, const struct rank_place *place,
+                                 struct training_run *out, reshard_error *err)
+{
+    const struct value *buckets = model->args.members ? value_dict_get(model->args.members, "ddp_num_buckets") : NULL;
+    int64_t number;
+    reshard_status status = RESHARD_OK;
+    *out = (struct training_run){ .args = model->args.members, .stage = place->pp };
+    for (int kind = 0; kind < 2 && !status && buckets && value_as_int(buckets, &number); kind++) {
+        struct rank_parameters rank;
+        status = rank_parameters_make(model, catalog, place, kind == 1, &rank, err);
+        if (!status && !add_elements(&rank, &out->elements))
+            status = error_set(err, RESHARD_ERR_FORMAT, "the parameters of a rank have too many elements");
+        rank_parameters_release(&rank);
+    }
+    return status;
 }
 
 void rank_parameters_release(struct rank_parameters *rank)

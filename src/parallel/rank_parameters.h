@@ -7,6 +7,7 @@
 #define PARALLEL_RANK_PARAMETERS_H
 
 #include "catalog/catalog.h"
+#include "parallel/flat_buffer_rules.h"
 #include "parallel/flat_buffers.h"
 #include "parallel/parameter_names.h"
 #include "parallel/partition_cut.h"
@@ -58,6 +59,9 @@ struct rank_parameters {
 };
 reshard_status rank_parameters_make(const struct parallel_model *model, const struct catalog *catalog, const struct rank_place *place,
                                     bool is_expert, struct rank_parameters *out, reshard_error *err);
+/* What the buffers of a rank need to know of its run. */
+reshard_status rank_training_run(const struct parallel_model *model, const struct catalog *catalog, const struct rank_place *place,
+                                 struct training_run *out, reshard_error *err);
 void rank_parameters_release(struct rank_parameters *rank);
 
 #endif

@@ -145,6 +145,30 @@ bool state_key_is_any(struct str key)
     return state_key_read(key, &read);
 }
 
+bool state_key_other_master(struct str key, struct buffer *out)
+{
+    struct state_key read;
+    buffer_clear(out);
+    if (!state_key_read(key, &read) || read.kind != STATE_KEY_PARAMETER || !read.is_master || read.state.data > read.parameter.data)
+        return false;
+    buffer_append(out, key.data, (size_t)(read.state.data - key.data));
+    buffer_append_text(out, str_is(read.state, STATE_MASTER) ? STATE_PLAIN_MASTER : STATE_MASTER);
+    buffer_append_byte(out, '.');
+    return buffer_append_str(out, read.parameter);
+}
+
+reshard_status state_refuse_remainders(struct str key, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_UNSUPPORTED,
+              "'%.*s' has the low 16 bits of fp32 masters (store_param_remainders), whose high ones are the bf16 weights: "
+              "it is no state by itself",
+              STR_ARG(key));
+    error_object(err, "%.*s", STR_ARG(key));
+    error_hint(err, "torch_dist with optimizer=dp_reshardable or fully_sharded_model_space keeps both as they are; "
+                    "reshard_convert_options.exclude 'optimizer*' leaves the state out");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 bool state_key_is(struct str key, enum state_key_kind kind)
 {
     struct state_key read;

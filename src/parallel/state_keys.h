@@ -18,6 +18,7 @@
 #ifndef PARALLEL_STATE_KEYS_H
 #define PARALLEL_STATE_KEYS_H
 
+#include "base/buffer.h"
 #include "base/str.h"
 #include "tensor/dtype.h"
 
@@ -78,6 +79,16 @@ struct state_spelling {
 
 /* The index-th way to read the key; false if there are no more. */
 bool state_spelling_read(struct str key, int index, bool (*is_state)(struct str word), struct state_spelling *out);
+
+/* Masters have one of two names, by the kind of optimizer. Writes the key with the other one; false if it is no master's, or without memory
+ * (out->failed). */
+bool state_key_other_master(struct str key, struct buffer *out);
+
+/*
+ * Masters of dtype I16 are remainders, as precision-aware optimizers keep them (store_param_remainders): the low 16 bits, whose high ones
+ * are the weight in bf16. They are no numbers, and mean nothing apart from that weight. Fails, and says so of the tensor of that key.
+ */
+reshard_status state_refuse_remainders(struct str key, reshard_error *err);
 
 /* Whether it is one of this kind; an object must be whole: /shard_0_1. */
 bool state_key_is(struct str key, enum state_key_kind kind);

@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "encoding/pickle_graph.h"
 #include "encoding/pickle_write.h"
+#include "parallel/state_keys.h"
 
 #include <stdlib.h>
 
@@ -213,6 +214,15 @@ static reshard_status groups_rewrite(struct group_writing *writing, const struct
     return status;
 }
 
+/* Whether there is an item of an optimizer, which has groups in a way that only other formats know. */
+static bool has_other_groups(const struct catalog *wanted)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < wanted->item_count && !found; i++)
+        found = str_is(wanted->items[i].key, "optimizer") || state_key_is_any(wanted->items[i].key);
+    return found;
+}
+
 /* One group of all parameters that have state, without options. */
 static reshard_status groups_invent(struct group_writing *writing, struct target *target, struct buffer *out)
 {
@@ -236,7 +246,9 @@ static reshard_status groups_invent(struct group_writing *writing, struct target
     reshard_status status = list ? groups_pickle(writing->request, list, graph.count, out, writing->err) : error_set_memory(writing->err);
     if (!status)
         status = target_note_changed(target, NOTE_GROUPS, STR("optim_meta"), writing->err,
-                                     "the source has no groups of parameters: one of all, without options, is written");
+                                     "the source has %s: one of all, without options, is written",
+                                     has_other_groups(writing->request->wanted) ? "groups of parameters in no form that is read here"
+                                                                                : "no groups of parameters");
     free(names.items);
     value_graph_release(&graph);
     return status;

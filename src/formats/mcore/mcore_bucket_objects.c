@@ -69,8 +69,8 @@ static const struct value *optimizer_at(const struct value *all, size_t number)
     return 2 * number + 1 < all->list.count ? all->list.items[2 * number + 1] : NULL;
 }
 
-/* The group without its list of parameters, for experts or not, and with the step that the optimizer's own state may keep apart. */
-static struct value *copy_group(struct adding *adding, const struct value *group, const struct value *step, bool is_expert)
+/* The group without its list of parameters, for experts or not. */
+static struct value *copy_group(struct adding *adding, const struct value *group, bool is_expert)
 {
     struct value *copy = new_list(adding->graph, VALUE_DICT, group->list.count + 4);
     for (size_t i = 0; copy && i + 1 < group->list.count; i += 2) {
@@ -86,8 +86,6 @@ static struct value *copy_group(struct adding *adding, const struct value *group
         flag->boolean = is_expert;
     struct value_edit editing = { .graph = adding->graph, .members = copy };
     value_edit_set(&editing, "is_expert_parallel", flag, false);
-    if (step && !value_dict_get(copy, "step"))
-        value_edit_set(&editing, "step", (struct value *)step, true);
     return editing.failed ? NULL : copy;
 }
 
@@ -125,11 +123,10 @@ static void order_groups(const struct mcore_group *of, struct value *groups)
 static struct value *copy_groups(struct adding *adding, const struct mcore_group *group)
 {
     const struct value *from = optimizer_at(adding->optimizer, group->is_expert), *groups = parameter_group_list(from);
-    const struct value *step = value_dict_get(from, "common_step");
     struct value *list = new_list(adding->graph, VALUE_LIST, groups->list.count), *dict = new_list(adding->graph, VALUE_DICT, 2);
     for (size_t i = 0; i < groups->list.count; i++) {
         const struct value *one = groups->list.items[i];
-        if (one->kind == VALUE_DICT && !mcore_bucket_objects_append(list, copy_group(adding, one, step, group->is_expert)))
+        if (one->kind == VALUE_DICT && !mcore_bucket_objects_append(list, copy_group(adding, one, group->is_expert)))
             return NULL;
     }
     if (list && adding->state->optimizer_layout == MCORE_GATHERED)

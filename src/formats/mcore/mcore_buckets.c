@@ -158,7 +158,7 @@ static reshard_status mcore_buckets_add_group(const struct layout_request *reque
     if (!ARRAY_ROOM(buckets->groups, buckets->group_count, buckets->group_capacity))
         return error_set_memory(err);
     struct mcore_group *group = &buckets->groups[buckets->group_count];
-    const struct training_run run = { .args = buckets->model.args.members, .stage = place->pp };
+    struct training_run run;
     *group = (struct mcore_group){ .place = *place, .is_expert = is_expert, .index = index, .first_vector = state->dcp.vectors.count };
     reshard_status status = rank_parameters_make(&buckets->model, request->wanted, place, is_expert, &group->rank, err);
     /* A stage without experts has their optimizer all the same. */
@@ -168,7 +168,9 @@ static reshard_status mcore_buckets_add_group(const struct layout_request *reque
     }
     buckets->group_count++;
     mcore_buckets_set_gradients(buckets, &group->rank);
-    status = flat_buffer_rules_of(&run, group->rank.parameters, group->rank.count, is_expert, &group->rules, err);
+    status = rank_training_run(&buckets->model, request->wanted, place, &run, err);
+    if (!status)
+        status = flat_buffer_rules_of(&run, group->rank.parameters, group->rank.count, is_expert, &group->rules, err);
     if (!status)
         status = flat_buffers_make(group->rank.parameters, group->rank.count, is_expert, &group->rules, &group->made, err);
     if (status)

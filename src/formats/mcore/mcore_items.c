@@ -207,8 +207,11 @@ static reshard_status mcore_items_add_object(const struct layout_request *reques
 {
     struct mcore_target *state = mcore_target_state(target);
     bool is_of_ranks = str_ends_with(key, RNG_KEY) || str_is(key, RERUN_KEY);
-    bool is_kept =
-        state->flavour->has_common ? !(is_of_ranks && mcore_layout_changes(target)) : !is_of_ranks && !mcore_is_module_state(key);
+    /* An RNG state is there for all data-parallel ranks, but where each has its own. */
+    bool is_of_layout = str_is(key, RERUN_KEY) || state->source_sizes.spreads_rng;
+    bool is_changed = is_of_ranks && (mcore_layout_changes(target) || (is_of_layout && mcore_world_changes(request, target)));
+    bool is_kept = state->flavour->has_common ? !is_changed : !is_of_ranks && !mcore_is_module_state(key);
+    state->lacks_rng = state->lacks_rng || (is_changed && state->flavour->has_common && str_ends_with(key, RNG_KEY));
     if (!state->flavour->has_common && str_is(key, RERUN_KEY))
         return add_rerun_state(request, target, item, err);
     if (state->flavour->has_common && mcore_optimizer_takes(target, key))

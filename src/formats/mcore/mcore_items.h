@@ -39,6 +39,9 @@ reshard_status mcore_sizes_choose(const struct layout_request *request, struct t
 /* Whether the target's ranks are others than the source's. */
 bool mcore_layout_changes(const struct target *target);
 
+/* The same, or there are others of them, as arguments that are written anew say: by buffer a run may have more data-parallel ranks. */
+bool mcore_world_changes(const struct layout_request *request, const struct target *target);
+
 /* Whether the item is one of a single legacy rank, in a folder mp_rank_…. */
 bool mcore_is_rank_item(const struct catalog *wanted, const struct catalog_item *item);
 

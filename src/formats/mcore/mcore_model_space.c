@@ -22,9 +22,37 @@ static const struct mcore_target *state_of(const struct dcp_target *state)
     return (const struct mcore_target *)state; /* whose first member it is */
 }
 
+/* The key of a master as the run of the reference calls it, if the source's does otherwise; else as it is. "" without memory. */
+static struct str with_masters_name(const struct mcore_target *state, struct arena *arena, struct str key)
+{
+    struct str from = state->masters == MCORE_MASTERS_PARAM ? STR(FLAT_MASTER_PREFIX) : STR(MASTER_PREFIX),
+               to = state->masters == MCORE_MASTERS_PARAM ? STR(MASTER_PREFIX) : STR(FLAT_MASTER_PREFIX);
+    if (state->masters == MCORE_MASTERS_KEPT || !str_starts_with(key, from.data))
+        return key;
+    const struct str text = ARENA_JOIN(arena, to, { key.data + from.size, key.size - from.size });
+    return text.data ? text : STR("");
+}
+
+reshard_status mcore_masters_read_as(struct target *target, reshard_error *err)
+{
+    const struct mcore_target *state = mcore_target_state(target);
+    struct catalog *catalog = target->catalog;
+    reshard_status status = RESHARD_OK;
+    bool is_renamed = state->masters != MCORE_MASTERS_KEPT && state->flavour->dcp.stored_key;
+    for (uint32_t i = 0; i < catalog->tensor_count && is_renamed && !status; i++) {
+        struct str key = catalog->tensors[i].key, named = with_masters_name(state, &catalog->arena, key);
+        if (!named.size && key.size)
+            status = error_set_memory(err);
+        else if (named.data != key.data)
+            status = target_read_as(target, i, named, err);
+    }
+    return status;
+}
+
 struct str mcore_stored_key(const struct dcp_target *dcp, struct arena *arena, struct str key)
 {
     const struct mcore_target *state = state_of(dcp);
+    key = with_masters_name(state, arena, key);
     bool is_master = str_starts_with(key, MASTER_PREFIX), is_expert = memmem(key.data, key.size, EXPERTS, sizeof(EXPERTS) - 1) != NULL;
     size_t prefix = is_master ? sizeof(MASTER_PREFIX) - 1 : 0;
     if (state->optimizer_layout != MCORE_MODEL_SPACE || !str_starts_with(key, STATE_KEY_PREFIX) || (!is_master && !state->has_chained_keys))

@@ -21,6 +21,9 @@ bool mcore_stored_form(const struct dcp_target *state, const struct catalog *cat
 const char *mcore_shapes_attribute(const struct dcp_target *state);
 void mcore_put_shape(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, struct buffer *out);
 
+/* Says under which names masters are read again, where the reference gives them others than the source. */
+reshard_status mcore_masters_read_as(struct target *target, reshard_error *err);
+
 /* Adds the pieces of a flattened tensor. */
 reshard_status mcore_place_flattened(struct dcp_placing *placing, uint32_t tensor, reshard_error *err);
 

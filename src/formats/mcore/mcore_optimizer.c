@@ -9,8 +9,10 @@
 #include "base/array.h"
 #include "formats/mcore/mcore.h"
 #include "formats/mcore/mcore_buckets.h"
+#include "formats/shared/step_number.h"
 #include "formats/shared/value_edit.h"
 #include "parallel/group_meta.h"
+#include "parallel/parameter_groups.h"
 #include "parallel/state_keys.h"
 
 #define OPTIMIZER_KEY "optimizer"
@@ -21,14 +23,15 @@ struct found_state {
     bool has_copies, has_buckets;
 };
 
-static struct found_state mcore_optimizer_look_here(const struct catalog *wanted)
+static struct found_state mcore_optimizer_look_here(const struct catalog *wanted, enum mcore_masters masters)
 {
     struct found_state found = { 0 };
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
         struct state_key key;
         if (!state_key_read(wanted->tensors[i].key, &key))
             continue;
-        found.has_copies = found.has_copies || (key.kind == STATE_KEY_PARAMETER && str_is(key.state, STATE_MASTER));
+        bool is_own = masters == MCORE_MASTERS_KEPT ? str_is(key.state, STATE_MASTER) : masters == MCORE_MASTERS_PARAM;
+        found.has_copies = found.has_copies || (key.kind == STATE_KEY_PARAMETER && key.is_master && is_own);
         found.has_buckets = found.has_buckets || key.group >= 0;
     }
     return found;
@@ -42,7 +45,7 @@ static bool is_buffered(const struct mcore_target *state)
 
 void mcore_optimizer_look(const struct layout_request *request, struct target *target)
 {
-    struct found_state found = mcore_optimizer_look_here(request->wanted);
+    struct found_state found = mcore_optimizer_look_here(request->wanted, mcore_target_state(target)->masters);
     mcore_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(mcore_target_state(target))) && !found.has_buckets;
     for (uint32_t i = 0; i < request->wanted->item_count && mcore_target_state(target)->flavour->has_common; i++) {
         if (state_key_is(request->wanted->items[i].key, STATE_KEY_GROUP_META))
@@ -250,6 +253,38 @@ static reshard_status make_groups(const struct layout_request *request, struct m
     return status;
 }
 
+/* ---- steps ---- */
+
+/* The distributed optimizer has its step in the groups, where others may have one of all parameters beside the state. */
+static reshard_status move_step(const struct layout_request *request, struct mcore_target *state, uint32_t wanted, struct value *optimizer,
+                                reshard_error *err)
+{
+    struct value *groups = parameter_group_list(optimizer), *step, *inner = value_dict_get(optimizer, "optimizer");
+    const struct value *common = step_find_common(optimizer);
+    if (!common || !groups)
+        return RESHARD_OK;
+    reshard_status status = step_of_item(request, wanted, common, &state->dcp.extra, &step, err);
+    if (!status)
+        status = step_to_groups(&state->dcp.extra, groups, step, err);
+    value_edit_remove(inner && inner->kind == VALUE_DICT ? inner : optimizer, "state");
+    return status;
+}
+
+static reshard_status move_steps(const struct layout_request *request, struct mcore_target *state, uint32_t wanted, struct value *optimizer,
+                                 reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    if (optimizer->kind != VALUE_DICT || wanted == CATALOG_NONE)
+        return RESHARD_OK;
+    if (!mcore_optimizer_is_numbered(optimizer))
+        return move_step(request, state, wanted, optimizer, err);
+    for (size_t i = 1; i < optimizer->list.count && !status; i += 2) {
+        if (optimizer->list.items[i]->kind == VALUE_DICT)
+            status = move_step(request, state, wanted, optimizer->list.items[i], err);
+    }
+    return status;
+}
+
 /* ---- what the common state says ---- */
 
 /* made: the optimizer put together by make_groups; NULL: it is the source's. */
@@ -280,6 +315,8 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
     for (uint32_t i = 0; i < request->wanted->item_count && is_distributed && optimizer->kind == VALUE_DICT && !status; i++)
         status = mcore_optimizer_take_object(request, state, i, optimizer, err);
     mcore_groups_drop_numbers(optimizer);
+    if (!status && is_distributed)
+        status = move_steps(request, state, state->dcp.tree.nodes[node].wanted, optimizer, err);
     if (!status)
         status = mcore_optimizers_regroup(request, target, &optimizer, err);
     if (!status && state->buckets)

@@ -81,6 +81,20 @@ static enum mcore_optimizer_layout reference_layout(const struct source *like, b
     return MCORE_BY_PARAMETER;
 }
 
+/* Of which kind of optimizer the reference has masters. Flattened ones are the distributed optimizer's, whatever they are called. */
+static enum mcore_masters reference_masters(const struct source *like, enum mcore_optimizer_layout layout)
+{
+    const struct catalog *catalog = like->catalog;
+    if (layout != MCORE_BY_PARAMETER)
+        return MCORE_MASTERS_PARAM;
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        struct state_key key;
+        if (state_key_read(catalog->tensors[i].key, &key) && key.kind == STATE_KEY_PARAMETER && key.is_master)
+            return str_is(key.state, STATE_MASTER) ? MCORE_MASTERS_PARAM : MCORE_MASTERS_PLAIN;
+    }
+    return MCORE_MASTERS_KEPT;
+}
+
 static bool has_masters(const struct catalog *wanted, const char *state)
 {
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
@@ -92,13 +106,44 @@ static bool has_masters(const struct catalog *wanted, const char *state)
     return false;
 }
 
-reshard_status mcore_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+/* Whether it is, or is made of, remainders of masters: *key is theirs. */
+static bool is_of_remainders(const struct layout_request *request, uint32_t tensor, struct state_key *key)
+{
+    uint32_t from = request->wanted_source[tensor];
+    const struct catalog_tensor *wanted = &request->wanted->tensors[tensor];
+    bool is_short = wanted->dtype == DTYPE_I16 || (from != CATALOG_NONE && request->source_catalog->tensors[from].dtype == DTYPE_I16);
+    return is_short && state_key_read(wanted->key, key) && key->is_master;
+}
+
+/* They lie beside the bf16 weights that they belong to, in layouts that store a vector of any type as it is. */
+static reshard_status check_remainders(const struct layout_request *request, const struct mcore_target *state, reshard_error *err)
+{
+    const struct catalog *wanted = request->wanted;
+    bool is_kept = state->optimizer_layout == MCORE_BUCKETS || state->optimizer_layout == MCORE_MODEL_SPACE;
+    struct name_map weights = { 0 };
+    struct state_key key;
+    uint32_t first = 0;
+    reshard_status status = RESHARD_OK;
+    while (first < wanted->tensor_count && !is_of_remainders(request, first, &key))
+        first++;
+    for (uint32_t i = 0; first < wanted->tensor_count && i < wanted->tensor_count && !status; i++) {
+        if (wanted->tensors[i].dtype == DTYPE_BF16 && name_map_intern(&weights, wanted->tensors[i].key, NULL) == NAME_NONE)
+            status = error_set_memory(err);
+    }
+    for (uint32_t i = first; i < wanted->tensor_count && !status; i++) {
+        bool is_cast = wanted->tensors[i].dtype != DTYPE_I16;
+        if (is_of_remainders(request, i, &key) && (!is_kept || is_cast || name_map_find(&weights, key.parameter) == NAME_NONE))
+            status = state_refuse_remainders(wanted->tensors[i].key, err);
+    }
+    name_map_release(&weights);
+    return status;
+}
+
+static reshard_status choose_optimizer_layout(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
     enum mcore_optimizer_layout layout;
     bool is_auto;
-    if (!state->flavour->has_common)
-        return RESHARD_OK;
     if (state->flavour->items_are_files) { /* zarr, of releases that flatten: what they store are arrays of the real shape */
         state->optimizer_layout = has_masters(request->wanted, STATE_MASTER) ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
         return RESHARD_OK;
@@ -115,7 +160,12 @@ reshard_status mcore_optimizer_choose(const struct layout_request *request, stru
         layout = release < MODEL_SPACE_RELEASE ? MCORE_GATHERED : release < BY_PARAMETER_RELEASE ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
     state->is_layout_asked = !is_auto;
     bool is_buffered = layout == MCORE_BUCKETS || layout == MCORE_GATHERED;
-    if (!has_masters(request->wanted, STATE_MASTER) && !(is_buffered && has_masters(request->wanted, STATE_PLAIN_MASTER)))
+    bool has_own = has_masters(request->wanted, STATE_MASTER), has_plain = has_masters(request->wanted, STATE_PLAIN_MASTER);
+    if (is_auto && request->like && has_own != has_plain)
+        state->masters = reference_masters(request->like, layout);
+    else if (is_buffered && has_plain)
+        state->masters = MCORE_MASTERS_PARAM;
+    if (state->masters == MCORE_MASTERS_PLAIN || (state->masters == MCORE_MASTERS_KEPT && !has_own))
         return RESHARD_OK;
     state->optimizer_layout = layout;
     state->keeps_vectors = release && release < VECTORS_RELEASE;
@@ -123,4 +173,14 @@ reshard_status mcore_optimizer_choose(const struct layout_request *request, stru
         return RESHARD_OK;
     return target_note_changed(target, NOTE_OPTIMIZER, (struct str){ 0 }, err,
                                "optimizer state: %s, not " BUCKET_SPACE " as the reference has it", layout_names[layout]);
+}
+
+reshard_status mcore_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct mcore_target *state = mcore_target_state(target);
+    bool is_job = state->flavour->dcp.store_items == mcore_items_keep;
+    if (!state->flavour->has_common)
+        return RESHARD_OK;
+    reshard_status status = choose_optimizer_layout(request, target, err);
+    return status || is_job ? status : check_remainders(request, state, err);
 }

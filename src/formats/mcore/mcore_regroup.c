@@ -56,13 +56,14 @@ static struct str find_numbered_state(const struct catalog *wanted)
 }
 
 /* Of a copy of all groups, those that experts need, as the experts' own. */
-static bool keep_groups_of_experts(struct value_graph *graph, struct value *groups, struct expert_kinds kinds)
+static bool keep_groups_of_experts(struct value_graph *graph, struct value *groups, struct expert_kinds kinds,
+                                   const struct value *arguments)
 {
     size_t kept = 0;
     for (size_t i = 0; i < groups->list.count; i++) {
         struct value *group = groups->list.items[i];
         if (group->kind != VALUE_DICT || !(parameter_group_has_decay(group) ? kinds.has_matrices : kinds.has_biases) ||
-            value_dict_is_true(group, "is_decoupled_lr"))
+            parameter_group_is_of_embeddings(group, arguments))
             continue;
         struct value_edit editing = { .graph = graph, .members = group };
         value_edit_bool(&editing, "is_expert_parallel", true);
@@ -74,14 +75,19 @@ static bool keep_groups_of_experts(struct value_graph *graph, struct value *grou
     return true;
 }
 
-static reshard_status split(struct mcore_target *state, struct expert_kinds kinds, struct value **optimizer, reshard_error *err)
+static reshard_status split(const struct layout_request *request, struct mcore_target *state, struct expert_kinds kinds,
+                            struct value **optimizer, reshard_error *err)
 {
+    const struct catalog_item *args;
+    reshard_status status = layout_item_named(request, "args", &args, err);
+    if (status)
+        return status;
     struct value_graph *graph = &state->dcp.extra;
     struct value *experts = value_copy(graph, *optimizer, graph->count), *groups = experts ? parameter_group_list(experts) : NULL;
     if (experts && !groups)
         return RESHARD_OK;
     struct value **items = arena_array(&graph->arena, 4, sizeof(*items));
-    if (!items || !experts || !keep_groups_of_experts(graph, groups, kinds))
+    if (!items || !experts || !keep_groups_of_experts(graph, groups, kinds, args && args->value ? namespace_members(args->value) : NULL))
         return error_set_memory(err);
     items[0] = value_new_int(graph, 0);
     items[1] = *optimizer;
@@ -91,18 +97,44 @@ static reshard_status split(struct mcore_target *state, struct expert_kinds kind
     return *optimizer ? RESHARD_OK : error_set_memory(err);
 }
 
-/* Takes the member out of a dict of ours. */
-static void remove_member(struct value *dict, const char *name)
+/* ---- several optimizers ---- */
+
+static bool has_groups_only(const struct value *optimizer, bool of_experts)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i + 1 < dict->list.count; i += 2) {
-        struct str key;
-        if (value_as_str(dict->list.items[i], &key) && str_is(key, name))
-            continue;
-        dict->list.items[kept++] = dict->list.items[i];
-        dict->list.items[kept++] = dict->list.items[i + 1];
+    const struct value *groups = parameter_group_list(optimizer);
+    for (size_t i = 0; groups && i < groups->list.count; i++) {
+        if (value_dict_is_true(groups->list.items[i], "is_expert_parallel") != of_experts)
+            return false;
     }
-    dict->list.count = kept;
+    return true;
+}
+
+/* Whether those by number are two: one without experts, and one for them. Others are an optimizer's parts, such as Muon and Adam. */
+static bool are_known(const struct value *numbered)
+{
+    return numbered->list.count == 4 && has_groups_only(numbered->list.items[1], false) && has_groups_only(numbered->list.items[3], true);
+}
+
+static reshard_status refuse_several(const struct value *numbered, bool are_apart, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    for (size_t i = 0; i + 1 < numbered->list.count; i += 2) {
+        const struct value *groups = parameter_group_list(numbered->list.items[i + 1]);
+        const struct value *first = groups && groups->list.count ? groups->list.items[0] : NULL,
+                           *kind = first && first->kind == VALUE_DICT ? value_dict_get(first, "optimizer") : NULL;
+        struct str name = STR("of no known kind");
+        if (kind)
+            value_as_str(kind, &name);
+        buffer_printf(&text, "%s%zu %.*s%s", i ? ", " : "", i / 2, STR_ARG(name),
+                      first && value_dict_is_true(first, "is_expert_parallel") ? " for experts" : "");
+    }
+    error_set(err, RESHARD_ERR_UNSUPPORTED,
+              "the source has %zu optimizers (%.*s), the target's run %s: known is how one of experts and one of the rest follow it",
+              numbered->list.count / 2, STR_ARG(buffer_str(&text)), are_apart ? "has experts apart" : "has none for experts");
+    buffer_release(&text);
+    error_object(err, "optimizer");
+    error_hint(err, "reshard_convert_options.exclude 'optimizer*' leaves them and their state out");
+    return RESHARD_ERR_UNSUPPORTED;
 }
 
 static void drop_numbers_of(const struct value *optimizer)
@@ -110,7 +142,7 @@ static void drop_numbers_of(const struct value *optimizer)
     const struct value *groups = parameter_group_list(optimizer);
     for (size_t i = 0; groups && i < groups->list.count; i++) {
         if (groups->list.items[i]->kind == VALUE_DICT)
-            remove_member(groups->list.items[i], "params");
+            value_edit_remove(groups->list.items[i], "params");
     }
 }
 
@@ -140,6 +172,8 @@ reshard_status mcore_optimizers_regroup(const struct layout_request *request, st
                         "'chained_*' leaves it out");
         return RESHARD_ERR_UNSUPPORTED;
     }
+    if (is_numbered && !are_known(value))
+        return refuse_several(value, are_apart, err);
     if (is_numbered && !are_apart) {
         *optimizer = value->list.items[1];
         return target_note_changed(target, NOTE_OPTIMIZER, STR("optimizer"), err,
@@ -148,7 +182,7 @@ reshard_status mcore_optimizers_regroup(const struct layout_request *request, st
     }
     if (is_numbered || !are_apart)
         return RESHARD_OK;
-    reshard_status status = split(state, kinds, optimizer, err);
+    reshard_status status = split(request, state, kinds, optimizer, err);
     return status ? status
                   : target_note_changed(target, NOTE_OPTIMIZER, STR("optimizer"), err,
                                         "a second one for experts, with the same settings: they have one of their own there");

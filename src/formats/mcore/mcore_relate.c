@@ -35,6 +35,7 @@ struct relating {
     uint32_t tensor_count;
     struct str states[STATES_MAX];
     uint32_t state_count;
+    struct name_map stored;    /* keys that the catalog has beside buckets */
     uint32_t *state_tensors;   /* [state][weight]: 1 + tensor */
 };
 
@@ -98,8 +99,11 @@ static reshard_status list_buckets(struct relating *relating, reshard_error *err
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         struct bucket *bucket = &relating->buckets[relating->bucket_count];
         const struct catalog_tensor *tensor = &catalog->tensors[i];
-        if (!read_bucket(tensor->key, bucket))
+        if (!read_bucket(tensor->key, bucket)) {
+            if (name_map_intern(&relating->stored, tensor->key, NULL) == NAME_NONE)
+                return error_set_memory(err);
             continue;
+        }
         if (tensor->rank != 1)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has %d axes, expected a vector", STR_ARG(tensor->key), tensor->rank);
         bucket->tensor = i;
@@ -202,6 +206,9 @@ static reshard_status mcore_relate_state_tensor(struct relating *relating, struc
     const struct str key = ARENA_JOIN(&catalog->arena, STR(STATE_KEY_PREFIX), state, STR("."), tensor->key);
     if (!key.data)
         return error_set_memory(err);
+    if (name_map_find(&relating->stored, key) != NAME_NONE)
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is stored by bucket and by parameter: which of the two counts is not known",
+                         STR_ARG(key));
     reshard_status status = catalog_add_tensor(catalog, key, dtype, tensor->rank, shape, out, err);
     if (!status)
         *slot = *out + 1;
@@ -341,6 +348,7 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
     struct rank_parameters rank = { 0 };
     struct flat_buffers made = { 0 };
     struct flat_buffer_rules rules;
+    struct training_run run;
     struct rank_place place;
     uint32_t buffer_count;
     bool is_expert, changed;
@@ -352,8 +360,9 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
         status = measure_buckets(relating, buckets, count, per_bucket, per_buffer, &buffer_count, err);
     if (!status)
         status = rank_parameters_make(&relating->model, relating->catalog, &place, is_expert, &rank, err);
+    if (!status)
+        status = rank_training_run(&relating->model, relating->catalog, &place, &run, err);
     if (!status) {
-        const struct training_run run = { .args = relating->model.args.members, .stage = place.pp };
         mcore_relate_set_gradients(&rank, buckets, count);
         status = flat_buffer_rules_of(&run, rank.parameters, rank.count, is_expert, &rules, err);
     }
@@ -430,6 +439,7 @@ static reshard_status relate_object(struct relating *relating, const struct opti
     struct rank_parameters rank = { 0 };
     struct state_pieces pieces = { 0 };
     struct rank_place place;
+    struct training_run run;
     struct state_key name;
     bool is_expert;
     const struct value *state = object->root;
@@ -440,10 +450,10 @@ static reshard_status relate_object(struct relating *relating, const struct opti
     reshard_status status = group_place(&relating->model, name.chain, name.group, &is_expert, &place, err);
     if (!status)
         status = rank_parameters_make(&relating->model, relating->catalog, &place, is_expert, &rank, err);
-    if (!status) {
-        const struct training_run run = { .args = relating->model.args.members, .stage = place.pp };
+    if (!status)
+        status = rank_training_run(&relating->model, relating->catalog, &place, &run, err);
+    if (!status)
         status = flat_state_read_one(object->archive, state, &run, rank.parameters, rank.count, is_expert, &pieces, err);
-    }
     if (!status)
         status = emit_object(relating, object, &pieces, &rank, &place, err);
     state_pieces_release(&pieces);
@@ -487,6 +497,7 @@ reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value
     free(relating.parts);
     free(relating.is_bucket);
     free(relating.state_tensors);
+    name_map_release(&relating.stored);
     return status;
 }
 
@@ -513,11 +524,13 @@ static reshard_status are_shifted(const struct parallel_model *model, const stru
     for (int64_t pp = 0; pp < layout->pp && !*out && !status; pp++) {
         for (int kind = 0; kind < 2 && !*out && !status; kind++) {
             const struct rank_place place = { .pp = pp };
-            const struct training_run run = { .args = model->args.members, .stage = pp };
+            struct training_run run;
             struct rank_parameters rank = { 0 };
             struct flat_buffers made = { 0 };
             struct flat_buffer_rules rules;
             status = rank_parameters_make(model, catalog, &place, kind == 1, &rank, err);
+            if (!status)
+                status = rank_training_run(model, catalog, &place, &run, err);
             if (!status)
                 status = flat_buffer_rules_of(&run, rank.parameters, rank.count, kind == 1, &rules, err);
             if (!status)

@@ -144,6 +144,14 @@ bool mcore_layout_changes(const struct target *target)
     return state->source_sizes.is_known && !sizes_equal(&state->sizes, &state->source_sizes);
 }
 
+bool mcore_world_changes(const struct layout_request *request, const struct target *target)
+{
+    const struct mcore_target *state = mcore_target_state(target);
+    const struct mcore_sizes *from = &state->source_sizes, *to = &state->sizes;
+    bool are_sizes_written = !mcore_is_from(request, target->driver) || state->optimizer_layout != MCORE_BY_PARAMETER;
+    return mcore_layout_changes(target) || (from->is_known && are_sizes_written && (from->dp != to->dp || from->cp != to->cp));
+}
+
 /* ---- arguments ---- */
 
 static void set_sizes(struct value_edit *editing, const struct mcore_sizes *sizes, bool is_split_kept)
@@ -237,7 +245,7 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     const struct value *members = namespace_members(arguments);
     bool is_parallel_missing = state->optimizer_layout == MCORE_MODEL_SPACE && value_dict_get(members, PARALLEL_SAVE) &&
                                !value_dict_is_true(members, PARALLEL_SAVE);
-    if (is_same_format && !is_changed && !is_buffered && !is_parallel_missing)
+    if (is_same_format && !is_changed && !is_buffered && !is_parallel_missing && !state->lacks_rng)
         return RESHARD_OK;
     struct value *copy = value_copy(&state->dcp.extra, arguments, graph_count);
     struct value_edit editing = { .graph = &state->dcp.extra };
@@ -297,6 +305,15 @@ static uint32_t take_rank_rng(struct rank_items *ranks, const struct mcore_sizes
     return ranks->items[index];
 }
 
+/* Data-parallel ranks that have states of their own; those of context parallelism count among them. */
+static int64_t rng_replicas(const struct mcore_sizes *sizes)
+{
+    int64_t replicas;
+    if (!sizes->spreads_rng)
+        return 1;
+    return checked_mul_i64(sizes->dp, sizes->cp, &replicas) ? replicas : INT64_MAX;
+}
+
 /* One cell of the grid: the rank's own state, else the first rank's, from which it does not differ. */
 static reshard_status add_cell(struct target *target, uint32_t node, uint32_t item, const int64_t at[3], const struct mcore_sizes *sizes,
                                reshard_error *err)
@@ -306,7 +323,7 @@ static reshard_status add_cell(struct target *target, uint32_t node, uint32_t it
     struct arena *arena = &target->catalog->arena;
     char *key = sizes->spreads_rng
                     ? arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64 ".%" PRId64,
-                                   at[0], at[1], at[2], sizes->pp, sizes->tp, sizes->dp)
+                                   at[0], at[1], at[2], sizes->pp, sizes->tp, rng_replicas(sizes))
                     : arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64,
                                    at[0], at[1], sizes->pp, sizes->tp);
     if (!key)
@@ -317,14 +334,17 @@ static reshard_status add_cell(struct target *target, uint32_t node, uint32_t it
     return dcp_stored_add(&state->dcp, &stored, err);
 }
 
-static reshard_status add_grid(struct target *target, uint32_t node, struct rank_items *ranks, reshard_error *err)
+static reshard_status add_grid(const struct layout_request *request, struct target *target, uint32_t node, struct rank_items *ranks,
+                               reshard_error *err)
 {
     const struct mcore_sizes *sizes = &mcore_target_state(target)->sizes;
-    int64_t replicas = sizes->spreads_rng ? sizes->dp : 1;
+    int64_t replicas = rng_replicas(sizes);
     if (sizes->pp > GRID_CELLS_MAX || sizes->tp > GRID_CELLS_MAX || replicas > GRID_CELLS_MAX ||
         sizes->pp * sizes->tp > GRID_CELLS_MAX / replicas)
         return error_set(err, RESHARD_ERR_FORMAT, "args: %" PRId64 " x %" PRId64 " x %" PRId64 " ranks", sizes->tp, sizes->pp, replicas);
-    reshard_status status = RESHARD_OK;
+    uint64_t cells = (uint64_t)(sizes->pp * sizes->tp * replicas);
+    reshard_status status =
+        cells > request->limits.objects ? error_set_limit(err, "objects", cells, request->limits.objects) : RESHARD_OK;
     for (int64_t pp = 0; pp < sizes->pp && !status; pp++) {
         for (int64_t tp = 0; tp < sizes->tp && !status; tp++) {
             for (int64_t dp = 0; dp < replicas && !status; dp++) {
@@ -373,7 +393,7 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
             ranks.items[index] = i;
     }
     if (!status)
-        status = add_grid(target, node, &ranks, err);
+        status = add_grid(request, target, node, &ranks, err);
     if (!status)
         status = note_other_ranks(target, wanted, &ranks, err);
     name_map_release(&ranks.names);
@@ -394,7 +414,7 @@ static reshard_status take_rerun_state(const struct layout_request *request, str
         struct str key;
         has_ranks = mcore_object_key(request->wanted->items[i].key, &key) && str_is(key, RERUN_OBJECTS);
     }
-    if (has_ranks && !mcore_layout_changes(target))
+    if (has_ranks && !mcore_world_changes(request, target))
         return RESHARD_OK;
     state->dcp.tree.nodes[node].is_left_out = true;
     return target_note_dropped(target, NOTE_LAYOUT, STR(RERUN_KEY), err, "%s",

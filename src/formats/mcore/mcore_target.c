@@ -105,6 +105,8 @@ static reshard_status mcore_target_lay_out(const struct layout_request *request,
     reshard_status status = state ? mcore_target_init(request, target, state, flavour, err) : error_set_memory(err);
     if (!status)
         status = dcp_container_lay_out(request, target, err);
+    if (!status)
+        status = mcore_masters_read_as(target, err);
     /* The items are loaded by now. */
     if (!status && flavour->has_common)
         status = mcore_classes_note(request, target, err);

@@ -51,6 +51,12 @@ enum mcore_optimizer_layout {
     MCORE_OPTIMIZER_LAYOUTS(X)
 #undef X
 };
+/* A run looks for its optimizer's kind of masters, so those of a reference decide. */
+enum mcore_masters {
+    MCORE_MASTERS_KEPT,    /* as the source has them */
+    MCORE_MASTERS_PARAM,   /* the distributed optimizer's */
+    MCORE_MASTERS_PLAIN,
+};
 const char *mcore_optimizer_layout_name(enum mcore_optimizer_layout layout);
 
 /* Which objects of modules are made where the source has none; in the order of the option's words. */
@@ -78,6 +84,7 @@ struct mcore_target {
     /* The distributed optimizer's state. */
     enum mcore_optimizer_layout optimizer_layout;
     bool has_parameter_state;     /* it is stored by parameter */
+    enum mcore_masters masters;   /* what they are called */
     bool has_chained_keys;        /* keys of flattened state begin with the number of the optimizer, as up to 0.13 */
     bool is_layout_asked;         /* by an option, not by the reference alone */
     bool keeps_vectors;           /* flattened state: vectors are stored as they are, as releases up to 0.10 do */

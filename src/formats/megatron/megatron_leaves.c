@@ -134,12 +134,10 @@ static reshard_status leaves_add_member(struct collecting *collecting, struct st
 {
     struct path_part part = { .kind = PATH_KEY, .key = key };
     struct megatron_rank *rank = &collecting->state->ranks[collecting->rank];
-    if (str_is(key, "optimizer")) {
-        value = megatron_optimizer_item(collecting->state, rank, value);
-        if (!value)
-            return error_set_memory(err);
-    }
-    return megatron_items_add(collecting->items, rank, &part, 1, value, err);
+    reshard_status status = RESHARD_OK;
+    if (str_is(key, "optimizer"))
+        status = megatron_optimizer_item(collecting->source, rank, value, &value, err);
+    return status ? status : megatron_items_add(collecting->items, rank, &part, 1, value, err);
 }
 
 /* Number of "model" (-1), "model0" (0) …; false if the member is none. */

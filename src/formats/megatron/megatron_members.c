@@ -14,6 +14,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 struct rank_pickle {
     const struct layout_request *request;
@@ -234,39 +235,62 @@ static reshard_status check_overruled(const struct rank_pickle *pickle, uint32_t
     return status;
 }
 
-/* "rng_state/shard_0.1_1.2": the list that rank (0, 1) of a (PP, TP) grid of (1, 2) stored around its value. */
-static bool rng_object(struct str key, int64_t *pp, int64_t *tp)
+#define RNG_AXES 3 /* PP, TP and, where experts are parallel in Megatron Core 0.16, data-parallel ranks */
+
+/* Numbers with dots between them, as many as *count says at the end; false if there are others. */
+static bool take_numbers(struct str text, int64_t out[RNG_AXES], size_t *count)
 {
-    static const char prefix[] = "rng_state/shard_";
-    uint64_t a, b;
-    size_t at = sizeof(prefix) - 1, begin = at;
-    if (!str_starts_with(key, prefix))
-        return false;
-    while (at < key.size && key.data[at] != '.')
-        at++;
-    if (!str_to_u64((struct str){ key.data + begin, at - begin }, &a) || at == key.size)
-        return false;
-    begin = ++at;
-    while (at < key.size && key.data[at] >= '0' && key.data[at] <= '9')
-        at++;
-    if (!str_to_u64((struct str){ key.data + begin, at - begin }, &b) || a > INT32_MAX || b > INT32_MAX)
-        return false;
-    *pp = (int64_t)a;
-    *tp = (int64_t)b;
-    return true;
+    for (*count = 0; text.size; (*count)++) {
+        uint64_t number;
+        if (*count == RNG_AXES || !str_to_u64(str_take(&text, '.'), &number) || number > INT32_MAX)
+            return false;
+        out[*count] = (int64_t)number;
+    }
+    return *count > 1;
 }
 
-/* The random number state of a distributed checkpoint: that of the same place, else the first one. */
+/* "rng_state/shard_0.1_1.2": the list that rank (0, 1) of a (PP, TP) grid of (1, 2) stored around its value. */
+static bool rng_object(struct str key, int64_t at[RNG_AXES], size_t *count)
+{
+    static const char prefix[] = "rng_state/shard_";
+    if (!str_starts_with(key, prefix))
+        return false;
+    struct str rest = { key.data + sizeof(prefix) - 1, key.size - (sizeof(prefix) - 1) };
+    return take_numbers(str_take(&rest, '_'), at, count);
+}
+
+/* Whether an object is that of the place. Each EP rank has some of the data-parallel ranks. */
+static bool is_rng_of(const struct megatron_target *state, const int64_t at[RNG_AXES], size_t count, const struct rank_place *place)
+{
+    const struct parallel_layout *layout = &state->layout;
+    if (at[0] != place->pp || at[1] != place->tp)
+        return false;
+    return count < RNG_AXES || (at[2] * layout->tp + place->tp) / layout->etp % layout->ep == place->ep;
+}
+
+/* The wanted item with the random number state of a distributed checkpoint for a rank: that of its place, else the first one. *is_own:
+ * it is of its place. TORCH_NONE: there are none. */
+static uint32_t find_rng_object(const struct layout_request *request, const struct megatron_target *state, const struct rank_place *place,
+                                bool *is_own)
+{
+    const struct catalog *wanted = request->wanted;
+    uint32_t found = TORCH_NONE;
+    *is_own = false;
+    for (uint32_t i = 0; i < wanted->item_count && !*is_own; i++) {
+        int64_t at[RNG_AXES];
+        size_t count;
+        if (!rng_object(wanted->items[i].key, at, &count))
+            continue;
+        *is_own = is_rng_of(state, at, count, place);
+        found = found == TORCH_NONE || *is_own ? i : found;
+    }
+    return found;
+}
+
 static reshard_status put_rng_object(struct rank_pickle *pickle, reshard_error *err)
 {
-    const struct catalog *wanted = pickle->request->wanted;
-    const struct rank_place *place = &pickle->state->ranks[pickle->rank].place;
-    uint32_t found = TORCH_NONE;
-    for (uint32_t i = 0; i < wanted->item_count; i++) {
-        int64_t pp, tp;
-        if (rng_object(wanted->items[i].key, &pp, &tp) && (found == TORCH_NONE || (pp == place->pp && tp == place->tp)))
-            found = i;
-    }
+    bool is_own;
+    uint32_t found = find_rng_object(pickle->request, pickle->state, &pickle->state->ranks[pickle->rank].place, &is_own);
     struct value *value = NULL, **items;
     size_t count;
     reshard_status status = found == TORCH_NONE ? RESHARD_OK : item_value(pickle, found, &value, err);
@@ -379,7 +403,7 @@ static reshard_status put_optimizer(struct rank_pickle *pickle, reshard_error *e
     struct optimizer_item *items = arena_array(&pickle->graph.arena, wanted->item_count, sizeof(*items));
     reshard_status status = items ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++) {
-        struct optimizer_item item = { .key = wanted->items[i].key };
+        struct optimizer_item item = { .key = wanted->items[i].key, .wanted = i };
         if (!optimizer_item_is_known(item.key))
             continue;
         status = item_value(pickle, i, &item.value, err);
@@ -559,11 +583,46 @@ reshard_status megatron_emit_rank(const struct layout_request *request, struct t
 
 /* ---- what is left out ---- */
 
+/* Random number states that several ranks get, and those that none gets. */
+static reshard_status note_rng_states(const struct layout_request *request, struct target *target, bool has_item, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    const struct catalog *wanted = request->wanted;
+    uint32_t shared = 0, unused = 0, ranks = 0;
+    bool *is_used = array_zeroed(wanted->item_count, sizeof(*is_used));
+    if (!is_used)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < state->rank_count; i++) {
+        bool is_own = state->ranks[i].source != TORCH_NONE;
+        uint32_t found = has_item ? TORCH_NONE : find_rng_object(request, state, &state->ranks[i].place, &is_own);
+        if (found != TORCH_NONE)
+            is_used[found] = true;
+        ranks += !state->ranks[i].is_optimizer;
+        shared += !is_own && !state->ranks[i].is_optimizer && (has_item || found != TORCH_NONE);
+    }
+    for (uint32_t i = 0; i < wanted->item_count && !has_item; i++) {
+        int64_t at[RNG_AXES];
+        size_t count;
+        unused += !is_used[i] && rng_object(wanted->items[i].key, at, &count);
+    }
+    free(is_used);
+    reshard_status status = RESHARD_OK;
+    if (shared)
+        status = target_note_changed(target, NOTE_RANKS, STR("rng_state"), err,
+                                     "%" PRIu32 " of %" PRIu32 " ranks have none of their own in the source, get the first one's and draw "
+                                     "the same numbers",
+                                     shared, ranks);
+    if (!status && unused)
+        status = target_note_dropped(target, NOTE_RANKS, STR("rng_state"), err,
+                                     "those of ranks that the target has no files of (%" PRIu32 ")", unused);
+    return status;
+}
+
 reshard_status megatron_note_items(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
     uint32_t other_ranks = 0;
-    bool has_optimizer = false, has_rerun = false, has_rng_leaf = false;
+    bool has_optimizer = false, has_rerun = false, has_rng_leaf = false, has_rng = false;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++) {
         struct path_part single;
@@ -579,6 +638,7 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
         other_ranks += !is_used;
         has_rng_leaf = has_rng_leaf || (folder.size == 0 && is_rng_leaf(parts, count));
         has_optimizer = has_optimizer || (count == 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "optimizer"));
+        has_rng = has_rng || (folder.size == 0 && count == 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "rng_state"));
         has_rerun = has_rerun || (count == 1 && parts[0].kind == PATH_KEY && megatron_is_rerun(parts[0].key));
         if (folder.size == 0 && !(state->optimizer && optimizer_item_is_known(name)) &&
             item_use(state, &request->wanted->items[i], parts, name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
@@ -586,6 +646,8 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
     }
     if (!status && has_rng_leaf)
         status = target_note_dropped(target, NOTE_LAYOUT, STR("rng_state"), err, "it belongs to the layout that it was saved under");
+    if (!status)
+        status = note_rng_states(request, target, has_rng, err);
     if (!status && other_ranks > 0)
         status =
             target_note_dropped(target, NOTE_RANKS, (struct str){ 0 }, err,

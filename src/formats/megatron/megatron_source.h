@@ -74,6 +74,7 @@ struct megatron_source {
     bool is_tied;
     bool has_optimizer;        /* state that is listed by parameter */
     const char *unrelated;     /* why state is there and cannot be listed so; NULL: it can, or there is none */
+    const char *no_common_step; /* why parameters of an optimizer have no common step; NULL: they have */
     bool has_members;          /* matrices of experts are taken apart: a parameter for each expert */
 };
 

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define STEP_STATE "step" /* a number, not shaped as the parameter: the groups have it too */
+#define STEP_STATE "step" /* a number, not shaped as the parameter: what all have in common is kept (optimizer_step.c) */
 
 /* One optimizer being read. */
 struct state_reading {
@@ -114,10 +114,10 @@ static reshard_status numbered_add_tensor(struct state_reading *reading, uint32_
                          value_kind_name(value));
     }
     const struct torch_tensor *tensor = &reading->archive->tensors[value->tensor - 1];
+    if (tensor->rank == 0 && str_is(state, STEP_STATE))
+        return RESHARD_OK;
     bool same =
         tensor->rank == info->rank && (info->rank == 0 || !memcmp(tensor->shape, info->shape, (size_t)info->rank * sizeof(*info->shape)));
-    if (!same && tensor->rank == 0 && str_is(state, STEP_STATE))
-        return RESHARD_OK;
     if (!same || !strides_are_row_major(tensor->rank, tensor->shape, tensor->strides))
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "'%.*s': state '%.*s' is of another shape than the parameter: the order of parameters is not the expected one",

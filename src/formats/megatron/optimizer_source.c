@@ -34,46 +34,74 @@ static bool holds_tensors(const struct value *key)
     return false;
 }
 
-/* The dict without the members that hold tensors of parameters, and the optimizer inside it likewise. */
-static struct value *prune_dict(struct value_graph *graph, const struct value *dict, bool is_inner)
+/* {"common_step": step}, which stays of the state of parameters; NULL without memory. */
+static struct value *state_with_step(struct value_graph *graph, struct value *step)
 {
-    struct value **items = arena_array(&graph->arena, dict->list.count, sizeof(struct value *));
+    struct value *state = value_new_list(graph, VALUE_DICT, NULL, 0);
+    return state && value_dict_set(graph, state, "common_step", step, true) ? state : NULL;
+}
+
+struct pruning {
+    struct source *source;
+    const struct megatron_rank *rank;
+    struct value_graph *graph;
+};
+
+/* What is left of a member that holds tensors of parameters: NULL, or the step. */
+static reshard_status prune_member(const struct pruning *pruning, const struct value *key, const struct value *value, struct value **out,
+                                   reshard_error *err)
+{
+    struct value *step = NULL;
+    *out = NULL;
+    reshard_status status =
+        str_is(key->text, "state") ? megatron_common_step(pruning->source, pruning->rank, value, &step, err) : RESHARD_OK;
+    if (!status && step && !(*out = state_with_step(pruning->graph, step)))
+        status = error_set_memory(err);
+    return status;
+}
+
+/* The dict without the members that hold tensors of parameters, and the optimizer inside it likewise. */
+static reshard_status prune_dict(const struct pruning *pruning, const struct value *dict, bool is_inner, struct value **out,
+                                 reshard_error *err)
+{
+    struct value **items = arena_array(&pruning->graph->arena, dict->list.count, sizeof(struct value *));
     size_t count = 0;
-    if (!items)
-        return NULL;
-    for (size_t i = 0; i + 1 < dict->list.count; i += 2) {
+    reshard_status status = items ? RESHARD_OK : error_set_memory(err);
+    for (size_t i = 0; i + 1 < dict->list.count && !status; i += 2) {
         struct value *key = dict->list.items[i], *value = dict->list.items[i + 1];
         bool is_optimizer = !is_inner && key->kind == VALUE_STR && value->kind == VALUE_DICT &&
                             (str_is(key->text, "optimizer") || str_is(key->text, "optimizer_state_dict"));
         if (holds_tensors(key))
+            status = prune_member(pruning, key, value, &value, err);
+        else if (is_optimizer)
+            status = prune_dict(pruning, value, true, &value, err);
+        if (status || !value)
             continue;
-        if (is_optimizer)
-            value = prune_dict(graph, value, true);
-        if (!value)
-            return NULL;
         items[count++] = key;
         items[count++] = value;
     }
-    return value_new_list(graph, VALUE_DICT, items, count);
+    *out = status ? NULL : value_new_list(pruning->graph, VALUE_DICT, items, count);
+    return status || *out ? status : error_set_memory(err);
 }
 
-struct value *megatron_optimizer_item(struct megatron_source *state, const struct megatron_rank *rank, struct value *optimizer)
+reshard_status megatron_optimizer_item(struct source *source, const struct megatron_rank *rank, struct value *optimizer,
+                                       struct value **out, reshard_error *err)
 {
-    struct value_graph *graph = state->torch.files[rank->file].graph;
+    const struct pruning pruning = { source, rank, megatron_source_of(source)->torch.files[rank->file].graph };
+    *out = optimizer;
     if (!numbered_state_exists(optimizer))
-        return optimizer;
+        return RESHARD_OK;
     if (optimizer->kind == VALUE_DICT)
-        return prune_dict(graph, optimizer, false);
-    struct value **items = arena_array(&graph->arena, optimizer->list.count, sizeof(struct value *));
-    if (!items)
-        return NULL;
-    for (size_t i = 0; i < optimizer->list.count; i++) {
-        items[i] =
-            optimizer->list.items[i]->kind == VALUE_DICT ? prune_dict(graph, optimizer->list.items[i], false) : optimizer->list.items[i];
-        if (!items[i])
-            return NULL;
+        return prune_dict(&pruning, optimizer, false, out, err);
+    struct value **items = arena_array(&pruning.graph->arena, optimizer->list.count, sizeof(struct value *));
+    reshard_status status = items ? RESHARD_OK : error_set_memory(err);
+    for (size_t i = 0; i < optimizer->list.count && !status; i++) {
+        items[i] = optimizer->list.items[i];
+        if (items[i]->kind == VALUE_DICT)
+            status = prune_dict(&pruning, items[i], false, &items[i], err);
     }
-    return value_new_list(graph, VALUE_LIST, items, optimizer->list.count);
+    *out = status ? NULL : value_new_list(pruning.graph, VALUE_LIST, items, optimizer->list.count);
+    return status || *out ? status : error_set_memory(err);
 }
 
 /* ---- keys ---- */
@@ -501,12 +529,12 @@ reshard_status megatron_find_unrelated(struct source *source, reshard_error *err
     struct megatron_source *state = megatron_source_of(source);
     reshard_error reason = { 0 };
     reshard_status status = each_rank_state(source, true, &reason);
-    if (status != RESHARD_ERR_UNSUPPORTED) {
+    if (status != RESHARD_ERR_UNSUPPORTED && (status || !state->no_common_step)) {
         if (status && err)
             *err = reason;
         return status;
     }
-    state->unrelated = arena_printf(&state->arena, "%s", reason.message);
+    state->unrelated = status ? arena_printf(&state->arena, "%s", reason.message) : state->no_common_step;
     if (!state->unrelated)
         return error_set_memory(err);
     state->has_optimizer = false;

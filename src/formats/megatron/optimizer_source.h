@@ -12,8 +12,15 @@
 /* Whether the rank's files hold optimizer state. */
 bool megatron_rank_has_optimizer(const struct megatron_rank *rank);
 
-/* What stays an item of member `optimizer` when its tensors are listed: groups and scaler. NULL without memory. */
-struct value *megatron_optimizer_item(struct megatron_source *state, const struct megatron_rank *rank, struct value *optimizer);
+/* What stays an item of member `optimizer` when its tensors are listed: groups, scaler, and the step that its parameters have in common,
+ * called as in a distributed checkpoint. */
+reshard_status megatron_optimizer_item(struct source *source, const struct megatron_rank *rank, struct value *optimizer,
+                                       struct value **out, reshard_error *err);
+
+/* optimizer_step.c: the step in the `state` of one optimizer, INT or FLOAT of the file's graph; NULL if parameters have none, or none in
+ * common, which the source then says (no_common_step). */
+reshard_status megatron_common_step(struct source *source, const struct megatron_rank *rank, const struct value *state, struct value **out,
+                                    reshard_error *err);
 
 /* Adds the tensors of all parameters under their distributed keys, and sets tensor, lead and lead_count of each. */
 reshard_status megatron_add_distributed_tensors(struct source *source, reshard_error *err);

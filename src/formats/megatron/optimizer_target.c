@@ -70,6 +70,23 @@ static reshard_status optimizer_target_check_states(const struct megatron_target
     return RESHARD_OK;
 }
 
+/* Masters are read again under the name that belongs to the kind of optimizer. */
+static reshard_status read_masters_as(const struct catalog *wanted, struct target *target, bool is_distributed, reshard_error *err)
+{
+    struct buffer other = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        struct state_key key;
+        bool is_one = state_key_read(wanted->tensors[i].key, &key) && key.is_master;
+        if (is_one && str_is(key.state, STATE_MASTER) != is_distributed && state_key_other_master(wanted->tensors[i].key, &other))
+            status = target_read_as(target, i, buffer_str(&other), err);
+        else if (other.failed)
+            status = error_set_memory(err);
+    }
+    buffer_release(&other);
+    return status;
+}
+
 reshard_status megatron_find_states(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
@@ -83,7 +100,18 @@ reshard_status megatron_find_states(const struct layout_request *request, struct
     optimizer->is_distributed = choose_distributed(request, optimizer);
     for (uint32_t i = 0; i < state->parameter_count; i++)
         optimizer->has_experts |= is_expert(state, &state->parameters[i]);
-    return optimizer_target_check_states(state, request->wanted, err);
+    for (uint32_t i = 0; i < request->wanted->tensor_count && !status; i++) {
+        struct state_key key;
+        const struct catalog_tensor *tensor = &request->wanted->tensors[i];
+        uint32_t from = request->wanted_source[i];
+        bool is_short = tensor->dtype == DTYPE_I16 ||
+                        (from != CATALOG_NONE && request->source_catalog->tensors[from].dtype == DTYPE_I16);
+        if (is_short && state_key_read(tensor->key, &key) && key.is_master)
+            status = state_refuse_remainders(tensor->key, err);
+    }
+    if (!status)
+        status = read_masters_as(request->wanted, target, optimizer->is_distributed, err);
+    return status ? status : optimizer_target_check_states(state, request->wanted, err);
 }
 
 /* ---- the parameters of a rank ---- */

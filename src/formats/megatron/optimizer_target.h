@@ -21,6 +21,7 @@ struct target_optimizer {
 struct optimizer_item {
     struct str key;
     struct value *value;
+    uint32_t wanted;
 };
 
 /* Whether the item is one that megatron_optimizer_value takes. */

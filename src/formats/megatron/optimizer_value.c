@@ -6,6 +6,7 @@
 #include "parallel/group_meta.h"
 #include "parallel/parameter_groups.h"
 #include "formats/megatron/optimizer_target.h"
+#include "formats/shared/step_number.h"
 #include "parallel/state_keys.h"
 
 #include <inttypes.h>
@@ -17,6 +18,7 @@
 /* What the source says about one optimizer. */
 struct group_source {
     struct value *groups, *scaler; /* a list; a dict or NULL */
+    struct value *step;            /* of all its parameters, where they count it: INT or FLOAT; NULL */
 };
 
 struct value_writer {
@@ -28,6 +30,7 @@ struct value_writer {
     struct rank_parameter *parameters;
     uint32_t *indices, count;
     struct like_settings settings;
+    struct value *step; /* that entries by number get, or NULL */
 };
 
 /* ---- reading what the source says ---- */
@@ -51,8 +54,10 @@ bool optimizer_item_is_known(struct str key)
            state_key_is(key, STATE_KEY_GROUP_META);
 }
 
-static void take_source(struct group_source *source, struct value *optimizer)
+static reshard_status take_source(struct value_writer *writer, uint32_t number, struct value *optimizer, uint32_t wanted,
+                                  reshard_error *err)
 {
+    struct group_source *source = &writer->sources[number];
     struct value *inner = (struct value *)value_dict_get(optimizer, "optimizer"),
                  *scaler = (struct value *)value_dict_get(optimizer, "grad_scaler");
     struct value *groups = (struct value *)value_dict_get(inner && inner->kind == VALUE_DICT ? inner : optimizer, "param_groups");
@@ -60,33 +65,37 @@ static void take_source(struct group_source *source, struct value *optimizer)
         source->groups = groups;
     if (scaler && !source->scaler)
         source->scaler = scaler;
+    const struct value *step = source->step ? NULL : step_find_common(optimizer);
+    return step ? step_of_item(writer->request, wanted, step, writer->graph, &source->step, err) : RESHARD_OK;
 }
 
-static void optimizer_value_take_item(struct value_writer *writer, const struct optimizer_item *item)
+static reshard_status optimizer_value_take_item(struct value_writer *writer, const struct optimizer_item *item, reshard_error *err)
 {
     struct value *value = item->value;
     uint32_t number;
     bool is_scaler;
+    reshard_status status = RESHARD_OK;
     if (optimizer_value_read_object_key(item->key, &number, &is_scaler)) {
         bool is_one = value->kind == VALUE_LIST && value->list.count == 1 && value->list.items[0]->kind == VALUE_DICT;
         if (is_one && is_scaler)
             writer->sources[number].scaler = value->list.items[0];
         else if (is_one)
-            take_source(&writer->sources[number], value->list.items[0]);
+            status = take_source(writer, number, value->list.items[0], item->wanted, err);
     } else if (value->kind == VALUE_LIST) {
-        for (size_t i = 0; i < value->list.count && i < OPTIMIZERS_MAX; i++) {
+        for (uint32_t i = 0; i < value->list.count && i < OPTIMIZERS_MAX && !status; i++) {
             if (value->list.items[i]->kind == VALUE_DICT)
-                take_source(&writer->sources[i], value->list.items[i]);
+                status = take_source(writer, i, value->list.items[i], item->wanted, err);
         }
     } else if (value->kind == VALUE_DICT) {
-        take_source(&writer->sources[0], value);
-        for (size_t i = 0; i + 1 < value->list.count; i += 2) {
+        status = take_source(writer, 0, value, item->wanted, err);
+        for (size_t i = 0; i + 1 < value->list.count && !status; i += 2) {
             int64_t index;
             if (value_as_int(value->list.items[i], &index) && index >= 0 && index < OPTIMIZERS_MAX &&
                 value->list.items[i + 1]->kind == VALUE_DICT)
-                take_source(&writer->sources[index], value->list.items[i + 1]);
+                status = take_source(writer, (uint32_t)index, value->list.items[i + 1], item->wanted, err);
         }
     }
+    return status;
 }
 
 /* Takes the items of whatever form; those that lie parameter by parameter become the groups of one optimizer. */
@@ -98,7 +107,7 @@ static reshard_status take_items(struct value_writer *writer, const struct optim
         if (state_key_is(items[i].key, STATE_KEY_GROUP_META))
             status = group_meta_add(&meta, items[i].key, items[i].value, err);
         else
-            optimizer_value_take_item(writer, &items[i]);
+            status = optimizer_value_take_item(writer, &items[i], err);
     }
     if (!status && meta.parameters.count && !writer->sources[0].groups)
         status = group_meta_list(&meta, false, &writer->sources[0].groups, err);
@@ -132,7 +141,7 @@ static bool has_use(const struct value_writer *writer, bool of_experts, const st
         struct rank_parameter parameter;
         bool is_one = megatron_optimizer_parameter(writer->request, state, i, &parameter) && parameter.is_expert == of_experts;
         if (is_one && parameter_has_decay(&parameter) != weight_decay_is_zero(decay) &&
-            (!parameter_group_is_decoupled(group) || parameter.is_embedding))
+            (!parameter_group_is_of_embeddings(group, state->args.members) || parameter.is_embedding))
             return true;
     }
     return !decay;
@@ -267,7 +276,9 @@ static reshard_status optimizer_value_add_entry(struct value_writer *writer, uin
 {
     const struct target_optimizer *optimizer = writer->state->optimizer;
     reshard_status status = RESHARD_OK;
-    *out = optimizer_value_new_dict(writer->graph, optimizer->state_count);
+    *out = optimizer_value_new_dict(writer->graph, optimizer->state_count + 1);
+    if (*out && writer->step && !optimizer_value_set_member(writer->graph, *out, value_new_str(writer->graph, STR("step")), writer->step))
+        return error_set_memory(err);
     for (uint32_t s = 0; s < optimizer->state_count && *out && !status; s++) {
         struct value *tensor;
         if (optimizer->states[s].is_master)
@@ -366,10 +377,16 @@ static reshard_status optimizer_value_deal(struct value_writer *writer, bool of_
 
 /* ---- one optimizer ---- */
 
+/* As groups: where the source had one optimizer for everything, its scaler is the experts' too. */
+static struct value *scaler_of(const struct value_writer *writer, bool of_experts)
+{
+    return writer->sources[of_experts].scaler ? writer->sources[of_experts].scaler : writer->sources[0].scaler;
+}
+
 static reshard_status make_plain(struct value_writer *writer, bool of_experts, struct value *groups, struct value **out, reshard_error *err)
 {
     struct value_graph *graph = writer->graph;
-    struct value *scaler = writer->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 2);
+    struct value *scaler = scaler_of(writer, of_experts), *inner = optimizer_value_new_dict(graph, 2);
     bool has_master = master_of(writer->state->optimizer) != NULL;
     struct dealing dealing;
     reshard_status status = optimizer_value_deal(writer, of_experts, groups, &dealing, err);
@@ -391,7 +408,7 @@ static reshard_status make_distributed(struct value_writer *writer, bool of_expe
                                        reshard_error *err)
 {
     struct value_graph *graph = writer->graph;
-    struct value *scaler = writer->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 1);
+    struct value *scaler = scaler_of(writer, of_experts), *inner = optimizer_value_new_dict(graph, 1);
     *out = optimizer_value_new_dict(graph, 2);
     bool is_good = *out && optimizer_value_set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups) &&
                    optimizer_value_set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
@@ -411,6 +428,12 @@ static reshard_status make_one(struct value_writer *writer, bool of_experts, str
         return status;
     optimizer_value_order_groups(writer, of_experts, groups);
     bool is_distributed = writer->state->optimizer->is_distributed;
+    struct value *step = writer->sources[of_experts].step ? writer->sources[of_experts].step : writer->sources[0].step;
+    writer->step = is_distributed ? NULL : step;
+    if (is_distributed && step)
+        status = step_to_groups(writer->graph, groups, step, err);
+    if (status)
+        return status;
     return is_distributed ? make_distributed(writer, of_experts, groups, out, err) : make_plain(writer, of_experts, groups, out, err);
 }
 

@@ -19,6 +19,19 @@ void value_edit_bool(struct value_edit *editing, const char *name, bool boolean)
     value_edit_set(editing, name, value, true);
 }
 
+void value_edit_remove(struct value *dict, const char *name)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i + 1 < dict->list.count; i += 2) {
+        struct str key;
+        if (value_as_str(dict->list.items[i], &key) && str_is(key, name))
+            continue;
+        dict->list.items[kept++] = dict->list.items[i];
+        dict->list.items[kept++] = dict->list.items[i + 1];
+    }
+    dict->list.count = kept;
+}
+
 void value_edit_text(struct value_edit *editing, const char *name, const char *text)
 {
     value_edit_set(editing, name, value_new_str(editing->graph, str_of(text)), true);

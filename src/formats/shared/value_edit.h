@@ -15,6 +15,8 @@ struct value_edit {
 void value_edit_set(struct value_edit *editing, const char *name, struct value *value, bool must_be);
 void value_edit_number(struct value_edit *editing, const char *name, int64_t number, bool must_be);
 void value_edit_bool(struct value_edit *editing, const char *name, bool boolean);
+/* Takes the member out of a dict of ours, if it is there. */
+void value_edit_remove(struct value *dict, const char *name);
 void value_edit_text(struct value_edit *editing, const char *name, const char *text);
 
 #endif

@@ -1,0 +1,431 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""State of Megatron's optimizers, whichever layout and kind of optimizer it comes from and goes to: tensors, steps, groups, scalers, and
+what belongs to ranks. Prints TAP.
+
+usage: optimizer_test.py --bin PATH --fixtures DIR
+"""
+import json
+import pathlib
+import shutil
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import small_models
+import torch_stub
+
+COMMON, METADATA, RANK = "iter_0000010/common.pt", "iter_0000010/.metadata", "iter_0000010/mp_rank_00/model_optim_rng.pt"
+REFERENCES = ("dense-dpr-dp2", "dense-full-tp2dp2", "old-modelspace-v0.14.0-dp2", "old-gather-v0.12.3-dp2", "plain-dist-tp1",
+              "dense-legacy-dp2", "plain-legacy-tp1")
+
+
+def fixture(fixtures, case):
+    return fixtures / "megatron" / f"megatron-{case}" / "ckpt"
+
+
+def copied(shell, fixtures, case, target):
+    """A copy of a checkpoint that may be changed."""
+    made = shell.work / target
+    shutil.copytree(fixture(fixtures, case), made)
+    for path in (made, *made.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return made
+
+
+def item(shell, path, key):
+    return json.loads(shell("cat", path, key))
+
+
+def item_keys(shell, path):
+    """Those that one sees without --json, which has a row for each leaf beside."""
+    return [line.split("\t")[0] for line in shell("ls", "--items", path).decode().splitlines()]
+
+
+def converted(shell, source, target, *words):
+    """What is said of a conversion that succeeds."""
+    done = shell.any("convert", source, target, *words)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stderr
+
+
+def refused(shell, source, target, *words, status=5):
+    said = shell("convert", source, target, *words, exit_status=status).decode()
+    assert not (shell.work / target).exists(), said
+    return said
+
+
+def by_parameter(shell, path):
+    """{key: digest} with one tensor for each parameter and kind of state, and one name for masters."""
+    shell("convert", path, "by-parameter", "--to", "torch_dist", "-o", "optimizer=fully_reshardable", "--overwrite", "--quiet")
+    return {key.replace(".fp32_param.", ".param."): (t["dtype"], t["shape"], t["hash"]) for key, t in shell.tensors("by-parameter").items()}
+
+
+# ---- references ----
+
+def references_have_their_own_layout(shell, fixtures):
+    """State in the layout and under the names of the reference is all of it: nothing is missing, and what is read back is what was."""
+    for case in ("dense-full-tp2dp2", "dense-dpr-dp2", "plain-dist-tp1"):
+        source = fixture(fixtures, f"optim-{case}")
+        before = by_parameter(shell, source)
+        for like in REFERENCES:
+            for number, missing in enumerate(([], ["--missing", "error"], ["--missing", "zeros"])):
+                said = converted(shell, source, "out", "--like", fixture(fixtures, f"optim-{like}"), "--overwrite", "--verify", *missing)
+                assert "not written" not in said, (case, like, said)
+                found = shell.tensors("out")
+                assert number == 0 or found == first, (case, like, missing, sorted(found.keys() ^ first.keys())[:4])
+                first = found
+            assert by_parameter(shell, "out") == before, (case, like)
+            wanted = {key for key in shell.tensors(fixture(fixtures, f"optim-{like}"))}
+            if "legacy" not in like:
+                assert "tp2" in like or {key for key in found if "optimizer" in key} == {key for key in wanted if "optimizer" in key}, like
+
+
+def lacks_are_told_by_parameter(shell, fixtures):
+    """What the source lacks of a reference by bucket are the states of parameters, and zeros in their place are the buckets."""
+    source, like = fixture(fixtures, "dense-dist-tp1"), fixture(fixtures, "optim-dense-dpr-dp2")
+    said = converted(shell, source, "out", "--like", like)
+    assert "27 tensors of the reference are not written, as the source lacks them: 'optimizer.state." in said, said
+    said = refused(shell, source, "none", "--like", like, "--missing", "error")
+    assert "the source lacks 27 tensors of the reference: 'optimizer.state." in said, said
+
+
+def state_that_is_stored_twice(shell, fixtures):
+    """Where a state is there by bucket and by parameter, nobody knows which of the two counts."""
+    folder = copied(shell, fixtures, "optim-dense-dpr-dp2", "twice")
+    old, new = "decoder.final_layernorm.weight", "optimizer.state.param.decoder.final_layernorm.weight"
+
+    def both(metadata):
+        state = metadata.state
+        state["state_dict_metadata"][new] = state["state_dict_metadata"][old].remade()
+        for index in [index for index in state["storage_data"] if index.state["fqn"] == old]:
+            state["storage_data"][index.remade(fqn=new)] = state["storage_data"][index]
+    torch_stub.edit_pickle(folder / METADATA, both)
+    assert new in shell.tensors("twice")
+    said = refused(shell, "twice", "out", "--to", "torch_dist", "-o", "optimizer=fully_reshardable", status=4)
+    assert f"'{new}' is stored by bucket and by parameter" in said, said
+
+
+# ---- steps ----
+
+def step_tensor(count):
+    return torch_stub.tensor("FloatStorage", [], struct.pack("<f", count))
+
+
+def with_steps(shell, fixtures, target, steps):
+    """A legacy checkpoint whose optimizer is one of torch, which counts its steps with every parameter."""
+    def change(content):
+        inner = content["optimizer"]["optimizer"]
+        for number, entry in inner["state"].items():
+            entry["step"] = steps(number)
+        for group in inner["param_groups"]:
+            del group["step"]
+    torch_stub.edit(copied(shell, fixtures, "optim-plain-legacy-tp1", target) / RANK, change)
+    return target
+
+
+def steps_in(shell, path):
+    """Those of each parameter, of all parameters, and of groups."""
+    entries, commons, groups = [], [], []
+    for file in sorted((shell.work / path).rglob("model_optim_rng.pt")):
+        optimizer = torch_stub.load(file)["optimizer"]["optimizer"]
+        entries += [entry.get("step") for entry in optimizer.get("state", {}).values()]
+        groups += [group.get("step") for group in optimizer["param_groups"]]
+    if not entries and not groups:
+        optimizer = item(shell, path, "optimizer").get("optimizer", {"param_groups": []})
+        commons = [optimizer["state"]["common_step"]] if optimizer.get("state") else []
+        groups = [group.get("step") for group in optimizer["param_groups"]]
+        for key in item_keys(shell, path):
+            if key.endswith(".optimizer/shard_0_1"):
+                groups += [group.get("step") for group in item(shell, path, key)[0]["param_groups"]]
+    return entries, commons, groups
+
+
+def steps_of_parameters_are_kept(shell, fixtures):
+    """The step that torch's optimizers count with every parameter arrives where the target's kind of optimizer looks for it."""
+    with_steps(shell, fixtures, "legacy", lambda number: step_tensor(2))
+
+    def common(content):
+        content["optimizer"]["optimizer"]["state"] = {"common_step": step_tensor(2)}
+        for group in content["optimizer"]["optimizer"]["param_groups"]:
+            del group["step"]
+    torch_stub.edit(copied(shell, fixtures, "optim-plain-dist-tp1", "dist") / COMMON, common)
+    nothing, groups = [None, None], [2, 2]
+    for source in ("legacy", "dist"):
+        for words, expected in (
+                (["--to", "megatron"], ([2.0] * 15, [], nothing)),
+                (["--to", "megatron", "--layout", "tp=2"], ([2.0] * 30, [], 2 * nothing)),
+                (["--to", "torch_dist"], ([], [2.0], nothing)),
+                (["--to", "torch_dist", "-o", "optimizer=dp_reshardable"], ([], [], groups)),
+                (["--like", fixture(fixtures, "optim-dense-full-tp2dp2")], ([], [], groups)),
+                (["--like", fixture(fixtures, "optim-old-gather-v0.12.3-dp2")], ([], [], groups)),
+                (["--like", fixture(fixtures, "optim-dense-legacy-dp2")], ([], [], groups))):
+            converted(shell, source, "out", *words, "--overwrite", "--verify")
+            found = steps_in(shell, "out")
+            if source == "dist" and expected[1]:  # the tensor is left as it is
+                assert found[1] and "_rebuild_tensor_v2" in str(found[1][0]), found
+                found = (found[0], [2.0], found[2])
+            assert found == expected, (source, words, found)
+    shell("convert", "legacy", "there", "--to", "torch_dist", "--quiet")
+    shell("convert", "there", "back", "--to", "megatron", "--quiet")
+    shell("diff", "--items", "ignore", "legacy", "back")
+    assert item(shell, "legacy", "optimizer") == item(shell, "back", "optimizer")
+    # A number in place of a tensor, as older releases of torch have it.
+    with_steps(shell, fixtures, "number", lambda number: 7)
+    shell("convert", "number", "seven", "--to", "torch_dist", "--quiet")
+    assert steps_in(shell, "seven") == ([], [7], nothing)
+
+
+def steps_that_differ_are_refused(shell, fixtures):
+    """Megatron knows one step for all parameters of an optimizer, and refuses others."""
+    with_steps(shell, fixtures, "differing", lambda number: step_tensor(3 if number == 4 else 2))
+    text = "'mp_rank_00/model_optim_rng.pt': the optimizer's step is 2 for one parameter and 3 for another; Megatron knows one for all"
+    assert text in shell.any("ls", "differing").stderr
+    for words in (["--to", "torch_dist"], ["--to", "megatron", "--layout", "tp=2"]):
+        said = refused(shell, "differing", "out", *words)
+        assert text in said, said
+
+    def no_number(content):
+        content["optimizer"]["optimizer"]["state"] = {"common_step": "two"}
+    torch_stub.edit(copied(shell, fixtures, "optim-plain-dist-tp1", "text") / COMMON, no_number)
+    said = refused(shell, "text", "out", "--to", "megatron")
+    assert "the step of an optimizer is neither a number nor a tensor of one element" in said, said
+
+
+# ---- masters ----
+
+def remainders_stay_beside_their_weights(shell, fixtures):
+    """The low halves of masters are no masters: they go where both halves stay as they are, and nowhere else."""
+    folder = copied(shell, fixtures, "optim-dense-legacy-tp1", "source")
+
+    def shorten(buffers):
+        for states in (states for buffer in buffers.values() if isinstance(buffer, dict) for states in buffer.values()):
+            count = states["param"].size[0]
+            states["param"] = torch_stub.tensor("ShortStorage", [count], struct.pack(f"<{count}h", *(n % 30000 for n in range(count))))
+    torch_stub.edit(folder / "iter_0000010/mp_rank_00/distrib_optim.pt", shorten)
+    before = shell.tensors("source")
+    masters = {key for key, tensor in before.items() if key.startswith("optimizer.state.param.")}
+    assert masters and {before[key]["dtype"] for key in masters} == {"I16"}, before
+    text = "has the low 16 bits of fp32 masters (store_param_remainders), whose high ones are the bf16 weights"
+    torch_dist = ["--to", "torch_dist", "-o"]
+    for words in (["--to", "torch_dist"], ["--to", "megatron"], ["--to", "fsdp_dtensor"], ["--to", "fsdp_dtensor", "--set", "masters=1"],
+                  [*torch_dist, "optimizer=dp_zero_gather_scatter"],
+                  [*torch_dist, "optimizer=dp_reshardable", "--dtype", "optimizer.state.param.*=f32"],
+                  [*torch_dist, "optimizer=dp_reshardable", "--dtype", "decoder.final_layernorm.weight=f32"]):
+        said = refused(shell, "source", "out", *words)
+        assert "'optimizer.state.param." in said and text in said, (words, said)
+        assert "hint: torch_dist with optimizer=dp_reshardable or fully_sharded_model_space" in said, (words, said)
+    for option in ("optimizer=dp_reshardable", "optimizer=fully_sharded_model_space"):
+        shell("convert", "source", "out", *torch_dist, option, "--layout", "tp=2,dp=2", "--overwrite", "--quiet")
+        shell("convert", "out", "again", *torch_dist, option, "--layout", "tp=1,dp=1", "--overwrite", "--verify", "--quiet")
+        shell("diff", "--items", "ignore", "source", "again")
+    shell("convert", "source", "weights", "--to", "torch_dist", "--exclude", "optimizer*", "--quiet")
+
+
+# ---- several optimizers ----
+
+def parallel_experts(shell, fixtures):
+    """One optimizer of a model with experts, which two become."""
+    source = fixture(fixtures, "optim-moe-full-ep2")
+    if not (shell.work / "one").exists():
+        shell("convert", source, "one", "--to", "torch_dist", "--layout", "ep=1", "--quiet")
+    return shell.work / "one"
+
+
+def with_two(shell, source, *words):
+    """What the source's optimizer becomes where experts are parallel, in both forms of checkpoints."""
+    for form, name in (("torch_dist", "0"), ("megatron", 0)):
+        converted(shell, source, f"two-{form}", "--to", form, "--layout", "ep=2", "--overwrite", *words)
+        found = item(shell, f"two-{form}", "optimizer")
+        yield form, (found[name], found["1" if name == "0" else 1])
+
+
+def scalers_are_experts_too(shell, fixtures):
+    """The scaler of losses is the experts' optimizer's too, where one becomes two."""
+    scaler = {"scale": torch_stub.tensor("FloatStorage", [1], struct.pack("<f", 65536)), "growth_tracker": 7, "hysteresis_tracker": 2}
+    torch_stub.edit(parallel_experts(shell, fixtures) / COMMON, lambda content: content["optimizer"].update(grad_scaler=scaler))
+    for form, both in with_two(shell, "one"):
+        assert [one["grad_scaler"]["growth_tracker"] for one in both] == [7, 7], (form, both)
+
+
+def rates_of_groups_are_experts_too(shell, fixtures):
+    """A group with a learning rate of its own is that of embeddings where the run decouples theirs, and else of whatever it says."""
+    def rates(optimizer):
+        return [group["max_lr"] for group in optimizer["optimizer"]["param_groups"]]
+
+    def change(decoupled, **settings):
+        def changed(content):
+            content["args"].state["decoupled_lr"] = decoupled
+            groups = content["optimizer"]["optimizer"]["param_groups"]
+            groups[:] = [group for group in groups if group["max_lr"] == 0.01] + [{**groups[0], "max_lr": 0.5, **settings}]
+        return changed
+
+    for decoupled, settings, expected in ((None, dict(default_config=False), [0.01, 0.5]), (0.5, dict(default_config=False), [0.01]),
+                                          (None, dict(default_config=False, is_decoupled_lr=True), [0.01])):
+        torch_stub.edit(parallel_experts(shell, fixtures) / COMMON, change(decoupled, **settings))
+        for form, (dense, experts) in with_two(shell, "one"):
+            assert rates(dense) == [0.01, 0.01, 0.5] and rates(experts) == expected, (form, decoupled, settings, rates(experts))
+
+
+def optimizers_that_are_several_are_refused(shell, fixtures):
+    """Muon and Adam beside each other are not one optimizer and that of experts: none is thrown away."""
+    def three(content):
+        dense, experts = content["optimizer"][0], content["optimizer"][1]
+        more = {**dense, "optimizer": {"param_groups": [{**group, "optimizer": "adam"} for group in dense["optimizer"]["param_groups"]]}}
+        for one in (dense, experts):
+            one["optimizer"]["param_groups"][0]["optimizer"] = "muon"
+        content["optimizer"] = {0: dense, 1: experts, 2: more}
+
+    def two(content):
+        content["optimizer"] = {0: content["optimizer"], 1: content["optimizer"]}
+    torch_stub.edit(copied(shell, fixtures, "optim-moe-full-ep2", "three") / COMMON, three)
+    said = refused(shell, "three", "out", "--to", "torch_dist", "--layout", "ep=1")
+    assert "3 optimizers (0 muon, 1 muon for experts, 2 adam), the target's run has none for experts" in said, said
+    torch_stub.edit(parallel_experts(shell, fixtures) / COMMON, two)
+    said = refused(shell, "one", "out", "--to", "torch_dist", "--layout", "ep=2")
+    assert "2 optimizers (0 of no known kind, 1 of no known kind), the target's run has experts apart" in said, said
+    converted(shell, "one", "out", "--to", "torch_dist")
+
+
+def buckets_are_counted_for_all_parameters(shell, fixtures):
+    """--ddp-num-buckets shares out all parameters of a rank, those of experts among them, and each optimizer has buckets of that size."""
+    def number(content):
+        content["args"].state.update(overlap_grad_reduce=True, ddp_num_buckets=2)
+    torch_stub.edit(copied(shell, fixtures, "optim-moe-full-ep2", "source") / COMMON, number)
+    before = by_parameter(shell, "source")
+    weights = {key: shape for key, (_, shape, _) in before.items() if not key.startswith("optimizer.")}
+    sizes = {True: 0, False: 0}
+    for key, shape in weights.items():
+        count = 1
+        for extent in shape:
+            count *= extent
+        sizes[".mlp.experts." in key] += count
+    converted(shell, "source", "buckets", "--to", "torch_dist", "-o", "optimizer=dp_reshardable")
+    found = [key for key in shell.tensors("buckets") if key.endswith(".exp_avg")]
+    experts, size = sizes[True] // 2, (sizes[False] + sizes[True] // 2) // 2
+    assert experts < size < sizes[False], (sizes, size)  # so experts fill no bucket, and the others one
+    assert sorted(key.split(".")[0] + key.split("dp_group")[1][:6] + key.split("bucket")[1][:6] for key in found) == [
+        "chained_0_idx_0_idx_0", "chained_0_idx_0_idx_1", "chained_1_idx_0_idx_0", "chained_1_idx_1_idx_0"], found
+    assert by_parameter(shell, "buckets") == before
+
+
+# ---- what belongs to ranks ----
+
+def named_ranks(shell, fixtures, case, target, **arguments):
+    """A legacy checkpoint whose ranks' random number states say of which rank they are."""
+    folder = copied(shell, fixtures, case, target)
+    for path in sorted(folder.rglob("model_optim_rng.pt")):
+        def change(content, name=path.parent.name):
+            content["rng_state"][0]["random_rng_state"] = name
+            content["args"].state.update(arguments)
+        torch_stub.edit(path, change)
+    return target
+
+
+def rng_objects(shell, path):
+    keys = sorted(key for key in item_keys(shell, path) if key.startswith("rng_state/"))
+    return [(key.split("/")[1], item(shell, path, key)[0][0]["random_rng_state"]) for key in keys]
+
+
+def rng_files(shell, path):
+    return [torch_stub.load(file)["rng_state"][0]["random_rng_state"] for file in sorted((shell.work / path).rglob("model_optim_rng.pt"))]
+
+
+def exchange(metadata, first, second):
+    """Two objects lie where the other did."""
+    places = metadata.state["storage_data"]
+    a, b = (next(index for index in places if index.state["fqn"] == name) for name in (first, second))
+    places[a], places[b] = places[b], places[a]
+
+
+def rng_states_of_expert_parallel_ranks(shell, fixtures):
+    """Each rank gets the state of the first data-parallel rank at its place, of whatever grid; that of others is dropped, and told."""
+    one, two = "mp_rank_00_000", "mp_rank_00_001"
+    named_ranks(shell, fixtures, "moe-legacy-ep2", "legacy")
+    shell("convert", "legacy", "grid", "--to", "torch_dist", "--layout", "ep=2,dp=4", "--quiet")
+    assert rng_objects(shell, "grid") == [(f"shard_0.0.{i}_1.1.4", name) for i, name in enumerate((one, two, one, two))]
+    said = converted(shell, "grid", "back", "--to", "megatron", "--layout", "ep=2")
+    assert rng_files(shell, "back") == [one, two], rng_files(shell, "back")
+    assert "dropped: rng_state: those of ranks that the target has no files of (2)" in said, said
+    torch_stub.edit_pickle(shell.work / "grid" / METADATA,
+                           lambda metadata: exchange(metadata, "rng_state/shard_0.0.2_1.1.4", "rng_state/shard_0.0.3_1.1.4"))
+    shell("convert", "grid", "again", "--to", "megatron", "--layout", "ep=2", "--quiet")
+    assert rng_files(shell, "again") == [one, two], rng_files(shell, "again")
+    # Ranks of context parallelism have their cells, too.
+    named_ranks(shell, fixtures, "moe-legacy-ep2", "context", context_parallel_size=2, world_size=4, data_parallel_size=2)
+    shell("convert", "context", "cells", "--to", "torch_dist", "--quiet")
+    assert rng_objects(shell, "cells") == [(f"shard_0.0.{i}_1.1.4", name) for i, name in enumerate((one, two, one, two))]
+
+
+def rng_states_that_ranks_share_are_told(shell, fixtures):
+    """Ranks that the source does not have draw the same numbers as the first one: that is said."""
+    text = "changed: rng_state: 1 of 2 ranks have none of their own in the source, get the first one's and draw the same numbers"
+    for case in ("optim-dense-legacy-tp1", "dense-dist-tp1"):
+        assert text in converted(shell, fixture(fixtures, case), "out", "--to", "megatron", "--layout", "tp=2", "--overwrite"), case
+        said = converted(shell, fixture(fixtures, case), "out", "--to", "megatron", "--overwrite")
+        assert "rng_state" not in said, said
+
+
+def states_of_another_world_are_dropped(shell, fixtures):
+    """By buffer a run may have another number of data-parallel ranks: objects of each rank of the old world do not fit it."""
+    folder = copied(shell, fixtures, "optim-dense-dpr-dp2", "source")
+    rng = "rng_state/shard_0.0_1.1"
+
+    def add(metadata):
+        entries, places = metadata.state["state_dict_metadata"], metadata.state["storage_data"]
+        index = next(index for index in places if index.state["fqn"] == rng)
+        for rank in range(2):
+            name = f"rerun_state_machine_state/shard_{rank}_2"
+            entries[name] = entries[rng]
+            places[index.remade(fqn=name)] = places[index]
+    torch_stub.edit_pickle(folder / METADATA, add)
+    torch_stub.edit(folder / COMMON, lambda content: content.update(rerun_state_machine={"mode": None, "state": None}))
+
+    def kept(path):
+        return sorted(key for key in item_keys(shell, path) if key.startswith(("rerun", "rng_state/")))
+
+    words, all_of = ["--to", "torch_dist", "-o", "optimizer=dp_reshardable", "--overwrite"], kept("source")
+    assert len(all_of) == 4, all_of
+    for ranks in (2, 4):
+        said = converted(shell, "source", "out", *words, "--layout", f"dp={ranks}")
+        assert kept("out") == (all_of if ranks == 2 else [rng]), kept("out")
+        assert item(shell, "out", "args")["world_size"] == ranks
+        assert ("dropped: rerun_state_machine: it belongs to the layout" in said) == (ranks == 4), said
+    said = converted(shell, "source", "out", "--like", fixture(fixtures, "optim-dense-dpr-dp2"), "--layout", "dp=4", "--overwrite")
+    assert kept("out") == [rng], said
+    # Megatron Core 0.16 keeps an RNG state of each of them where experts are parallel.
+    for ranks in (2, 4):
+        converted(shell, fixture(fixtures, "optim-moe-full-ep2"), "out", *words, "--layout", f"ep=2,dp={ranks}")
+        assert len(kept("out")) == (2 if ranks == 2 else 0), kept("out")
+        assert bool(item(shell, "out", "args")["no_save_rng"]) == (ranks == 4), ranks
+
+
+def grids_of_ranks_have_limits(shell, fixtures):
+    """Arguments that speak of many ranks ask for as many objects."""
+    def many(content):
+        content["args"].state.update(tensor_model_parallel_size=100, pipeline_model_parallel_size=100)
+        content["rng_state"] = [{"numbers": list(range(6))}]
+    torch_stub.edit(copied(shell, fixtures, "dense-dist-tp1", "many") / COMMON, many)
+    said = refused(shell, "many", "out", "--to", "torch_dist", "--limit", "objects=9999", status=6)
+    assert "objects: found 10000, the limit is 9999" in said, said
+
+
+def groups_of_other_frameworks_are_told(shell, fixtures):
+    """atorch's folders have groups of atorch; what others call an optimizer is dropped, and is no source without groups."""
+    said = converted(shell, fixture(fixtures, "optim-plain-dist-tp1"), "out", "--to", "atorch")
+    assert "changed: optim_meta: the source has groups of parameters in no form that is read here: one of all" in said, said
+
+
+def main():
+    args = small_models.arguments()
+    tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
+             steps_of_parameters_are_kept, steps_that_differ_are_refused, remainders_stay_beside_their_weights,
+             scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
+             buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
+             rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,
+             groups_of_other_frameworks_are_told)
+    return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
