@@ -148,7 +148,7 @@ def _state(sharded_state_dict, content_metadata, rank):
 # ---- what ranks agree about ----
 
 def _compare(common, ranks):
-    """Warns on rank 0 of common state that differs from its own, with Megatron's words. Rank 0's alone is sent, where another one differs."""
+    """Warns on rank 0 of common state that differs from its own, with Megatron's words. Rank 0's is sent, where another one differs."""
     def seen():
         try:
             return file_of(common)
