@@ -2,6 +2,7 @@
 """One rank of a Megatron run whose optimizer's state breaks a rule, or keeps one that no fixture needs: for tests and seeds of fuzzing."""
 import collections
 import random
+import struct
 
 import moe_layouts_test
 
@@ -66,6 +67,14 @@ def empty(content):
     content["optimizer"] = {"optimizer": {"state": {}, "param_groups": [dict(params=[], wd_mult=1.0)]}}
 
 
+def steps(kind, form, count=lambda number: 2, elements=1):
+    """A step in a tensor with every parameter, as torch's own optimizers have it."""
+    def change(content):
+        for number, entry in content["optimizer"]["optimizer"]["state"].items():
+            entry["step"] = moe_layouts_test.Tensor(kind, (), struct.pack(form, count(number)) * elements)
+    return change
+
+
 def nothing(content):
     pass
 
@@ -75,6 +84,13 @@ PLAIN = (
     ("old", of_old(0.1, 0.0), 0, ""),
     ("old without decay", of_old(0.0, 0.0), 0, ""),
     ("step as a number", state(0, {"step": 2}), 0, ""),
+    ("steps in tensors", steps("FloatStorage", "<f"), 0, ""),
+    ("steps among others", steps("FloatStorage", "<f", elements=8), 0, ""),
+    ("steps that differ", steps("FloatStorage", "<f", lambda number: number // 4), UNSUPPORTED,
+     "the optimizer's step is 0 for one parameter and 1 for another; Megatron knows one for all"),
+    ("steps of 16 bits", steps("BFloat16Storage", "<H"), UNSUPPORTED, "a step of dtype BF16"),
+    ("steps in large storages", steps("FloatStorage", "<f", elements=1025), UNSUPPORTED,
+     "a step lies in a storage of 4100 bytes, expected at most 4096"),
     ("empty", empty, 0, ""),
     ("list of one", lambda content: content.update(optimizer=[content["optimizer"]]), 0, ""),
     ("list of two", lambda content: content.update(optimizer=[content["optimizer"], content["optimizer"]]), UNSUPPORTED,

@@ -8,7 +8,9 @@
 #include "formats/shared/step_number.h"
 #include "formats/shared/torch_item.h"
 
-#define STEP_STORAGE_MAX 65536 /* bytes; more hold no steps */
+#include <inttypes.h>
+
+#define STEP_STORAGE_MAX 4096 /* bytes, which are read for each parameter; larger ones hold no steps */
 
 struct step_reading {
     struct source *source;
@@ -24,8 +26,11 @@ static reshard_status read_step_tensor(struct step_reading *reading, const struc
     const struct torch_storage *storage = &reading->file->archive.storages[tensor->storage];
     unsigned size = dtype_element_bytes(tensor->dtype);
     reshard_status status = RESHARD_OK;
-    if (storage->bytes > STEP_STORAGE_MAX || size == 0 || storage->bytes < size || tensor->offset_bytes > storage->bytes - size)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a step lies in a storage of %u bytes and more", STEP_STORAGE_MAX);
+    if (storage->bytes > STEP_STORAGE_MAX)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a step lies in a storage of %" PRIu64 " bytes, expected at most %d", storage->bytes,
+                         STEP_STORAGE_MAX);
+    if (storage->bytes < size || tensor->offset_bytes > storage->bytes - size)
+        return error_set(err, RESHARD_ERR_FORMAT, "a step lies behind the end of its storage");
     if (!reading->object) {
         struct str file = source->catalog->objects[reading->file->object].name;
         const char *name = arena_copy(&megatron_source_of(source)->arena, file.data, file.size);
