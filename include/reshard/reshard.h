@@ -441,7 +441,7 @@ typedef struct reshard_convert_options {
     int drop_items;
     int overwrite, resume, no_sync;
     int verify;                   /* read back and compare */
-    const char *checksum;         /* "crc32c", "sha256", or NULL: sidecar reshard.json with a digest per tensor */
+    const char *checksum;         /* "crc32c", "sha256", "xxh3", or NULL: sidecar reshard.json with a digest per tensor */
     const reshard_open_options *open; /* for like, and limits; NULL: defaults */
     const reshard_map_options *map;   /* include, exclude and dtypes apply to what comes out; NULL: defaults */
     const char *wrap;                 /* formats of flat parameters: "root", a path of modules "transformer.h.*", or a regular expression */

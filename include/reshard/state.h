@@ -67,14 +67,14 @@ typedef struct reshard_state {
     const reshard_state_item *items;
     size_t item_stride, item_count;
     const char *name;           /* of the checkpoint, for messages; NULL: "memory" */
-    const reshard_items *values; /* more items, as values: no key may be in both. NULL: none. Savers in the background take items alone */
+    const reshard_items *values; /* more items, as values: no key may be in both. NULL: none */
 } reshard_state;
 #define RESHARD_STATE_INIT { sizeof(reshard_state), NULL, NULL, sizeof(reshard_state_item), 0, NULL, NULL }
 
 /*
  * Opens shards in memory as a checkpoint of format "memory". Together they must be whole: every element of each key's global shape in
  * exactly one shard, or in several that hold the very same box or range, which are replicas. RESHARD_ERR_FORMAT names the key and the
- * region otherwise; a shard without values is RESHARD_ERR_USAGE. options may be NULL; of them limits count, and allow_holes.
+ * region otherwise; a shard without values is RESHARD_ERR_USAGE. options may be NULL; of them limits, lenient and shows_damage count.
  *
  * Descriptions and items are copied. The values stay the caller's: they must be there until *out is closed, and a call that reads sees what
  * they are at that time.

@@ -7,6 +7,7 @@
 #include "convert/tensor_digests.h"
 
 #include "encoding/npy.h"
+#include "tensor/box.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -157,7 +158,8 @@ static reshard_status into_sink(void *context, uint32_t tensor, uint64_t offset,
     (void)tensor, (void)offset, (void)is_last;
     if (size > into->size - into->used)
         return refuse_room(into, (uint64_t)into->used + size, err);
-    memcpy(into->out + into->used, bytes, size);
+    if (size)
+        memcpy(into->out + into->used, bytes, size);
     into->used += size;
     return RESHARD_OK;
 }
@@ -199,7 +201,7 @@ static reshard_status boxes_of_list(const reshard_checkpoint *checkpoint, const 
         if (!status)
             status = read_dtype(&checkpoint_catalog(checkpoint)->tensors[tensors[i]], box->dtype, &boxes[i].dtype, err);
         if (!status && box->size && !box->out)
-            status = error_set(err, RESHARD_ERR_USAGE, "box %" PRIu32 ": %zu bytes of memory at NULL", i, box->size);
+            status = error_set(err, RESHARD_ERR_USAGE, "%zu bytes of memory at NULL", box->size);
         if (status)
             error_prefix(err, "box %" PRIu32, i);
     }
@@ -274,6 +276,11 @@ API_EXPORT reshard_status reshard_npy_header(const reshard_checkpoint *checkpoin
     places_hold(checkpoint);
     const int64_t *shape = extent ? extent : catalog_vector_at(catalog, tensor->shape);
     places_leave(checkpoint); /* numbers stay where they are */
+    static const int64_t origin[RANK_MAX];
+    int bad_axis;
+    if (!box_check(tensor->rank, origin, shape, catalog_vector_at(catalog, tensor->shape), &bad_axis))
+        return error_set(err, RESHARD_ERR_USAGE, "the extent %" PRId64 " leaves tensor '%.*s' on axis %d", shape[bad_axis],
+                         STR_ARG(tensor->key), bad_axis);
     status = npy_write_header(tensor->dtype, tensor->rank, shape, &is_substitute, &out, err);
     if (status) {
         buffer_release(&out);

@@ -7,6 +7,7 @@
 #include "api/options_pack.h"
 #include "api/sharded_handle.h"
 #include "base/checked.h"
+#include "convert/sidecar.h"
 #include "parallel/shard_pack.h"
 
 #define REQUEST_MAGIC UINT64_C(0x3445564153485352) /* RSHSAVE4 */
@@ -24,7 +25,7 @@ reshard_status saver_request_check(const struct saver_request *request, reshard_
         return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.%s is not for saves in the background", what);
     if (request->run->progress)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_run_options.progress is not for saves in the background");
-    return RESHARD_OK;
+    return options->checksum ? sidecar_digest_check(options->checksum, err) : RESHARD_OK;
 }
 
 size_t saver_request_count(const struct saver_request *request)

@@ -50,6 +50,11 @@ void comm_free(struct comm *comm)
 
 void comm_abort(struct comm *comm, const char *reason)
 {
+    int none = 0;
+    if (atomic_compare_exchange_strong(&comm->abort_state, &none, 1)) {
+        snprintf(comm->abort_reason, sizeof(comm->abort_reason), "%s", reason);
+        atomic_store(&comm->abort_state, 2);
+    }
     comm->transport->abort(comm, reason);
 }
 
@@ -72,6 +77,8 @@ reshard_status error_pass(reshard_error *err, reshard_status status, const resha
 
 static reshard_status comm_check(const struct comm *comm, reshard_error *err)
 {
+    if (!comm->is_broken && atomic_load(&comm->abort_state) == 2)
+        return error_set(err, RESHARD_ERR_IO, "%s", comm->abort_reason);
     return comm->is_broken ? error_set(err, comm->broken_status, "%s", comm->reason) : RESHARD_OK;
 }
 

@@ -78,6 +78,8 @@ struct comm {
     bool is_broken;
     reshard_status broken_status;
     char reason[COMM_REASON_MAX]; /* why it is broken */
+    _Atomic int abort_state; /* by any thread. 0: no; 1: reason is being written; 2: yes */
+    char abort_reason[COMM_REASON_MAX];
 };
 
 /* A comm of a transport, zeroed otherwise; NULL without memory. */

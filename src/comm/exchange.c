@@ -393,12 +393,26 @@ static reshard_status blocks_copy(struct exchange_state *state, const struct str
     return RESHARD_OK;
 }
 
+static reshard_status blocks_count(struct exchange_state *state, const struct stream *stream, uint64_t *bytes, reshard_error *err)
+{
+    for (uint32_t i = 0; i < stream->count; i++) {
+        struct piece piece;
+        reshard_status status = step_describe(state, state->order[stream->first + i], &piece, err);
+        if (status)
+            return status;
+        *bytes += piece.elements * dtype_element_bytes(piece.copy.spec.target_dtype);
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status shared_run(struct exchange_state *state, reshard_error *err)
 {
     const uint32_t size = comm_size(state->comm), rank = comm_rank(state->comm);
     reshard_status status = RESHARD_OK;
     for (uint32_t distance = 1; distance < size && !status; distance++)
         status = blocks_copy(state, &state->receives[(rank + size - distance) % size], &state->totals->received, err);
+    for (uint32_t to = 0; to < size && !status; to++) /* which copies it itself */
+        status = to == rank ? RESHARD_OK : blocks_count(state, &state->sends[to], &state->totals->sent, err);
     return status;
 }
 

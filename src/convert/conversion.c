@@ -9,6 +9,7 @@
 #include "convert/model_check.h"
 #include "convert/naming_memo.h"
 #include "convert/scale_check.h"
+#include "convert/sidecar.h"
 #include "convert/target_check.h"
 #include "convert/tied_states.h"
 
@@ -311,6 +312,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     *out = (struct conversion){ .source = source, .options = options, .engine = *engine };
     out->engine.no_sync = options->no_sync;
     reshard_status status = checkpoint_is_whole(source, err);
+    if (!status && options->checksum)
+        status = sidecar_digest_check(options->checksum, err);
     if (!status)
         status = open_like(out, err);
     if (status)

@@ -248,11 +248,46 @@ static reshard_status piece_check(const struct catalog *catalog, const struct fe
     return status;
 }
 
+/* ---- F4 where the target has it in pairs (source_pairs.h) ---- */
+
+struct piece_pairs {
+    bool are_there;
+    int64_t shape[RANK_MAX], start[RANK_MAX], extent[RANK_MAX];
+};
+
+/* The piece's box as one of pairs, if its tensor is written so. */
+static reshard_status piece_pair(const struct feeding *feeding, const struct feeding_piece *piece, struct piece_pairs *out,
+                                 reshard_error *err)
+{
+    const struct catalog *catalog = feeding->source->source->catalog, *read = feeding->conversion.source->source->catalog;
+    const struct catalog_tensor *tensor = &catalog->tensors[piece->box.tensor];
+    const int64_t *start, *extent;
+    const int last = tensor->rank - 1;
+    *out = (struct piece_pairs){ .are_there = tensor->dtype == DTYPE_F4 && read->tensors[piece->box.tensor].dtype == DTYPE_F4_X2 };
+    if (!out->are_there)
+        return RESHARD_OK;
+    piece_box_of(catalog, piece, &start, &extent);
+    if (start[last] % 2 || extent[last] % 2 || piece->box.strides || piece->box.flat_count || piece->box.dtype != DTYPE_F4)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "tensor '%.*s': this format has F4 in pairs along the last axis: pieces have whole pairs, of F4, without strides",
+                         STR_ARG(tensor->key));
+    const size_t bytes = (size_t)tensor->rank * sizeof(int64_t);
+    memcpy(out->shape, catalog_vector_at(catalog, tensor->shape), bytes);
+    memcpy(out->start, start, bytes);
+    memcpy(out->extent, extent, bytes);
+    out->shape[last] /= 2;
+    out->start[last] /= 2;
+    out->extent[last] /= 2;
+    return RESHARD_OK;
+}
+
 /* The piece as a source of its own. */
-static reshard_status piece_catalog(const struct catalog *catalog, const struct feeding_piece *piece, uint64_t span, struct catalog *out,
+static reshard_status piece_catalog(const struct feeding *feeding, const struct feeding_piece *piece, uint64_t span, struct catalog *out,
                                     reshard_error *err)
 {
+    const struct catalog *catalog = feeding->source->source->catalog;
     const struct catalog_tensor *like = &catalog->tensors[piece->box.tensor];
+    struct piece_pairs pairs;
     const int64_t *start, *extent;
     char name[STORE_REGION_NAME_MAX];
     struct catalog_chunk *chunk;
@@ -261,15 +296,18 @@ static reshard_status piece_catalog(const struct catalog *catalog, const struct 
     out->limits = catalog->limits;
     out->limits.budget = NULL;
     store_region_name(0, name);
-    reshard_status status =
-        catalog_add_tensor(out, like->key, like->dtype, like->rank, catalog_vector_at(catalog, like->shape), &tensor, err);
+    reshard_status status = piece_pair(feeding, piece, &pairs, err);
+    if (!status)
+        status = catalog_add_tensor(out, like->key, pairs.are_there ? DTYPE_F4_X2 : like->dtype, like->rank,
+                                    pairs.are_there ? pairs.shape : catalog_vector_at(catalog, like->shape), &tensor, err);
     if (!status)
         status = catalog_add_object(out, str_of(name), span, &object, err);
     if (!status)
-        status = catalog_add_chunk(out, tensor, start, extent, object, 0, span, &chunk, err);
+        status = catalog_add_chunk(out, tensor, pairs.are_there ? pairs.start : start, pairs.are_there ? pairs.extent : extent, object, 0,
+                                   span, &chunk, err);
     if (status)
         return status;
-    if (piece->box.dtype != like->dtype)
+    if (!pairs.are_there && piece->box.dtype != like->dtype)
         out->tensors[tensor].stored_as = 1 + piece->box.dtype;
     if (piece->box.strides)
         status = catalog_chunk_set_strides(out, chunk, like->rank, piece->box.strides, err);
@@ -359,7 +397,7 @@ reshard_status feeding_put(struct feeding *feeding, const struct feeding_piece *
     if (status)
         return status;
     struct catalog *made = catalog_new(catalog->format);
-    status = made ? piece_catalog(catalog, piece, span, made, err) : error_set_memory(err);
+    status = made ? piece_catalog(feeding, piece, span, made, err) : error_set_memory(err);
     if (!status)
         status = piece_enter(feeding, piece, err);
     if (!status) {

@@ -63,7 +63,7 @@ static reshard_status joint_plans_make(struct joint_save *save, reshard_error *e
 reshard_status joint_prepare(struct joint_save *save, const struct joint_input *input, const char *target_path,
                              const struct conversion_options *options, const struct engine_options *engine, reshard_error *err)
 {
-    const struct open_options open = { .limits = limits_default, .iteration = -1 };
+    const struct open_options open = { .limits = options->open.open.limits, .iteration = -1 };
     const struct live_state live = { input->shards, input->shard_count, input->items, input->item_count };
     struct checkpoint *source = NULL;
     *save = (struct joint_save){ .rank = input->rank, .shard_count = input->shard_count };

@@ -74,7 +74,7 @@ static reshard_status check_global(struct paddle_reading *reading, const struct 
     error_set_at(err, RESHARD_ERR_FORMAT, global->offset,
                  "byte %" PRIu64 ": the pickle names %.*s.%.*s, which is none of what paddle.save writes", global->offset,
                  STR_ARG(global->global.module), STR_ARG(global->global.name));
-    error_hint(err, "nothing was called; --lenient keeps what it would make as an inert value");
+    error_hint(err, "nothing was called; reshard_open_options.lenient keeps what it would make as an inert value");
     return RESHARD_ERR_FORMAT;
 }
 

@@ -108,8 +108,10 @@ static reshard_status live_file_graph(struct source *source, struct str bytes, s
 static reshard_status live_item_graph(struct source *source, const struct live_item *given, struct value_graph *out, reshard_error *err)
 {
     struct str json, file;
+    work_add_input(source->limits.budget, given->json.size + given->file.size);
     if (given->value) {
         out->root = value_copy(out, given->value, given->value_count);
+        work_add_input(source->limits.budget, out->arena.bytes_used);
         if (out->root)
             return RESHARD_OK;
         value_graph_release(out);
@@ -160,7 +162,7 @@ static reshard_status live_read_catalog(struct source *source, reshard_error *er
 
 static reshard_status live_read_item_storage(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err)
 {
-    const struct live_source *state = source->driver_state;
+    const struct live_source *state = source->stored ? source->stored->driver_state : source->driver_state; /* a view has none */
     for (size_t i = 0; i < state->file_count; i++)
         if (state->files[i].item == item)
             return torch_item_storage(&state->files[i].archive, &state->files[i].reader, &source->limits, storage, out, err);
@@ -170,9 +172,10 @@ static reshard_status live_read_item_storage(struct source *source, uint32_t ite
 static void live_close_source(struct source *source)
 {
     struct live_source *state = source->driver_state;
-    for (size_t i = 0; i < state->file_count; i++)
+    for (size_t i = 0; state && i < state->file_count; i++)
         torch_save_release(&state->files[i].archive);
-    free(state->files);
+    if (state)
+        free(state->files);
     free(state);
 }
 

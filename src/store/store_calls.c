@@ -199,12 +199,11 @@ static bool calls_exists(struct store *base, const char *name, bool *is_director
 {
     int is_folder;
     uint64_t version;
-    const struct store_calls *calls = &calls_store_of(base)->calls;
     int number = calls_look(calls_store_of(base), name, &is_folder, bytes, &version);
     if (number && !store_errno_is_answer(number)) {
         reshard_error said = RESHARD_ERROR_INIT;
-        reshard_status status = calls->tell && number != ENOMEM ? calls->tell(&said, calls->context) : RESHARD_OK;
-        store_note_failure(base, name, number > 0 ? number : EIO, status, status ? &said : NULL);
+        reshard_status status = calls_failed(&calls_store_of(base)->calls, number, "look at", name, &said);
+        store_note_failure(base, name, number > 0 ? number : EIO, status, &said);
     }
     *is_directory = is_folder != 0;
     return number == 0;

@@ -578,6 +578,41 @@ TEST(reading_fails_where_a_call_does)
     reshard_close(sample);
 }
 
+/* A caller who stops any call is heard, and nothing is taken for something else instead. */
+TEST(reading_ends_where_it_is_told_to)
+{
+    static const char *const formats[] = { "torch-dcp", "hf", "paddle-flex", "zarr" };
+    static const struct {
+        int number;
+        reshard_status status;
+    } reasons[] = { { ECANCELED, RESHARD_ERR_CANCELLED }, { ENOMEM, RESHARD_ERR_MEMORY }, { EIO, RESHARD_ERR_IO } };
+    reshard_checkpoint *sample = open_sample();
+    for (size_t f = 0; f < sizeof(formats) / sizeof(*formats); f++) {
+        const reshard_store store = store_make();
+        reshard_checkpoint *opened;
+        CHECK_OK(put_sample(sample, formats[f], NULL, formats[f]));
+        behave();
+        CHECK_OK(reshard_open_in(&store, formats[f], NULL, &opened, &err));
+        const size_t items = reshard_item_count(opened);
+        reshard_close(opened);
+        const int calls = atomic_load(&manners.calls);
+        for (int at = 1; at <= calls; at++) {
+            for (size_t r = 0; r < sizeof(reasons) / sizeof(*reasons); r++) {
+                behave();
+                manners.fails_at = at;
+                manners.number = reasons[r].number;
+                reshard_status status = reshard_open_in(&store, formats[f], NULL, &opened, &err);
+                if (status ? status != reasons[r].status : strcmp(reshard_checkpoint_format(opened), formats[f]) != 0)
+                    fail_msg("%s, call %d, errno %d: status %d: %s", formats[f], at, manners.number, status, err.message);
+                if (!status)
+                    assert_int_equal(reshard_item_count(opened), items);
+                reshard_close(status ? NULL : opened);
+            }
+        }
+    }
+    reshard_close(sample);
+}
+
 /* The store's own allocations too, which it tells as ENOMEM. */
 TEST(reading_takes_memory_or_fails)
 {
@@ -688,6 +723,7 @@ int main(void)
         IN_WORK(what_is_no_checkpoint_is_not_replaced),
         IN_WORK(a_target_is_whole_or_not_there_whichever_call_fails),
         IN_WORK(reading_fails_where_a_call_does),
+        IN_WORK(reading_ends_where_it_is_told_to),
         IN_WORK(reading_takes_memory_or_fails),
         IN_WORK(lies_are_found),
         IN_WORK(what_cannot_be_is_refused),

@@ -296,6 +296,65 @@ TEST(callbacks_that_fail_or_lie_are_named)
     check_misbehaviour((struct misbehaviour){ .is_without_memory = 1 }, "gave no memory");
 }
 
+static int alone_gather(const void *bytes, size_t size, void **all, size_t *sizes, void *context)
+{
+    (void)context;
+    *all = malloc(size + 1);
+    sizes[0] = size;
+    return *all ? (memcpy(*all, bytes, size), 0) : 1;
+}
+
+static int alone_send(int64_t to, const void *bytes, size_t size, void *context)
+{
+    (void)to, (void)bytes, (void)size, (void)context;
+    return 0;
+}
+
+static int alone_receive(int64_t from, void *bytes, size_t size, void *context)
+{
+    (void)from, (void)bytes, (void)size, (void)context;
+    return 0;
+}
+
+static int alone_run(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static void alone_abort(const char *reason, void *context)
+{
+    snprintf(context, 64, "%s", reason);
+}
+
+/* Whatever the host makes of it. */
+TEST(a_rank_over_callbacks_that_gives_up_goes_no_further)
+{
+    char told[64] = "";
+    for (int is_told = 0; is_told < 2; is_told++) {
+        reshard_error err = RESHARD_ERROR_INIT;
+        reshard_comm_callbacks callbacks = RESHARD_COMM_CALLBACKS_INIT;
+        reshard_comm *comm;
+        callbacks.size = 1;
+        callbacks.all_gather = alone_gather;
+        callbacks.submit_send = alone_send;
+        callbacks.submit_recv = alone_receive;
+        callbacks.run = alone_run;
+        callbacks.abort = is_told ? alone_abort : NULL;
+        callbacks.context = told;
+        CHECK_OK(reshard_comm_new(&callbacks, NULL, &comm, &err));
+        CHECK_OK(reshard_comm_barrier(comm, &err));
+        reshard_comm_abort(comm, "cannot go on");
+        for (int i = 0; i < 2; i++) {
+            CHECK_FAILS(reshard_comm_barrier(comm, &err), RESHARD_ERR_IO);
+            assert_string_equal(err.message, "rank 0: cannot go on");
+        }
+        CHECK_FAILS(reshard_comm_agree(comm, RESHARD_OK, &err), RESHARD_ERR_IO);
+        reshard_comm_free(comm);
+    }
+    assert_string_equal(told, "rank 0: cannot go on");
+}
+
 TEST(arguments_are_checked)
 {
     reshard_error err = RESHARD_ERROR_INIT;
@@ -324,6 +383,7 @@ int main(void)
         cmocka_unit_test(a_rank_in_another_call_is_named),
         cmocka_unit_test(messages_of_unequal_sizes_are_refused),
         cmocka_unit_test(callbacks_that_fail_or_lie_are_named),
+        cmocka_unit_test(a_rank_over_callbacks_that_gives_up_goes_no_further),
         cmocka_unit_test(arguments_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

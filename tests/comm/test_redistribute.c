@@ -20,7 +20,7 @@ struct redistribute_case {
     struct layouts layouts;
     int uses_messages;
     uint64_t scratch_bytes;
-    uint64_t moved[LAYOUT_RANKS_MAX], received[LAYOUT_RANKS_MAX];
+    uint64_t moved[LAYOUT_RANKS_MAX], received[LAYOUT_RANKS_MAX], sent[LAYOUT_RANKS_MAX];
 };
 
 static void rank_redistributes(struct test_rank *rank)
@@ -38,6 +38,7 @@ static void rank_redistributes(struct test_rank *rank)
         rank->status = RESHARD_DIFFERS;
     given->moved[rank->rank] = report.bytes_moved;
     given->received[rank->rank] = report.bytes_received;
+    given->sent[rank->rank] = report.bytes_sent;
     layout_rank_release(&own);
     if (given->uses_messages)
         reshard_comm_free(comm);
@@ -53,13 +54,18 @@ static void run_case(uint64_t seed, int uses_messages)
     given.uses_messages = uses_messages;
     given.scratch_bytes = UINT64_C(1) << test_random(&choice) % 16;
     test_ranks(count, 30, &given, rank_redistributes, ranks);
-    uint64_t minimum = layouts_minimum(&given.layouts);
+    uint64_t minimum = layouts_minimum(&given.layouts), sent = 0, received = 0;
     for (int i = 0; i < count; i++) {
         if (ranks[i].status || given.moved[i] != minimum)
             fail_msg("seed %llu, rank %d of %d, %s: status %d '%s', moved %llu, minimum %llu", (unsigned long long)seed, i, count,
                      uses_messages ? "messages" : "threads", ranks[i].status, ranks[i].err.message, (unsigned long long)given.moved[i],
                      (unsigned long long)minimum);
+        sent += given.sent[i];
+        received += given.received[i];
     }
+    if (sent != received)
+        fail_msg("seed %llu: %llu bytes sent, %llu received", (unsigned long long)seed, (unsigned long long)sent,
+                 (unsigned long long)received);
 }
 
 TEST(random_layouts_over_threads)

@@ -177,7 +177,8 @@ static reshard_status note_left(const struct hf_target *hf, reshard_error *err)
 reshard_status hf_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     const char *tied = layout_option(request, "tied");
-    struct hf_target hf = { .request = request, .target = target };
+    /* Text that could not be read again without raising a limit would cost the whole folder. */
+    struct hf_target hf = { .request = request, .target = target, .items.kept.bytes_max = limits_default.json_bytes };
     target->driver_state = st_target_new();
     reshard_status status = target->driver_state ? target_add_tensors(request, target, err) : error_set_memory(err);
     if (status)

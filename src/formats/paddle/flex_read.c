@@ -201,17 +201,21 @@ static reshard_status read_add_facts(const struct source *source, const struct f
 
 /* ---- items ---- */
 
-/* The items of one file. That it cannot be read is said when its tensors are asked for. */
+/* The items of one file. One that cannot be read may have had some; that its tensors cannot be is said when they are asked for. */
 static reshard_status read_items_of(struct source *source, const struct flex_file *file, bool *is_needed, reshard_error *err)
 {
     struct flex_source *state = flex_state(source);
     struct flex_data *data = NULL;
     reshard_error unsaid = { 0 };
     reshard_status status = flex_data_open(source, file->name, &data, &unsaid);
-    if (failure_ends_run(status, &unsaid, err))
+    if (status && !flex_data_is_answer(source, status, &unsaid)) {
+        *err = unsaid;
         return status;
-    if (!data)
+    }
+    if (!data) {
+        catalog_warn(source->catalog, status == RESHARD_ERR_FORMAT, "items, if there are any, are left out: %s", unsaid.message);
         return RESHARD_OK;
+    }
     status = flex_data_add_items(source, data, is_needed, err);
     if (*is_needed)
         state->kept[state->part_count - 1] = data;

@@ -123,8 +123,8 @@ static reshard_status steps_check_type(const struct params_target *state, const 
         return RESHARD_OK;
     status = error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': paddle.save has no %s", STR_ARG(tensor->key),
                        dtype_info(tensor->dtype)->name);
-    error_hint(err, "%s", is_lost ? "--to paddle-flex keeps float8; --dtype 'GLOB=bf16' casts"
-                                  : "Paddle's integers are U8, I8, I16, I32 and I64: cast with --dtype 'GLOB=i64'");
+    error_hint(err, "%s", is_lost ? "reshard_convert_options.to paddle-flex keeps float8; reshard_convert_options.dtypes 'GLOB=bf16' casts"
+                                  : "Paddle's integers are U8, I8, I16, I32 and I64: reshard_convert_options.dtypes 'GLOB=i64' casts");
     return status;
 }
 

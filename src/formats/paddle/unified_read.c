@@ -183,7 +183,7 @@ static void unified_read_note_quantised(struct source *source, struct str stage)
     source->has_other_view = uc_stage_is_known(stage);
     catalog_warn(source->catalog, false, "optimizer states are quantised (ckpt_quant_stage %.*s): they are listed as they are stored, with "
                                          "their scales beside them (@scales, @min_scales, @max_scales)%s", STR_ARG(stage),
-                 source->has_other_view ? "; other names (--rules) and diff take their float32 values" : "");
+                 source->has_other_view ? "; other names and diff take their float32 values" : "");
 }
 
 static reshard_status unified_read_add_mode(struct uc_read *read, reshard_error *err)

@@ -161,8 +161,9 @@ static reshard_status keep_or_note(const struct layout_request *request, struct 
         if (status || is_kept)
             return status;
         if (out->kept.is_full)
-            return target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%s, items take at most %llu bytes of a header: hf holds it",
-                                       value_kind_name(loaded->value), (unsigned long long)out->kept.bytes_max);
+            return target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%s, items take at most %llu bytes of text: %s holds it",
+                                       value_kind_name(loaded->value), (unsigned long long)out->kept.bytes_max,
+                                       target->driver->abilities & FORMAT_IS_DIRECTORY ? "torch-dcp" : "hf");
         return note_value(target, item->key, loaded->value, err);
     }
     return safetensors_items_note_item(target, item, err);

@@ -202,7 +202,7 @@ static reshard_status plan_units(struct flat_planning *planning)
     bool is_as_shown = !request->wrap && shown->is_original && shown->shards.count == plan->shards.count;
     plan->stored = is_as_shown ? shown : NULL;
     if (!status && !plan->stored && !plan->units.count)
-        plan->dropped = "several ways to wrap the model's modules go with its flat pieces: --wrap says which it was";
+        plan->dropped = "several ways to wrap the model's modules go with its flat pieces: reshard_convert_options.wrap says which it was";
     return status || !plan->units.count ? status : order_members(planning);
 }
 
