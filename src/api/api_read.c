@@ -7,6 +7,7 @@
 #include "convert/tensor_digests.h"
 
 #include "encoding/npy.h"
+#include "formats/preview.h"
 #include "tensor/box.h"
 
 #include <inttypes.h>
@@ -76,7 +77,9 @@ reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_
                              reshard_error *err)
 {
     pthread_rwlock_t *places = (pthread_rwlock_t *)(uintptr_t)&checkpoint->places;
-    reshard_status status = reading_files(checkpoint, out, err);
+    reshard_status status = preview_refuse(checkpoint_source(checkpoint), err);
+    if (!status)
+        status = reading_files(checkpoint, out, err);
     if (status)
         return status;
     places_hold(checkpoint);

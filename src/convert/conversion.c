@@ -12,6 +12,7 @@
 #include "convert/sidecar.h"
 #include "convert/target_check.h"
 #include "convert/tied_states.h"
+#include "formats/preview.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -311,7 +312,9 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
 {
     *out = (struct conversion){ .source = source, .options = options, .engine = *engine };
     out->engine.no_sync = options->no_sync;
-    reshard_status status = checkpoint_is_whole(source, err);
+    reshard_status status = purpose == CONVERSION_TO_RUN ? preview_refuse(source->source, err) : RESHARD_OK;
+    if (!status)
+        status = checkpoint_is_whole(source, err);
     if (!status && options->checksum)
         status = sidecar_digest_check(options->checksum, err);
     if (!status)

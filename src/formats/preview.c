@@ -68,3 +68,12 @@ reshard_status preview_source_open(const struct target *target, const struct ope
     reshard_status status = store_new_over(NULL, 0, &store, err);
     return status ? status : source_open_made(&format_preview, store, (void *)(uintptr_t)target, options, out, err);
 }
+
+reshard_status preview_refuse(const struct source *source, reshard_error *err)
+{
+    if (source->driver != &format_preview)
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "a preview of what a conversion would write has no values");
+    error_hint(err, "reshard_convert() writes them");
+    return RESHARD_ERR_UNSUPPORTED;
+}

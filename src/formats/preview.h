@@ -9,4 +9,7 @@
 reshard_status preview_source_open(const struct target *target, const struct open_options *options, struct source **out,
                                    reshard_error *err);
 
+/* RESHARD_ERR_UNSUPPORTED: the source is one of these, and has no values to read. */
+reshard_status preview_refuse(const struct source *source, reshard_error *err);
+
 #endif

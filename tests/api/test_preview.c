@@ -129,7 +129,10 @@ static void preview_is_what_is_written(const char *format, const char *layout, u
     reshard_close(source); /* the preview lives without it */
     assert_int_equal(reshard_item_count(preview), 0);
     CHECK_OK(reshard_tensor_at(preview, 0, &first));
-    assert_int_not_equal(reshard_read_into(preview, 0, NULL, NULL, NULL, buffer, first.bytes, &err), RESHARD_OK);
+    CHECK_FAILS(reshard_read_into(preview, 0, NULL, NULL, NULL, buffer, first.bytes, &err), RESHARD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "a preview"));
+    CHECK_FAILS(reshard_convert(preview, "/tmp/never", &options, NULL, NULL, &err), RESHARD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "a preview"));
     reshard_report_release(&report);
     reshard_close(preview);
     reshard_close(written);
