@@ -143,6 +143,8 @@ reshard_status source_by_parameter(struct source *stored, struct source **out, r
 /* A view that make fills; it borrows from stored as above. */
 reshard_status source_view(struct source *stored, reshard_status (*make)(struct source *view, reshard_error *err), struct source **out,
                            reshard_error *err);
+reshard_status source_view_with(struct source *stored, reshard_status (*make)(struct source *view, void *context, reshard_error *err),
+                                void *context, struct source **out, reshard_error *err);
 
 /* What the caller said: the value of a format option, the number of a word of --layout. Arrays of them end with a NULL name. */
 struct option_value {
