@@ -323,7 +323,7 @@ struct view_maker {
     reshard_status (*make)(struct source *view, reshard_error *err);
 };
 
-static reshard_status view_make(struct source *view, void *context, reshard_error *err)
+static reshard_status view_make_plainly(struct source *view, void *context, reshard_error *err)
 {
     const struct view_maker *maker = context;
     return maker->make(view, err);
@@ -333,7 +333,7 @@ reshard_status source_view(struct source *stored, reshard_status (*make)(struct 
                            reshard_error *err)
 {
     struct view_maker maker = { make };
-    return source_view_with(stored, view_make, &maker, out, err);
+    return source_view_with(stored, view_make_plainly, &maker, out, err);
 }
 
 reshard_status source_view_with(struct source *stored, reshard_status (*make)(struct source *view, void *context, reshard_error *err),
