@@ -294,7 +294,7 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
     const struct format_driver *driver;
     bool is_wanted = false;
     const struct selection_options *selection = &conversion->options->selection;
-    /* What lies in memory has the names that whoever saves it gives, and may not be there yet; what is lost is told by the source's numbers. */
+    /* What lies in memory has the names that whoever saves it gives, and may not be there yet; what is lost is told by numbers. */
     if (!conversion->source->source->driver->probe || selection->lost_tensors || selection->lost_items)
         return RESHARD_OK;
     reshard_status status = conversion_driver(conversion, &driver, err);

@@ -214,7 +214,7 @@ OPTIONS = {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-08, "amsgrad": False, "
            "differentiable": False, "fused": None, "decoupled_weight_decay": True}
 
 
-def torch_llama(shell, target, steps=lambda name: 3, decays=(0.1, 0.0), kind="FloatStorage"):
+def torch_llama(shell, target, steps=lambda name: 3, decays=(0.1, 0.0), kind="FloatStorage", rows=()):
     """A DCP with Hugging Face's names and what get_optimizer_state_dict says, whose numbers are all different."""
     counter = iter(range(1, 1 << 20))
 
@@ -228,6 +228,8 @@ def torch_llama(shell, target, steps=lambda name: 3, decays=(0.1, 0.0), kind="Fl
     content = {name: numbers(shape, kind) for name, shape in LLAMA_SHAPES.items()}
     state = {name: {"step": step_tensor(steps(name)), "exp_avg": numbers(shape), "exp_avg_sq": numbers(shape)}
              for name, shape in LLAMA_SHAPES.items()}
+    for name in rows:
+        state[name]["exp_avg_sq_row"] = numbers(LLAMA_SHAPES[name][:1])
     members = [[name for name in LLAMA_SHAPES if len(decays) == 1 or (len(LLAMA_SHAPES[name]) == 1) == is_vector]
                for is_vector in (False, True)]
     groups = [{"weight_decay": decay, **OPTIONS, "params": names} for decay, names in zip(decays, members)]
@@ -302,6 +304,15 @@ def state_of_torch_that_megatron_has_not(shell, fixtures):
     assert "option optimizer=dp_reshardable: 'optimizer.state." in said and "has no masters beside it" in said, said
     said = converted(shell, source, "numbers", "--to", "torch_dcp", *config)
     assert "the optimizer's state is in torch's spelling and is kept so" in said, said
+    source = torch_llama(shell, "rows", rows=["lm_head.weight"])
+    said = converted(shell, source, "rows-out", "--to", "fsdp_dtensor", *config)
+    assert "warning: optimizer.state.lm_head.weight.exp_avg_sq_row: is state in torch's spelling" in said, said
+    assert "optimizer.state.lm_head.weight.exp_avg_sq_row" in state_keys(shell, "rows-out"), state_keys(shell, "rows-out")
+    (shell.work / "trained").mkdir()
+    shell("convert", source, "trained/pytorch_model_fsdp_0", "--to", "torch-dcp", "--exclude", "model.optimizer.*",
+          "--add-prefix", "model.")
+    said = converted(shell, source, "alone", "--like", "trained", "--exclude", "optimizer.*")
+    assert "the reference is a folder of accelerate's, and what is written is the DCP of the model alone" in said, said
 
 
 # ---- masters ----
