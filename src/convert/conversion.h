@@ -93,6 +93,9 @@ reshard_status conversion_torch_state(struct conversion *conversion, const struc
 /* Behind the selection: where torch's state dict has the state, and groups of parameters as torch has them. */
 reshard_status conversion_add_torch_state(struct conversion *conversion, reshard_error *err);
 
+/* Notes an option of groups of parameters that does not arrive; empty: all do. */
+reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err);
+
 /* conversion_respell.c: the source is seen with optimizer state in the spelling that the target's format has, if it has one of its own. */
 reshard_status conversion_respell_state(struct conversion *conversion, reshard_error *err);
 

@@ -182,9 +182,19 @@ static reshard_status add_master_copies(struct respelling *run, reshard_error *e
 
 /* ---- what is said about the optimizer ---- */
 
+reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err)
+{
+    return !option.size ? RESHARD_OK
+                        : note_add(&conversion->losses, &conversion->notes, NOTE_GROUPS, option, err,
+                                   "this option of param_groups is a tensor or an object, and numbers, texts and lists are kept");
+}
+
 static reshard_status note_groups(struct respelling *run, bool is_said, bool is_cut, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
+    reshard_status status = conversion_note_option(conversion, run->groups.left_out, err);
+    if (status)
+        return status;
     if (!is_said)
         return note_add(&conversion->losses, &conversion->notes, NOTE_GROUPS, STR("param_groups"), err,
                         "Megatron has one group with weight decay and one without, of vectors and biases, and these are others");

@@ -52,6 +52,9 @@ static reshard_status view_atorch(struct conversion *conversion, reshard_error *
     }
     for (uint32_t i = 0; i < from->item_count; i++)
         view.skips_item[i] = str_is(from->items[i].key, ATORCH_GROUPS) || str_is(from->items[i].key, ATORCH_LAYOUT);
+    if (!status && is_wanted && catalog_find_item(from, STR(ATORCH_LAYOUT)) != CATALOG_NONE)
+        status = note_add(&conversion->losses, &conversion->notes, NOTE_LAYOUT, STR(ATORCH_LAYOUT), err,
+                          "it belongs to the layout that it was saved under");
     if (!status && is_wanted)
         status = state_view_make(conversion->source, &view, &conversion->respelled, err);
     if (!status && is_wanted) {
@@ -206,6 +209,7 @@ struct group_making {
     struct torch_names weights;
     struct value_graph graph;
     const struct value_graph *kept;
+    struct str left_out;       /* an option that is no plain value */
     uint32_t room;             /* of wanted_items */
 };
 
@@ -325,8 +329,10 @@ static struct value *torch_group(struct group_making *making, const struct value
         if (!value_as_str(group->list.items[i], &member) || str_is(member, "params_names") || (is_megatrons && is_megatrons_option(member)))
             continue;
         bool is_params = str_is(member, "params");
-        if (!is_params && !torch_option_is_plain(group->list.items[i + 1]))
+        if (!is_params && !torch_option_is_plain(group->list.items[i + 1])) {
+            making->left_out = member;
             continue;
+        }
         const char *name = arena_copy(&making->graph.arena, member.data, member.size);
         struct value *value = is_params ? names : value_copy(&making->graph, group->list.items[i + 1], graph_count);
         has_names |= is_params;
@@ -402,7 +408,7 @@ static reshard_status make_torch_groups(struct group_making *making, const struc
         for (size_t i = 0; i + 1 < list[g]->list.count && !status; i += 2)
             status = add_option(making, g, list[g]->list.items[i]->text, list[g]->list.items[i + 1], err);
     }
-    return status;
+    return status ? status : conversion_note_option(conversion, making->left_out, err);
 }
 
 /* The item that says the groups, which is not written itself. */
@@ -445,6 +451,7 @@ static reshard_status find_groups_leaves(struct group_making *making, const stru
     if (!status && groups.count && !(*out = value_new_list(&making->graph, VALUE_LIST, items, groups.count)))
         status = error_set_memory(err);
     *is_megatrons = true;
+    making->left_out = groups.left_out;
     *graph_count = making->graph.count;
     torch_groups_release(&groups);
     return status;

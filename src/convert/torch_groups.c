@@ -102,8 +102,12 @@ static bool torch_take_member(struct torch_groups *groups, const struct state_ow
         }
         return true;
     }
-    if (str_is(member, "params_names") || str_is(member, "param_names") || !torch_option_is_plain(value))
+    if (str_is(member, "params_names") || str_is(member, "param_names"))
         return true;
+    if (!torch_option_is_plain(value)) {
+        groups->left_out = member;
+        return true;
+    }
     char *name = arena_copy(&groups->graph->arena, member.data, member.size);
     struct value *copy = value_copy(groups->graph, value, graph_count);
     return name && copy && value_dict_set(groups->graph, group->members, name, copy, true);

@@ -22,6 +22,7 @@ struct torch_groups {
     struct name_map parameters;  /* with options of their own: their numbers are the groups', until equal ones are one */
     uint8_t *is_taken;           /* by item of the source: it says something about groups */
     bool is_found;
+    struct str left_out;         /* an option that is none of those that are read; empty: there is none */
 };
 
 /* Whether an option of a group is a number, a text, or a list of such: no tensor, and nothing of a class. */
