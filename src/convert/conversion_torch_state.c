@@ -180,13 +180,31 @@ static bool names_are_given(const struct conversion *conversion)
     return (renames && *renames) || conversion->options->selection.naming.rename || (map && map->text_count);
 }
 
+/* A reference says how state is spelled. */
+static bool reference_allows(const struct conversion *conversion)
+{
+    const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
+    struct state_owners owners;
+    if (!reference)
+        return true;
+    state_owners_begin(&owners, reference);
+    for (uint32_t i = 0; i < reference->tensor_count; i++) {
+        struct owned_state state;
+        bool is_one = !(reference->tensors[i].flags & TENSOR_HIDDEN) && state_owners_read(&owners, reference->tensors[i].key, &state);
+        if (is_one && state.words == STATE_WORDS_TORCH && str_is(state.before, "optimizer."))
+            return true;
+    }
+    return false;
+}
+
 reshard_status conversion_torch_state(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
 {
     const struct format_driver *from = conversion->source->source->driver;
     const struct mapping_options *map = conversion->options->map;
     bool is_asked = map && (map->rules_text || (map->rules && strcmp(map->rules, "none") != 0));
-    if (!(driver->abilities & FORMAT_TORCH_STATE) || names_are_given(conversion) || conversion->like)
+    if (!(driver->abilities & FORMAT_TORCH_STATE) || names_are_given(conversion) || !reference_allows(conversion))
         return RESHARD_OK;
+    is_asked = is_asked || conversion->like;
     if (mapping_is_container(from->name_space))
         return view_atorch(conversion, err);
     bool is_megatrons = from->name_space && from->abilities & FORMAT_STATE_BY_PARAMETER;
