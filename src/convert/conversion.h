@@ -96,6 +96,9 @@ reshard_status conversion_add_torch_state(struct conversion *conversion, reshard
 /* Notes an option of groups of parameters that does not arrive; empty: all do. */
 reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err);
 
+/* What the key of a weight is without the prefix that naming takes off later, as keys of state are to have it. */
+struct str conversion_state_name(const struct conversion *conversion, struct str weight);
+
 /* conversion_respell.c: the source is seen with optimizer state in the spelling that the target's format has, if it has one of its own. */
 reshard_status conversion_respell_state(struct conversion *conversion, reshard_error *err);
 

@@ -144,6 +144,14 @@ static reshard_status respell_item_steps(struct respelling *run, reshard_error *
 
 /* ---- keys ---- */
 
+struct str conversion_state_name(const struct conversion *conversion, struct str weight)
+{
+    const char *prefix = conversion->options->selection.naming.strip_prefix;
+    size_t size = prefix ? strlen(prefix) : 0;
+    bool has_it = size && weight.size > size && str_starts_with(weight, prefix);
+    return has_it ? (struct str){ weight.data + size, weight.size - size } : weight;
+}
+
 static reshard_status respell_key(struct respelling *run, uint32_t tensor, const struct owned_state *state, reshard_error *err)
 {
     const struct catalog_tensor *entry = &run->from->tensors[tensor], *weight = &run->from->tensors[state->weight];
@@ -158,7 +166,8 @@ static reshard_status respell_key(struct respelling *run, uint32_t tensor, const
         return note_add(&run->conversion->warnings, &run->conversion->notes, NOTE_OPTIMIZER, entry->key, err,
                         "is state in torch's spelling, for which Megatron does not look, and has not the shape of its weight: "
                         "reshard_convert_options.exclude leaves it out");
-    run->view.keys[tensor] = ARENA_JOIN(run->arena, STR(STATE_KEY_PREFIX), state->state, STR("."), weight->key);
+    const struct str name = conversion_state_name(run->conversion, weight->key);
+    run->view.keys[tensor] = ARENA_JOIN(run->arena, STR(STATE_KEY_PREFIX), state->state, STR("."), name);
     run->has_masters |= str_is(state->state, STATE_MASTER) || str_is(state->state, STATE_PLAIN_MASTER);
     run->are_f32 &= weight->dtype == DTYPE_F32;
     run->has_state[state->weight] = 1;
@@ -172,7 +181,8 @@ static reshard_status add_master_copies(struct respelling *run, reshard_error *e
     for (uint32_t i = 0; i < run->from->tensor_count; i++) {
         if (!run->has_state[i])
             continue;
-        const struct str key = ARENA_JOIN(run->arena, STR(STATE_KEY_PREFIX STATE_MASTER "."), run->from->tensors[i].key);
+        const struct str name = conversion_state_name(run->conversion, run->from->tensors[i].key);
+        const struct str key = ARENA_JOIN(run->arena, STR(STATE_KEY_PREFIX STATE_MASTER "."), name);
         if (!key.data || !ARRAY_ROOM(view->again, view->again_count, view->again_capacity))
             return error_set_memory(err);
         view->again[view->again_count++] = (struct state_again){ i, key };

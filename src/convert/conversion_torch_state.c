@@ -46,7 +46,8 @@ static reshard_status view_atorch(struct conversion *conversion, reshard_error *
             continue;
         status = key_filter_wants(&filter, from->tensors[i].key, &is_one, err);
         is_wanted |= is_one;
-        view.keys[i] = ARENA_JOIN(&conversion->notes, STR(STATE_KEY_PREFIX), from->tensors[state.weight].key, STR("."), state.state);
+        const struct str name = conversion_state_name(conversion, from->tensors[state.weight].key);
+        view.keys[i] = ARENA_JOIN(&conversion->notes, STR(STATE_KEY_PREFIX), name, STR("."), state.state);
         if (!view.keys[i].data && !status)
             status = error_set_memory(err);
     }
@@ -176,8 +177,8 @@ static bool has_megatron_state(const struct catalog *catalog)
 static bool names_are_given(const struct conversion *conversion)
 {
     const struct mapping_options *map = conversion->options->map;
-    const char *const *renames = conversion->options->selection.naming.renames;
-    return (renames && *renames) || conversion->options->selection.naming.rename || (map && map->text_count);
+    const struct naming_options *naming = &conversion->options->selection.naming;
+    return (naming->renames && *naming->renames) || naming->rename || naming->add_prefix || (map && map->text_count);
 }
 
 /* A reference says how state is spelled. */
@@ -371,7 +372,7 @@ static uint32_t members_of_group(struct group_making *making, const struct value
     for (size_t i = 0; params && params->kind == VALUE_LIST && i < params->list.count; i++) {
         struct str name;
         for (uint32_t n = 0; value_as_str(params->list.items[i], &name) && n < weights->names.count; n++) {
-            if (weights->is_taken[n] || !str_equal(weights->from[n], name))
+            if (weights->is_taken[n] || !str_equal(weights->from[n], conversion_state_name(making->conversion, name)))
                 continue;
             weights->is_taken[n] = true;
             out[count++] = n;

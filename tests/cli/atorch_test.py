@@ -229,6 +229,11 @@ def to_torch_and_back(root):
                 if form == "torch-dcp" and case == "atorch-w2":
                     before, after = (pickle.loads((path / "optim_meta").read_bytes()) for path in (source, shell.work / "back"))
                     assert before == after, (before, after)
+            shell("convert", source, "long", "--to", "atorch", "--add-prefix", "glm.", "--overwrite", "--quiet")
+            said = shell.any("convert", "long", "short", "--to", "torch-dcp", "--strip-prefix", "glm.", "--overwrite").stderr
+            assert "param_groups" not in said, said
+            shell("convert", source, "plain", "--to", "torch-dcp", "--overwrite", "--quiet")
+            shell("diff", "plain", "short")
             shell("convert", source, "ranks", "--to", "fsdp-ranks", "--overwrite", "--verify", "--quiet")
             listed = shell("ls", "--items", "ranks").decode()      # which have optimizers in files of their own
             assert "-exp_avg" not in listed and "_meta" not in listed and "\nparam_groups\t" in listed, listed
