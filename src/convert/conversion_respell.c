@@ -25,6 +25,7 @@ struct respelling {
     struct conversion *conversion;
     const struct catalog *from;
     struct state_owners owners;
+    struct key_filter filter;  /* of the source's own names */
     struct state_view view;
     struct torch_groups groups;
     struct value_graph graph;  /* of what is said about the optimizer */
@@ -59,17 +60,15 @@ static reshard_status respell_is_wanted(struct respelling *run, bool *out, resha
 {
     const struct selection_options *selection = &run->conversion->options->selection;
     const struct checkpoint *like = run->conversion->like;
-    struct key_filter filter;
     struct owned_state state;
     *out = false;
-    reshard_status status = key_filter_begin(&filter, selection->include, selection->exclude, err);
+    reshard_status status = key_filter_begin(&run->filter, selection->include, selection->exclude, err);
     for (uint32_t i = 0; i < run->from->tensor_count && !status && !*out; i++) {
         struct str key = run->from->tensors[i].key;
         if (!is_torch_state(run, i, &state) || (like && catalog_find(like->source->catalog, key) != CATALOG_NONE))
             continue;
-        status = key_filter_wants(&filter, key, out, err);
+        status = key_filter_wants(&run->filter, key, out, err);
     }
-    key_filter_release(&filter);
     return status;
 }
 
@@ -157,6 +156,10 @@ static reshard_status respell_key(struct respelling *run, uint32_t tensor, const
     const struct catalog_tensor *entry = &run->from->tensors[tensor], *weight = &run->from->tensors[state->weight];
     run->before = state->before;
     if (is_step(run, tensor, state)) {
+        bool is_wanted;
+        reshard_status status = key_filter_wants(&run->filter, entry->key, &is_wanted, err);
+        if (status || !is_wanted) /* by a pattern on its name, which it keeps for that */
+            return status;
         run->step_of[tensor] = run->step_count;
         run->steps[run->step_count++] = tensor;
         run->view.is_left_out[tensor] = 1;
@@ -334,6 +337,7 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
         status = respell_to_megatron(&run, driver, err);
     if (!status && conversion->respelled)
         conversion->source = conversion->respelled;
+    key_filter_release(&run.filter);
     state_view_release(&run.view);
     torch_groups_release(&run.groups);
     value_graph_release(&run.graph);

@@ -292,6 +292,8 @@ def state_of_torch_that_megatron_has_not(shell, fixtures):
     assert "Megatron knows one for all" in said and "hint: --exclude 'optimizer.*' leaves the state out" in said, said
     said = converted(shell, source, "without", "--to", "torch_dist", *config, "--exclude", "optimizer.*")
     assert not state_keys(shell, "without"), said
+    converted(shell, source, "stepless", "--to", "torch_dist", *config, "--exclude", "optimizer.state.*.step")
+    assert steps_in(shell, "stepless")[2] == [None, None] and not [key for key in state_keys(shell, "stepless") if "step" in key]
     source = torch_llama(shell, "one", decays=(0.1,))
     said = converted(shell, source, "out", "--to", "torch_dist", *config)
     assert "warning: param_groups: vectors and biases get a group without weight decay" in said, said
