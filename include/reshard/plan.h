@@ -35,8 +35,8 @@ void reshard_plan_free(reshard_plan *plan);
 reshard_status reshard_plan_report(const reshard_plan *plan, reshard_report *report, reshard_error *err);
 
 /* Changes with the layout of the source, of the target, and with what goes where; not with values, nor with paths, but for the length of
- * the target's name in formats that write it into their files (torch, torch-dcp, torch_dist). Equal on every machine and in every process that
- * runs the same version of the library. 0 if plan is NULL. */
+ * the target's name in formats that write it into their files (torch, torch-dcp, torch_dist). Equal on every machine and in every
+ * process that runs the same version of the library. 0 if plan is NULL. */
 uint64_t reshard_plan_hash(const reshard_plan *plan);
 
 /* One move: a box of a tensor of the target comes from one place of the source, and goes to one of the target. */

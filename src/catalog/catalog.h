@@ -268,6 +268,8 @@ struct catalog_copying {
     /* Adds what stands in the tensor's place, without its chunks, and returns true in *is_replaced; else it is copied. */
     reshard_status (*replace_tensor)(void *context, uint32_t tensor, bool *is_replaced, reshard_error *err);
     bool (*skips_item)(void *context, uint32_t item);
+    /* Another key of the tensor that is copied, which then has no path; text outlives into. NULL: keys stay. */
+    void (*rename_tensor)(void *context, uint32_t tensor, struct str *key);
     uint32_t *tensors;       /* made: by tensor of from, what it or the first in its place became. The caller frees both, always */
     uint32_t *items;         /* made: by item of the copy, the item of from */
 };
@@ -275,6 +277,9 @@ reshard_status catalog_copy(struct catalog *into, struct catalog_copying *copyin
 
 /* Adds one tensor of another, sealed catalog, which outlives it, with its chunks, as the last; names of its objects get the prefix. */
 reshard_status catalog_copy_one(struct catalog *into, const struct catalog *from, uint32_t tensor, const char *prefix, reshard_error *err);
+
+/* Adds a tensor of the other catalog once more under that key, where catalog_copy has added the others: with the same chunks. */
+reshard_status catalog_copy_again(struct catalog *into, const struct catalog *from, uint32_t tensor, struct str key, reshard_error *err);
 
 /* Gives the catalog a graph to own. On failure the graph is released. */
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);

@@ -14,13 +14,15 @@ static reshard_status catalog_copy_objects(struct catalog *into, const struct ca
     return status;
 }
 
-static reshard_status catalog_copy_tensor(struct catalog *into, const struct catalog *from, uint32_t index, reshard_error *err)
+/* A tensor of another key has no path. */
+static reshard_status catalog_copy_tensor(struct catalog *into, const struct catalog *from, uint32_t index, struct str key,
+                                          reshard_error *err)
 {
     const struct catalog_tensor *tensor = &from->tensors[index];
     uint32_t made;
     reshard_status status =
-        catalog_add_tensor(into, tensor->key, tensor->dtype, tensor->rank, catalog_vector_at(from, tensor->shape), &made, err);
-    if (!status && tensor->path != CATALOG_NONE)
+        catalog_add_tensor(into, key, tensor->dtype, tensor->rank, catalog_vector_at(from, tensor->shape), &made, err);
+    if (!status && tensor->path != CATALOG_NONE && str_equal(key, tensor->key))
         status = catalog_set_tensor_path(into, made, from->paths + tensor->path, tensor->path_count, err);
     if (status)
         return status;
@@ -60,11 +62,14 @@ static reshard_status catalog_copy_tensors(struct catalog *into, struct catalog_
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < from->tensor_count && !status; i++) {
         bool replaced = false;
+        struct str key = from->tensors[i].key;
         copying->tensors[i] = into->tensor_count;
         if (copying->replace_tensor)
             status = copying->replace_tensor(copying->context, i, &replaced, err);
+        if (copying->rename_tensor && !replaced)
+            copying->rename_tensor(copying->context, i, &key);
         if (!status && !replaced)
-            status = catalog_copy_tensor(into, from, i, err);
+            status = catalog_copy_tensor(into, from, i, key, err);
         is_replaced[i] = replaced;
     }
     for (uint32_t i = 0; i < from->tensor_count && !status; i++) {
@@ -145,7 +150,7 @@ reshard_status catalog_copy_one(struct catalog *into, const struct catalog *from
     const struct catalog_tensor *tensor = &from->tensors[index];
     uint32_t made = into->tensor_count;
     struct buffer name = { 0 };
-    reshard_status status = catalog_copy_tensor(into, from, index, err);
+    reshard_status status = catalog_copy_tensor(into, from, index, tensor->key, err);
     if (!status)
         into->tensors[made].tied_to = into->tensors[made].storage_group = CATALOG_NONE;
     for (uint32_t c = 0; c < tensor->chunk_count && !status; c++) {
@@ -160,5 +165,19 @@ reshard_status catalog_copy_one(struct catalog *into, const struct catalog *from
             status = catalog_copy_chunk(into, from, chunk, made, object, err);
     }
     buffer_release(&name);
+    return status;
+}
+
+reshard_status catalog_copy_again(struct catalog *into, const struct catalog *from, uint32_t index, struct str key, reshard_error *err)
+{
+    const struct catalog_tensor *tensor = &from->tensors[index];
+    uint32_t made = into->tensor_count;
+    reshard_status status = catalog_copy_tensor(into, from, index, key, err);
+    if (!status)
+        into->tensors[made].tied_to = into->tensors[made].storage_group = CATALOG_NONE;
+    for (uint32_t c = 0; c < tensor->chunk_count && !status; c++) {
+        const struct catalog_chunk *chunk = &from->chunks[tensor->first_chunk + c];
+        status = catalog_copy_chunk(into, from, chunk, made, chunk->object, err);
+    }
     return status;
 }

@@ -249,9 +249,8 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
 {
     const struct format_driver *driver;
     reshard_status status = conversion_driver(conversion, &driver, err);
-    if (status)
-        return status;
-    status = request_words_read(conversion->options->format_options, conversion->options->layout, driver, &conversion->said, err);
+    if (!status)
+        status = request_words_read(conversion->options->format_options, conversion->options->layout, driver, &conversion->said, err);
     if (status)
         return status;
     if (conversion->options->wrap && !(driver->abilities & FORMAT_WRAPS)) {
@@ -266,9 +265,8 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
         return RESHARD_ERR_USAGE;
     }
     status = conversion_map_names(conversion, driver, err);
-    if (status)
-        return status;
-    status = conversion_select(conversion, driver, err);
+    if (!status)
+        status = conversion_select(conversion, driver, err);
     if (!status)
         status = conversion_check_names(conversion->selection.wanted, err);
     if (status)
@@ -298,6 +296,8 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
     };
     layout_of_source(request, conversion->source->source);
     status = conversion_add_settings(conversion, driver, err);
+    if (!status)
+        status = conversion_add_torch_state(conversion, err);
     if (status)
         return status;
     status = work_explain(request->limits.budget, driver->lay_out(request, &conversion->target, err), err);
@@ -323,6 +323,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
         goto out;
     status = conversion_relate_state(out, err);
     if (!status)
+        status = conversion_respell_state(out, err);
+    if (!status)
         status = conversion_pair(out, &out->source, err);
     if (status)
         goto out;
@@ -339,6 +341,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
         status = conversion_count(out, err);
     if (!status)
         status = conversion_remark_root(out, err);
+    if (!status)
+        status = conversion_remark_parts(out, err);
     if (!status && out->selection.borrowed_count)
         status = second_join(out, purpose == CONVERSION_TO_RUN, err);
     if (!status)
@@ -399,6 +403,7 @@ void conversion_release(struct conversion *conversion)
     note_list_release(&conversion->warnings);
     arena_release(&conversion->notes);
     request_words_release(&conversion->said);
+    checkpoint_close(conversion->respelled);
     checkpoint_close(conversion->like);
     free(conversion->file_name);
     *conversion = (struct conversion){ 0 };

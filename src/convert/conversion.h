@@ -42,6 +42,8 @@ struct conversion {
     struct checkpoint *source;
     struct checkpoint *like;
     struct checkpoint *named;      /* like, in the view whose names the source's are compared with; belongs to it */
+    struct checkpoint *respelled;  /* the view of the source in which optimizer state is spelled as the target's format has it, or NULL */
+    bool spells_as_torch;          /* the target's optimizer state is to be in the spelling of torch, and the source's is not */
     bool has_one_master;           /* masters have the name that like's have, whatever the source's are called */
     struct second second;
     const struct conversion_options *options;
@@ -84,6 +86,22 @@ reshard_status conversion_note_pairs(struct conversion *conversion, reshard_erro
  * the reference are those of parameters, too. */
 reshard_status conversion_relate_state(struct conversion *conversion, reshard_error *err);
 
+/* conversion_torch_state.c: whether the target's optimizer state is to become torch's, as the source's has another spelling; then the
+ * source is seen so, as far as its own names tell. */
+reshard_status conversion_torch_state(struct conversion *conversion, const struct format_driver *driver, reshard_error *err);
+
+/* Behind the selection: where torch's state dict has the state, and groups of parameters as torch has them. */
+reshard_status conversion_add_torch_state(struct conversion *conversion, reshard_error *err);
+
+/* Notes an option of groups of parameters that does not arrive; empty: all do. */
+reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err);
+
+/* What the key of a weight is without the prefix that naming takes off later, as keys of state are to have it. */
+struct str conversion_state_name(const struct conversion *conversion, struct str weight);
+
+/* conversion_respell.c: the source is seen with optimizer state in the spelling that the target's format has, if it has one of its own. */
+reshard_status conversion_respell_state(struct conversion *conversion, reshard_error *err);
+
 void conversion_release(struct conversion *conversion);
 
 /* The format of that name, or the other checkpoint's if none is said: one that can be written. */
@@ -102,6 +120,9 @@ reshard_status conversion_rename_ties(struct conversion *conversion, const struc
  * called as the iteration in it. */
 reshard_status conversion_remark_lacking(struct conversion *conversion, reshard_error *err);
 reshard_status conversion_remark_root(struct conversion *conversion, reshard_error *err);
+
+/* The same of a reference that has the model in a folder of its own, which the target has not. */
+reshard_status conversion_remark_parts(struct conversion *conversion, reshard_error *err);
 
 /* conversion_count.c: counts the tensors that the target has: as many as one sees, and those that items keep. */
 reshard_status conversion_count(struct conversion *conversion, reshard_error *err);

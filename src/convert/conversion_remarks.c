@@ -78,3 +78,18 @@ reshard_status conversion_remark_root(struct conversion *conversion, reshard_err
     return note_add(&conversion->warnings, &conversion->notes, NOTE_TARGET, STR(""), err,
                     "the target is the folder of all iterations: '%s' gets a folder '%s'", conversion->file_name, conversion->file_name);
 }
+
+#define ACCELERATE_MODEL "pytorch_model_fsdp_0"
+
+reshard_status conversion_remark_parts(struct conversion *conversion, reshard_error *err)
+{
+    const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
+    bool is_part = false;
+    for (uint32_t i = 0; reference && i < reference->object_count && !is_part; i++)
+        is_part = str_starts_with(reference->objects[i].name, ACCELERATE_MODEL "/");
+    if (!is_part || conversion->target.driver != conversion->like->source->driver)
+        return RESHARD_OK;
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_REFERENCE, STR(""), err,
+                    "the reference is a folder of accelerate's, and what is written is the DCP of the model alone: accelerate looks for it "
+                    "in a folder '" ACCELERATE_MODEL "', under names that reshard_convert_options.add_prefix 'model.' gives");
+}

@@ -32,6 +32,9 @@ enum format_abilities {
     FORMAT_IS_WHOLE = 65536,         /* nobody opens what it writes unless all of a model is there: salvage needs another format */
     FORMAT_HAS_BARE_FOLDERS = 4096,  /* folders of it may hold nothing but other folders of it */
     FORMAT_PAIRS_F4 = 262144,        /* what it writes has types of torch: F4 as float4_e2m1fn_x2, two in an element */
+    FORMAT_TORCH_STATE = 524288,     /* torch loads what it writes, and looks for optimizer state as optimizer.state.NAME.STATE */
+    FORMAT_WEIGHTS_ARE_MASTERS = 1048576, /* with FORMAT_STATE_BY_PARAMETER: an optimizer's masters are stored as the weights */
+    FORMAT_STATE_BY_NUMBER = 2097152, /* what it writes has optimizer state by the numbers of parameters */
     FORMAT_LIMITS_FILES = 131072     /* what it writes can be cut into more files, or chunks, so that none is too large */
 };
 
@@ -143,6 +146,8 @@ reshard_status source_by_parameter(struct source *stored, struct source **out, r
 /* A view that make fills; it borrows from stored as above. */
 reshard_status source_view(struct source *stored, reshard_status (*make)(struct source *view, reshard_error *err), struct source **out,
                            reshard_error *err);
+reshard_status source_view_with(struct source *stored, reshard_status (*make)(struct source *view, void *context, reshard_error *err),
+                                void *context, struct source **out, reshard_error *err);
 
 /* What the caller said: the value of a format option, the number of a word of --layout. Arrays of them end with a NULL name. */
 struct option_value {

@@ -319,13 +319,30 @@ static struct source *view_new(struct source *stored)
     return NULL;
 }
 
+struct view_maker {
+    reshard_status (*make)(struct source *view, reshard_error *err);
+};
+
+static reshard_status view_make_plainly(struct source *view, void *context, reshard_error *err)
+{
+    const struct view_maker *maker = context;
+    return maker->make(view, err);
+}
+
 reshard_status source_view(struct source *stored, reshard_status (*make)(struct source *view, reshard_error *err), struct source **out,
                            reshard_error *err)
+{
+    struct view_maker maker = { make };
+    return source_view_with(stored, view_make_plainly, &maker, out, err);
+}
+
+reshard_status source_view_with(struct source *stored, reshard_status (*make)(struct source *view, void *context, reshard_error *err),
+                                void *context, struct source **out, reshard_error *err)
 {
     struct source *view = view_new(stored);
     if (!view)
         return error_set_memory(err);
-    reshard_status status = or_failure(view, make(view, err), err);
+    reshard_status status = or_failure(view, make(view, context, err), err);
     if (!status)
         status = source_seal(view, err);
     if (status)

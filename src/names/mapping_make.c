@@ -5,6 +5,7 @@
 #include "encoding/json.h"
 #include "names/mapping_relate.h"
 #include "names/mapping_trim.h"
+#include "names/mapping_words.h"
 #include "names/model_shapes.h"
 
 #include <inttypes.h>
@@ -466,7 +467,9 @@ static reshard_status mapping_make_make(struct mapping_choice *choice, const str
         choice->context.reference = wanted_tensors(request);
     if (wanted->is_wanted)
         status = relate(choice, wanted, err);
-    return status ? status : run_texts(choice, err);
+    if (!status)
+        status = run_texts(choice, err);
+    return !status && request->wants_torch_words && choice->stage->before ? mapping_torch_words(&choice->stage, err) : status;
 }
 
 reshard_status mapping_make(const struct mapping_request *request, struct mapping_made *out, reshard_error *err)

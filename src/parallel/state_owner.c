@@ -130,14 +130,30 @@ uint32_t state_owners_weight(const struct state_owners *owners, struct str befor
     return weight;
 }
 
-bool state_owners_find(const struct state_owners *owners, struct str key, uint32_t *weight, struct str *state)
+bool state_owners_read(const struct state_owners *owners, struct str key, struct owned_state *out)
 {
     struct state_spelling read;
     for (int index = 0; owner_reading(key, index, &read); index++) {
-        *weight = state_owners_weight(owners, read.before, read.name);
-        *state = read.state;
-        if (*weight != CATALOG_NONE)
+        bool is_last = read.state.data > read.name.data;
+        *out = (struct owned_state){ is_last ? STATE_WORDS_TORCH : STATE_WORDS_MEGATRON,
+                                     state_owners_weight(owners, read.before, read.name), read.state, read.before };
+        if (out->weight != CATALOG_NONE)
             return true;
     }
-    return false;
+    const char *mark = key.size ? memrchr(key.data, '-', key.size) : NULL;
+    size_t name = mark ? (size_t)(mark - key.data) : 0;
+    if (!name || name + 1 == key.size)
+        return false;
+    *out = (struct owned_state){ .words = STATE_WORDS_FLAT, .state = { mark + 1, key.size - name - 1 }, .before = { key.data, 0 } };
+    out->weight = catalog_find(owners->catalog, (struct str){ key.data, name });
+    return out->weight != CATALOG_NONE;
+}
+
+bool state_owners_find(const struct state_owners *owners, struct str key, uint32_t *weight, struct str *state)
+{
+    struct owned_state read;
+    bool is_found = state_owners_read(owners, key, &read) && read.words != STATE_WORDS_FLAT;
+    *weight = is_found ? read.weight : CATALOG_NONE;
+    *state = is_found ? read.state : (struct str){ 0 };
+    return is_found;
 }

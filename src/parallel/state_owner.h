@@ -30,6 +30,23 @@ void state_owners_begin(struct state_owners *owners, const struct catalog *catal
 /* Whether the key says `state` and what belongs to it; the tensor that it is state of, and the state's name. */
 bool state_owners_find(const struct state_owners *owners, struct str key, uint32_t *weight, struct str *state);
 
+/* How a key spells the state of a tensor. */
+enum state_words {
+    STATE_WORDS_MEGATRON, /* optimizer.state.exp_avg.w */
+    STATE_WORDS_TORCH,    /* optim.state.w.exp_avg */
+    STATE_WORDS_FLAT      /* w-exp_avg, as atorch has it */
+};
+
+struct owned_state {
+    enum state_words words;
+    uint32_t weight;   /* the tensor that it is state of */
+    struct str state;  /* "exp_avg" */
+    struct str before; /* "optim."; empty in w-exp_avg */
+};
+
+/* The same of a key in any of these spellings. */
+bool state_owners_read(const struct state_owners *owners, struct str key, struct owned_state *out);
+
 /* The tensor that the optimizer whose keys begin with `before` calls name, or CATALOG_NONE. */
 uint32_t state_owners_weight(const struct state_owners *owners, struct str before, struct str name);
 

@@ -212,6 +212,34 @@ def torchs_names(root):
     return test
 
 
+def to_torch_and_back(root):
+    """State and groups are what torch asks for in its own formats, and what atorch wrote when they come back."""
+    def test(shell):
+        for case in "atorch-w2", "atorch-noorig-w2":
+            source = folder(root, case)
+            weights = {line.split("\t")[0] for line in shell("ls", source).decode().splitlines() if "-exp_avg_sq\t" in line}
+            weights = {name.removesuffix("-exp_avg_sq") for name in weights}
+            for form in "torch-dcp", "torch":
+                shell("convert", source, "torch", "--to", form, "--overwrite", "--verify", "--quiet")
+                listed = {line.split("\t")[0] for line in shell("ls", "--items", "torch").decode().splitlines()}
+                assert {f"optimizer.state.{name}.{state}" for name in weights for state in ("exp_avg", "exp_avg_sq", "step")} <= listed
+                assert not [key for key in listed if "-exp_avg" in key or key in ("optim_meta", "ckpt_meta")], (form, listed)
+                shell("convert", "torch", "back", "--like", source, "--overwrite", "--verify", "--quiet")
+                must_be_same(source, shell.work / "back", without=("optim_meta",))
+                if form == "torch-dcp" and case == "atorch-w2":
+                    before, after = (pickle.loads((path / "optim_meta").read_bytes()) for path in (source, shell.work / "back"))
+                    assert before == after, (before, after)
+            shell("convert", source, "long", "--to", "atorch", "--add-prefix", "glm.", "--overwrite", "--quiet")
+            said = shell.any("convert", "long", "short", "--to", "torch-dcp", "--strip-prefix", "glm.", "--overwrite").stderr
+            assert "param_groups" not in said, said
+            shell("convert", source, "plain", "--to", "torch-dcp", "--overwrite", "--quiet")
+            shell("diff", "plain", "short")
+            shell("convert", source, "ranks", "--to", "fsdp-ranks", "--overwrite", "--verify", "--quiet")
+            listed = shell("ls", "--items", "ranks").decode()      # which have optimizers in files of their own
+            assert "-exp_avg" not in listed and "_meta" not in listed and "\nparam_groups\t" in listed, listed
+    return test
+
+
 def groups_that_are_gone(root):
     """Without optim_meta all parameters that have state are one group: those of the run's own, and units where it has no others."""
     def test(shell):
@@ -519,7 +547,8 @@ def main():
         ("other wrappings, by rules and references", other_wrappings(root)), ("chunks like the reference", chunks_like_the_reference(root)),
         ("padding beyond a shard", padding_beyond_a_shard(root)),
         ("pickles as Python writes them", pickles_as_python_writes_them(root)), ("names and what is missing", names(root)),
-        ("names of torch's optimizers", torchs_names(root)), ("groups by option", groups_by_option(root)),
+        ("names of torch's optimizers", torchs_names(root)),
+        ("to torch's own formats and back", to_torch_and_back(root)), ("groups by option", groups_by_option(root)),
         ("groups by parameter", groups_by_parameter(root)), ("groups that are gone", groups_that_are_gone(root)),
         ("flat parameters without names", local_flat_parameters(root)),
         ("a part of the experts", a_part_of_the_experts(root)), ("one tensor costs its bytes", one_tensor(root, arguments.spy)),

@@ -192,6 +192,134 @@ def steps_that_differ_are_refused(shell, fixtures):
     assert "the step of an optimizer is neither a number nor a tensor of one element" in said, said
 
 
+# ---- state in torch's spelling ----
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 16, "tie_word_embeddings": False, "rms_norm_eps": 1e-05,
+         "rope_theta": 10000.0, "max_position_embeddings": 64, "hidden_act": "silu"}
+LLAMA_LAYER = {"self_attn.q_proj.weight": [8, 8], "self_attn.k_proj.weight": [4, 8], "self_attn.v_proj.weight": [4, 8],
+               "self_attn.o_proj.weight": [8, 8], "mlp.gate_proj.weight": [12, 8], "mlp.up_proj.weight": [12, 8],
+               "mlp.down_proj.weight": [8, 12], "input_layernorm.weight": [8], "post_attention_layernorm.weight": [8]}
+LLAMA_SHAPES = {"model.embed_tokens.weight": [16, 8], "model.norm.weight": [8], "lm_head.weight": [16, 8]} | {
+    f"model.layers.{i}.{name}": shape for i in range(2) for name, shape in LLAMA_LAYER.items()}
+STACKED = {"embedding.word_embeddings.weight", "output_layer.weight", "decoder.final_layernorm.weight"} | {
+    f"decoder.layers.{name}" for name in ("self_attention.linear_qkv.weight", "self_attention.linear_qkv.layer_norm_weight",
+                                          "self_attention.linear_proj.weight", "mlp.linear_fc1.weight",
+                                          "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc2.weight")}
+LISTED = {name for name in STACKED if "layers" not in name} | {
+    f"decoder.layers.{i}.{name}" for i in range(2) for name in (
+        "self_attention.linear_qkv.weight", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_proj.weight",
+        "mlp.linear_fc1.weight_w", "mlp.linear_fc1.weight_v", "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc2.weight")}
+OPTIONS = {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-08, "amsgrad": False, "maximize": False, "foreach": None, "capturable": False,
+           "differentiable": False, "fused": None, "decoupled_weight_decay": True}
+
+
+def torch_llama(shell, target, steps=lambda name: 3, decays=(0.1, 0.0), kind="FloatStorage", rows=()):
+    """A DCP with Hugging Face's names and what get_optimizer_state_dict says, whose numbers are all different."""
+    counter = iter(range(1, 1 << 20))
+
+    def numbers(shape, kind="FloatStorage"):
+        count = 1
+        for extent in shape:
+            count *= extent
+        made = [next(counter) for _ in range(count)]
+        packed = struct.pack(f"<{count}f", *made) if kind == "FloatStorage" else struct.pack(f"<{count}H", *made)
+        return torch_stub.tensor(kind, shape, packed)
+    content = {name: numbers(shape, kind) for name, shape in LLAMA_SHAPES.items()}
+    state = {name: {"step": step_tensor(steps(name)), "exp_avg": numbers(shape), "exp_avg_sq": numbers(shape)}
+             for name, shape in LLAMA_SHAPES.items()}
+    for name in rows:
+        state[name]["exp_avg_sq_row"] = numbers(LLAMA_SHAPES[name][:1])
+    members = [[name for name in LLAMA_SHAPES if len(decays) == 1 or (len(LLAMA_SHAPES[name]) == 1) == is_vector]
+               for is_vector in (False, True)]
+    groups = [{"weight_decay": decay, **OPTIONS, "params": names} for decay, names in zip(decays, members)]
+    content["optimizer"] = {"state": state, "param_groups": groups}
+    torch_stub.write_zip(shell.work / f"{target}.pt", content)
+    (shell.work / "config.json").write_text(json.dumps(LLAMA))
+    shell("convert", f"{target}.pt", target, "--to", "torch-dcp", "--quiet")
+    return target
+
+
+def state_keys(shell, path):
+    return {key for key in shell.tensors(path) if key.startswith("optimizer.state.")}
+
+
+def state_of_torch_becomes_megatrons(shell, fixtures):
+    """What torch calls optimizer.state.NAME.exp_avg is what Megatron looks for, and comes back bit by bit."""
+    source, config = torch_llama(shell, "torch"), ("--config", "config.json")
+    expected = shell.tensors(source)
+    stacked = {f"optimizer.state.{state}.{name}" for state in ("exp_avg", "exp_avg_sq", "param") for name in STACKED}
+    below = {f"optimizer.state.module.module.module.{name}.{state}" for state in ("exp_avg", "exp_avg_sq") for name in LISTED}
+    for words, keys, steps in (
+            (["--to", "torch_dist", "--layout", "tp=2"], stacked, [3, 3]), (["--to", "fsdp_dtensor"], below, []),
+            (["--to", "megatron"], stacked, [3, 3]), (["--to", "megatron", "--layout", "tp=2,pp=2"], stacked, [3, 3] * 4),
+            (["--to", "torch_dist", "-o", "optimizer=dp_reshardable", "--layout", "dp=2"], None, [3, 3])):
+        said = converted(shell, source, "there", *words, *config, "--overwrite", "--verify")
+        assert "dropped" not in said and "warning" not in said, said
+        assert keys in (None, state_keys(shell, "there")), (words, state_keys(shell, "there") ^ keys)
+        found = steps_in(shell, "there")[2] if steps else []
+        assert found == steps, (words, found)
+        said = converted(shell, "there", "back", "--to", "torch-dcp", "--rules", "auto", *config, "--overwrite", "--verify")
+        assert "step" not in said and "param_groups" not in said, said
+        if keys: # state by bucket stays so where only a reference says the names
+            said = converted(shell, "there", "like", "--like", source, "--overwrite")
+            assert shell.tensors("like") == shell.tensors("back") and "not written" not in said, (words, said)
+        found = {key: tensor for key, tensor in shell.tensors("back").items() if not key.endswith(".param")}
+        assert found == expected, (words, set(found) ^ set(expected), [k for k in found if found[k] != expected.get(k)])
+        for number in range(2):
+            for member in ("lr", "betas", "weight_decay", "decoupled_weight_decay"):
+                key = f"optimizer.param_groups.{number}.{member}"
+                assert item(shell, source, key) == item(shell, "back", key), (words, key)
+            key = f"optimizer.param_groups.{number}.params"
+            assert sorted(item(shell, source, key)) == sorted(item(shell, "back", key)), words
+        meta = "optimizer.param_to_group_meta.module.module.module.decoder.final_layernorm.weight."
+        assert steps or (item(shell, "there", meta + "step"), item(shell, "there", meta + "wd_mult")) == (3, 0)
+    wanted = item(shell, "torch", "optimizer.param_groups.0.lr")
+    shell("convert", source, "dist", "--to", "torch_dist", *config, "--quiet")
+    first, second = item(shell, "dist", "optimizer")["optimizer"]["param_groups"]
+    identity = ("wd_mult", "lr_mult", "is_expert_parallel", "is_decoupled_lr")    # by which Megatron finds a group again
+    assert [first[key] for key in identity] == [1, 1, False, False] and [second[key] for key in identity] == [0, 1, False, False]
+    assert first["lr"] == wanted and "params" not in first, first
+    for key in (key for key in state_keys(shell, "dist") if key.startswith("optimizer.state.param.")):
+        assert shell.bytes_of("dist", key) == shell.bytes_of("dist", key.removeprefix("optimizer.state.param.")), key
+
+
+def state_of_torch_that_megatron_has_not(shell, fixtures):
+    """Steps that differ, groups that Megatron has none of, and layouts that need masters are told."""
+    config = ("--config", "config.json")
+    source = torch_llama(shell, "steps", steps=lambda name: 4 if "norm" in name else 3)
+    said = refused(shell, source, "out", "--to", "torch_dist", *config)
+    assert "Megatron knows one for all" in said and "hint: --exclude 'optimizer.*' leaves the state out" in said, said
+    said = converted(shell, source, "without", "--to", "torch_dist", *config, "--exclude", "optimizer.*")
+    assert not state_keys(shell, "without"), said
+    converted(shell, source, "stepless", "--to", "torch_dist", *config, "--exclude", "optimizer.state.*.step")
+    assert steps_in(shell, "stepless")[2] == [None, None] and not [key for key in state_keys(shell, "stepless") if "step" in key]
+    source = torch_llama(shell, "one", decays=(0.1,))
+    said = converted(shell, source, "out", "--to", "torch_dist", *config)
+    assert "warning: param_groups: vectors and biases get a group without weight decay" in said, said
+    assert [group["weight_decay"] for group in item(shell, "out", "optimizer")["optimizer"]["param_groups"]] == [0.1, 0]
+    source = torch_llama(shell, "two", decays=(0.1, 0.2))
+    said = converted(shell, source, "two-out", "--to", "torch_dist", *config)
+    assert "dropped: param_groups: Megatron has one group with weight decay and one without" in said, said
+    source = torch_llama(shell, "half", kind="BFloat16Storage")
+    converted(shell, source, "half-out", "--to", "torch_dist", *config)
+    assert not [key for key in state_keys(shell, "half-out") if ".param." in key]
+    assert steps_in(shell, "half-out")[1] == [3], steps_in(shell, "half-out")
+    said = refused(shell, source, "none", "--to", "torch_dist", "-o", "optimizer=dp_reshardable", *config)
+    assert "option optimizer=dp_reshardable: 'optimizer.state." in said and "has no masters beside it" in said, said
+    said = converted(shell, source, "numbers", "--to", "torch_dcp", *config)
+    assert "the optimizer's state is in torch's spelling and is kept so" in said, said
+    source = torch_llama(shell, "rows", rows=["lm_head.weight"])
+    said = converted(shell, source, "rows-out", "--to", "fsdp_dtensor", *config)
+    assert "warning: optimizer.state.lm_head.weight.exp_avg_sq_row: is state in torch's spelling" in said, said
+    assert "optimizer.state.lm_head.weight.exp_avg_sq_row" in state_keys(shell, "rows-out"), state_keys(shell, "rows-out")
+    (shell.work / "trained").mkdir()
+    shell("convert", source, "trained/pytorch_model_fsdp_0", "--to", "torch-dcp", "--exclude", "model.optimizer.*",
+          "--add-prefix", "model.")
+    said = converted(shell, source, "alone", "--like", "trained", "--exclude", "optimizer.*")
+    assert "the reference is a folder of accelerate's, and what is written is the DCP of the model alone" in said, said
+
+
 # ---- masters ----
 
 def remainders_stay_beside_their_weights(shell, fixtures):
@@ -419,7 +547,8 @@ def groups_of_other_frameworks_are_told(shell, fixtures):
 def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
-             steps_of_parameters_are_kept, steps_that_differ_are_refused, remainders_stay_beside_their_weights,
+             steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
+             state_of_torch_that_megatron_has_not, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,

@@ -14,7 +14,8 @@ const struct dcp_flavour dcp_plain = { 0 };
 const struct format_driver format_torch_dcp = {
     .name = "torch-dcp",
     .summary = "PyTorch Distributed Checkpoint directory: .metadata and .distcp files",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_PAIRS_F4,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_PAIRS_F4 |
+                 FORMAT_TORCH_STATE,
     .words = rank_words,
     .folder_entries = folder_entries,
     .layout_files = layout_files,

@@ -139,6 +139,25 @@ static reshard_status check_remainders(const struct layout_request *request, con
     return status;
 }
 
+/* Layouts of the distributed optimizer need its masters; a checkpoint without state has nothing to lay out. */
+static reshard_status check_there_are_none(const struct catalog *wanted, enum mcore_optimizer_layout layout, reshard_error *err)
+{
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        struct str key = wanted->tensors[i].key;
+        if (wanted->tensors[i].flags & TENSOR_HIDDEN || !state_key_is_any(key))
+            continue;
+        error_set(err, RESHARD_ERR_UNSUPPORTED,
+                  "option " OPTION "=%s: '%.*s' has no masters beside it (" STATE_KEY_PREFIX STATE_MASTER
+                  ".…), which the distributed optimizer keeps",
+                  layout_names[layout], STR_ARG(key));
+        error_object(err, "%.*s", STR_ARG(key));
+        error_hint(err, "without the option there is a tensor for each parameter and state; reshard_convert_options.exclude "
+                        "'optimizer*' leaves the state out");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status choose_optimizer_layout(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
@@ -166,7 +185,7 @@ static reshard_status choose_optimizer_layout(const struct layout_request *reque
     else if (is_buffered && has_plain)
         state->masters = MCORE_MASTERS_PARAM;
     if (state->masters == MCORE_MASTERS_PLAIN || (state->masters == MCORE_MASTERS_KEPT && !has_own))
-        return RESHARD_OK;
+        return is_auto || layout == MCORE_BY_PARAMETER || has_plain ? RESHARD_OK : check_there_are_none(request->wanted, layout, err);
     state->optimizer_layout = layout;
     state->keeps_vectors = release && release < VECTORS_RELEASE;
     if (!is_auto || layout != MCORE_MODEL_SPACE || !request->like || !is_bucket_space(request->like->catalog))

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer state in the spelling of torch, optim.state.NAME.exp_avg, or of atorch, NAME-exp_avg, on its way to a format of Megatron's,
+ * which looks for optimizer.state.exp_avg.NAME: the source is seen so. The steps of all parameters become the one that Megatron knows,
+ * weights of float32 are masters too, as Megatron-FSDP's are, and groups of parameters become those of Megatron's optimizers where they
+ * are such.
+ */
+#include "convert/conversion.h"
+
+#include "base/array.h"
+#include "convert/state_view.h"
+#include "convert/torch_groups.h"
+#include "formats/shared/step_number.h"
+#include "formats/shared/value_edit.h"
+#include "names/mapping_relate.h"
+#include "parallel/state_keys.h"
+
+#include <stdlib.h>
+
+#define STEP_WORD "step"
+#define STEP_MAX 8 /* bytes */
+#define HINT "reshard_convert_options.exclude '%.*s*' leaves the state out"
+
+struct respelling {
+    struct conversion *conversion;
+    const struct catalog *from;
+    struct state_owners owners;
+    struct key_filter filter;  /* of the source's own names */
+    struct state_view view;
+    struct torch_groups groups;
+    struct value_graph graph;  /* of what is said about the optimizer */
+    struct arena *arena;       /* of new keys */
+    uint8_t *has_state;        /* by tensor: it is a weight with state of its shape */
+    uint32_t *steps, step_count;
+    uint8_t (*step_bytes)[STEP_MAX]; /* by number in steps */
+    uint32_t *step_of;         /* by tensor: number in steps */
+    struct value *step;
+    struct str before;         /* of some key of state */
+    uint32_t count;            /* of states that get another key */
+    bool has_masters, are_f32; /* there are masters; all weights with state are float32 */
+};
+
+/* ---- what is there ---- */
+
+static bool is_torch_state(const struct respelling *run, uint32_t tensor, struct owned_state *out)
+{
+    const struct catalog_tensor *entry = &run->from->tensors[tensor];
+    return !(entry->flags & TENSOR_HIDDEN) && state_owners_read(&run->owners, entry->key, out) && out->words != STATE_WORDS_MEGATRON;
+}
+
+static bool is_step(const struct respelling *run, uint32_t tensor, const struct owned_state *state)
+{
+    const struct catalog_tensor *entry = &run->from->tensors[tensor];
+    return str_is(state->state, STEP_WORD) && catalog_tensor_bytes(run->from, entry) <= STEP_MAX &&
+           box_volume(entry->rank, catalog_vector_at(run->from, entry->shape)) == 1;
+}
+
+/* Whether there is state in other spellings than Megatron's that the patterns do not leave out, and the reference has not as it is. */
+static reshard_status respell_is_wanted(struct respelling *run, bool *out, reshard_error *err)
+{
+    const struct selection_options *selection = &run->conversion->options->selection;
+    const struct checkpoint *like = run->conversion->like;
+    struct owned_state state;
+    *out = false;
+    reshard_status status = key_filter_begin(&run->filter, selection->include, selection->exclude, err);
+    for (uint32_t i = 0; i < run->from->tensor_count && !status && !*out; i++) {
+        struct str key = run->from->tensors[i].key;
+        if (!is_torch_state(run, i, &state) || (like && catalog_find(like->source->catalog, key) != CATALOG_NONE))
+            continue;
+        status = key_filter_wants(&run->filter, key, out, err);
+    }
+    return status;
+}
+
+/* ---- steps ---- */
+
+static reshard_status step_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                reshard_error *err)
+{
+    const struct respelling *run = context;
+    (void)is_last;
+    (void)err;
+    if (offset + size <= STEP_MAX)
+        memcpy(run->step_bytes[run->step_of[tensor]] + offset, bytes, size);
+    return RESHARD_OK;
+}
+
+/* Megatron knows one step for all parameters of an optimizer. */
+static reshard_status take_common_step(struct respelling *run, struct str key, struct value *step, reshard_error *err)
+{
+    if (run->step && step_as_real(run->step) != step_as_real(step)) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is %g, and the step of another parameter %g; Megatron knows one for all",
+                  STR_ARG(key), step_as_real(step), step_as_real(run->step));
+        error_object(err, "%.*s", STR_ARG(key));
+        error_hint(err, HINT, STR_ARG(run->before));
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    run->step = run->step ? run->step : step;
+    return RESHARD_OK;
+}
+
+static reshard_status respell_read_steps(struct respelling *run, reshard_error *err)
+{
+    struct checkpoint *checkpoint = run->conversion->source;
+    if (!run->step_count)
+        return RESHARD_OK;
+    run->step_bytes = array_zeroed(run->step_count, sizeof(*run->step_bytes));
+    reshard_status status =
+        run->step_bytes ? source_resolve(checkpoint->source, run->steps, run->step_count, err) : error_set_memory(err);
+    struct engine_source source = checkpoint_engine_source(checkpoint);
+    if (!status)
+        status = engine_stream(&source, run->steps, run->step_count, NULL, NULL, &run->conversion->engine, step_sink, run, err);
+    for (uint32_t i = 0; i < run->step_count && !status; i++) {
+        const struct catalog_tensor *tensor = &run->from->tensors[run->steps[i]];
+        struct value *step;
+        status = step_of_element(&run->graph, tensor->dtype, run->step_bytes[i], false, &step, err);
+        if (!status)
+            status = take_common_step(run, tensor->key, step, err);
+    }
+    return status;
+}
+
+/* Steps that are numbers among the items. */
+static reshard_status respell_item_steps(struct respelling *run, reshard_error *err)
+{
+    struct source *source = run->conversion->source->source;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < run->from->item_count && !status; i++) {
+        struct owned_state state;
+        const struct catalog_item *item = &run->from->items[i];
+        if (item->kind == ITEM_FILE || !state_owners_read(&run->owners, item->key, &state) || state.words == STATE_WORDS_MEGATRON ||
+            !str_is(state.state, STEP_WORD))
+            continue;
+        status = source_load_item(source, i, err);
+        if (status || !item->value || !item->graph || (item->value->kind != VALUE_INT && item->value->kind != VALUE_FLOAT))
+            continue;
+        struct value *step = value_copy(&run->graph, item->value, item->graph->count);
+        run->view.skips_item[i] = 1;
+        status = step ? take_common_step(run, item->key, step, err) : error_set_memory(err);
+    }
+    return status;
+}
+
+/* ---- keys ---- */
+
+struct str conversion_state_name(const struct conversion *conversion, struct str weight)
+{
+    const char *prefix = conversion->options->selection.naming.strip_prefix;
+    size_t size = prefix ? strlen(prefix) : 0;
+    bool has_it = size && weight.size > size && str_starts_with(weight, prefix);
+    return has_it ? (struct str){ weight.data + size, weight.size - size } : weight;
+}
+
+static reshard_status respell_key(struct respelling *run, uint32_t tensor, const struct owned_state *state, reshard_error *err)
+{
+    const struct catalog_tensor *entry = &run->from->tensors[tensor], *weight = &run->from->tensors[state->weight];
+    run->before = state->before;
+    if (is_step(run, tensor, state)) {
+        bool is_wanted;
+        reshard_status status = key_filter_wants(&run->filter, entry->key, &is_wanted, err);
+        if (status || !is_wanted) /* by a pattern on its name, which it keeps for that */
+            return status;
+        run->step_of[tensor] = run->step_count;
+        run->steps[run->step_count++] = tensor;
+        run->view.is_left_out[tensor] = 1;
+        return RESHARD_OK;
+    }
+    if (!catalog_same_shape(run->from, entry, run->from, weight))
+        return note_add(&run->conversion->warnings, &run->conversion->notes, NOTE_OPTIMIZER, entry->key, err,
+                        "is state in torch's spelling, for which Megatron does not look, and has not the shape of its weight: "
+                        "reshard_convert_options.exclude leaves it out");
+    const struct str name = conversion_state_name(run->conversion, weight->key);
+    run->view.keys[tensor] = ARENA_JOIN(run->arena, STR(STATE_KEY_PREFIX), state->state, STR("."), name);
+    run->has_masters |= str_is(state->state, STATE_MASTER) || str_is(state->state, STATE_PLAIN_MASTER);
+    run->are_f32 &= weight->dtype == DTYPE_F32;
+    run->has_state[state->weight] = 1;
+    run->count++;
+    return run->view.keys[tensor].data ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status add_master_copies(struct respelling *run, reshard_error *err)
+{
+    struct state_view *view = &run->view;
+    for (uint32_t i = 0; i < run->from->tensor_count; i++) {
+        if (!run->has_state[i])
+            continue;
+        const struct str name = conversion_state_name(run->conversion, run->from->tensors[i].key);
+        const struct str key = ARENA_JOIN(run->arena, STR(STATE_KEY_PREFIX STATE_MASTER "."), name);
+        if (!key.data || !ARRAY_ROOM(view->again, view->again_count, view->again_capacity))
+            return error_set_memory(err);
+        view->again[view->again_count++] = (struct state_again){ i, key };
+    }
+    return RESHARD_OK;
+}
+
+/* ---- what is said about the optimizer ---- */
+
+reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err)
+{
+    return !option.size ? RESHARD_OK
+                        : note_add(&conversion->losses, &conversion->notes, NOTE_GROUPS, option, err,
+                                   "this option of param_groups is a tensor or an object, and numbers, texts and lists are kept");
+}
+
+static reshard_status note_groups(struct respelling *run, bool is_said, bool is_cut, reshard_error *err)
+{
+    struct conversion *conversion = run->conversion;
+    reshard_status status = conversion_note_option(conversion, run->groups.left_out, err);
+    if (status)
+        return status;
+    if (!is_said)
+        return note_add(&conversion->losses, &conversion->notes, NOTE_GROUPS, STR("param_groups"), err,
+                        "Megatron has one group with weight decay and one without, of vectors and biases, and these are others");
+    if (is_cut)
+        return note_add(&conversion->warnings, &conversion->notes, NOTE_GROUPS, STR("param_groups"), err,
+                        "vectors and biases get a group without weight decay, as Megatron has it: the source has one of all parameters");
+    return RESHARD_OK;
+}
+
+/* {"optimizer": {"param_groups": […], "state": {"common_step": N}}}, whose groups have the step where the optimizer is distributed. */
+static reshard_status say_optimizer(struct respelling *run, bool has_step_in_groups, reshard_error *err)
+{
+    struct value_graph *graph = &run->graph;
+    struct value *groups = NULL;
+    bool is_cut = false;
+    reshard_status status = torch_groups_to_megatron(&run->groups, &groups, &is_cut, err);
+    if (!status && run->groups.is_found)
+        status = note_groups(run, groups, is_cut, err);
+    if (!status && groups && run->step && has_step_in_groups)
+        status = step_to_groups(graph, groups, run->step, err);
+    if (status || catalog_find_item(run->from, STR("optimizer")) != CATALOG_NONE)
+        return status;
+    struct value_edit outer = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) },
+                      inner = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) },
+                      state = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) };
+    if (!outer.members || !inner.members || !state.members)
+        return error_set_memory(err);
+    if (groups)
+        value_edit_set(&inner, "param_groups", groups, true);
+    if (run->step && !(groups && has_step_in_groups)) {
+        value_edit_set(&state, "common_step", run->step, true);
+        value_edit_set(&inner, "state", state.members, true);
+    }
+    value_edit_set(&outer, "optimizer", inner.members, true);
+    if (outer.failed || inner.failed || state.failed)
+        return error_set_memory(err);
+    graph->root = outer.members;
+    run->view.item = inner.members->list.count ? "optimizer" : NULL;
+    run->view.graph = graph;
+    return RESHARD_OK;
+}
+
+static reshard_status respell_skip_items(struct respelling *run, reshard_error *err)
+{
+    struct conversion *conversion = run->conversion;
+    bool is_atorch = catalog_find_item(run->from, STR("optim_meta")) != CATALOG_NONE;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < run->from->item_count && !status; i++) {
+        run->view.skips_item[i] |= run->groups.is_taken[i];
+        if (!is_atorch || !str_is(run->from->items[i].key, "ckpt_meta"))
+            continue;
+        run->view.skips_item[i] = 1;
+        status = note_add(&conversion->losses, &conversion->notes, NOTE_LAYOUT, run->from->items[i].key, err,
+                          "it belongs to the layout that it was saved under");
+    }
+    return status;
+}
+
+/* ---- the view ---- */
+
+static reshard_status respell_to_megatron(struct respelling *run, const struct format_driver *driver, reshard_error *err)
+{
+    bool are_weights = driver->abilities & FORMAT_WEIGHTS_ARE_MASTERS;
+    reshard_status status = state_view_begin(&run->view, run->from, err);
+    run->has_state = array_zeroed(run->from->tensor_count, 1);
+    run->steps = array_zeroed(run->from->tensor_count, sizeof(*run->steps));
+    run->step_of = array_zeroed(run->from->tensor_count, sizeof(*run->step_of));
+    if (!status && (!run->has_state || !run->steps || !run->step_of))
+        status = error_set_memory(err);
+    run->are_f32 = true;
+    run->groups.graph = &run->graph;
+    for (uint32_t i = 0; i < run->from->tensor_count && !status; i++) {
+        struct owned_state state;
+        if (is_torch_state(run, i, &state))
+            status = respell_key(run, i, &state, err);
+    }
+    bool adds_masters = run->count && !run->has_masters && run->are_f32 && !are_weights;
+    if (!status && adds_masters)
+        status = add_master_copies(run, err);
+    if (!status)
+        status = respell_read_steps(run, err);
+    if (!status)
+        status = respell_item_steps(run, err);
+    if (!status)
+        status = torch_groups_read(run->conversion->source->source, &run->owners, &run->groups, err);
+    if (!status)
+        status = say_optimizer(run, adds_masters || run->has_masters || are_weights, err);
+    if (!status)
+        status = respell_skip_items(run, err);
+    if (!status)
+        status = state_view_make(run->conversion->source, &run->view, &run->conversion->respelled, err);
+    return status;
+}
+
+static bool respell_is_off(const struct conversion *conversion)
+{
+    const char *const *option = conversion->options->format_options;
+    for (; option && *option; option++) {
+        if (strcmp(*option, "state=as-is") == 0)
+            return true;
+    }
+    return !mapping_is_container(conversion->source->source->driver->name_space);
+}
+
+reshard_status conversion_respell_state(struct conversion *conversion, reshard_error *err)
+{
+    const struct format_driver *driver;
+    bool is_wanted = false;
+    const struct selection_options *selection = &conversion->options->selection;
+    /* What lies in memory has the names that whoever saves it gives, and may not be there yet; what is lost is told by numbers. */
+    if (!conversion->source->source->driver->probe || selection->lost_tensors || selection->lost_items)
+        return RESHARD_OK;
+    reshard_status status = conversion_driver(conversion, &driver, err);
+    bool is_by_number = !status && driver->abilities & FORMAT_STATE_BY_NUMBER;
+    if (!status && !(driver->abilities & FORMAT_STATE_BY_PARAMETER) && !is_by_number)
+        return conversion_torch_state(conversion, driver, err);
+    if (status || respell_is_off(conversion))
+        return status;
+    struct respelling run = { .conversion = conversion, .from = conversion->source->source->catalog, .arena = &conversion->notes };
+    state_owners_begin(&run.owners, run.from);
+    status = respell_is_wanted(&run, &is_wanted, err);
+    if (!status && is_wanted && is_by_number)
+        status = note_add(&conversion->warnings, &conversion->notes, NOTE_OPTIMIZER, (struct str){ 0 }, err,
+                          "the optimizer's state is in torch's spelling and is kept so; a run of Megatron looks for state by number in "
+                          "torch_dcp: reshard_convert_options.exclude 'optimizer*' leaves it out, torch_dist has it by name");
+    else if (!status && is_wanted)
+        status = respell_to_megatron(&run, driver, err);
+    if (!status && conversion->respelled)
+        conversion->source = conversion->respelled;
+    key_filter_release(&run.filter);
+    state_view_release(&run.view);
+    torch_groups_release(&run.groups);
+    value_graph_release(&run.graph);
+    free(run.has_state);
+    free(run.steps);
+    free(run.step_bytes);
+    free(run.step_of);
+    return status;
+}
