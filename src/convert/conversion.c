@@ -306,17 +306,25 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
     return target_seal(&conversion->target, err);
 }
 
+/* What shows before anything is looked at. */
+static reshard_status conversion_check(struct checkpoint *source, const struct conversion_options *options,
+                                       enum conversion_purpose purpose, reshard_error *err)
+{
+    reshard_status status = purpose == CONVERSION_TO_RUN ? preview_refuse(source->source, err) : RESHARD_OK;
+    if (!status)
+        status = checkpoint_is_whole(source, err);
+    if (!status && options->checksum)
+        status = sidecar_digest_check(options->checksum, err);
+    return status;
+}
+
 reshard_status conversion_prepare(struct checkpoint *source, const char *target_path, const struct conversion_options *options,
                                   const struct engine_options *engine, enum conversion_purpose purpose, struct conversion *out,
                                   reshard_error *err)
 {
     *out = (struct conversion){ .source = source, .options = options, .engine = *engine };
     out->engine.no_sync = options->no_sync;
-    reshard_status status = purpose == CONVERSION_TO_RUN ? preview_refuse(source->source, err) : RESHARD_OK;
-    if (!status)
-        status = checkpoint_is_whole(source, err);
-    if (!status && options->checksum)
-        status = sidecar_digest_check(options->checksum, err);
+    reshard_status status = conversion_check(source, options, purpose, err);
     if (!status)
         status = open_like(out, err);
     if (status)
