@@ -107,6 +107,49 @@ def copies(shell):
     boxes_must_be(shell, [([0, 0], [5, 2])] * 2, *(dtensor(local(5, 2), line(rank), thing("Replicate")) for rank in (0, 1)))
 
 
+def filled(value, *shape):
+    return torch_stub.tensor("FloatStorage", shape, struct.pack("<f", value) * math.prod(shape))
+
+
+def other_values_at_one_place(shell):
+    """Ranks of experts whose axis is not in the mesh say the same place, and hold other values there."""
+    axis = lambda rank: thing("DeviceMesh", _layout=layout((2,)), _coordinate_on_dim=[rank % 2])
+    part = lambda rank, value: dtensor(filled(value, 2, 2), axis(rank), shard(0), size=(4, 2))
+    put(shell, *(part(rank, 1) for rank in range(4)))
+    assert shell.bytes_of("c", "w") == struct.pack("<8f", *[1] * 8)
+    put(shell, *(part(rank, 1 + rank // 2) for rank in range(4)))
+    said = shell("hash", "c", exit_status=5).decode()
+    assert "rank 2 holds other values at the same place of 'w'" in said and "--lenient opens it" in said, said
+    done = shell.any("convert", "c", "out.pt", "--to", "torch", "--lenient")
+    assert done.returncode == 0 and "rank 2 holds other values" in done.stderr, done.stderr
+    for look in (("ls", "c"), ("inspect", "c")):
+        done = shell.any(*look)
+        assert done.returncode == 0 and "rank 2 holds other values" in done.stdout + done.stderr, done
+    put(shell, *(dtensor(filled(1 + (rank == 3), 2, 2), axis(rank), shard(0), size=(4, 2)) for rank in range(4)))
+    assert b"rank 3 holds other values" in shell("hash", "c", exit_status=5)
+
+
+def optimizers_of_stages(shell):
+    """Each pipeline stage numbers its own parameters from 0: state of one number belongs to several."""
+    mesh = lambda rank: thing("DeviceMesh", _layout=layout((2,)), _coordinate_on_dim=[rank % 2])
+    part = lambda rank, value: dtensor(filled(value, 2, 2), mesh(rank), shard(0), size=(4, 2))
+    for stages, own in ((2, {"optimizer", "rank_1.optimizer", "rank_2.optimizer", "rank_3.optimizer"}), (1, {"optimizer"})):
+        put(shell, *(part(rank, 1) for rank in range(4)))
+        for rank in range(4):
+            stage = rank * stages // 4
+            torch_stub.write_zip(shell.work / "c" / f"model_world_size_4_rank_{rank}.pt", {f"layers.{stage}.w": part(rank, 1)})
+            group = {"lr": 0.1, "params": [0]}
+            torch_stub.write_zip(shell.work / "c" / f"optim_world_size_4_rank_{rank}.pt",
+                                 {"state": {0: {"exp_avg": part(rank, 5 + stage)}}, "param_groups": [group]})
+        said = shell.any("ls", "c").stderr
+        items = {i["key"] for i in json.loads(shell("ls", "--items", "--json", "c"))["items"]}
+        assert {i for i in items if i.endswith("optimizer")} == own, items
+        assert ("different tensors, as those of pipeline stages do" in said) == (stages > 1), said
+        done = shell.any("convert", "c", f"out{stages}", "--to", "fsdp-ranks", "--verbose")
+        assert done.returncode == 0 and ("rank_3.optimizer: the optimizers of pipeline stages" in done.stderr) == (stages > 1), done.stderr
+        assert len(list((shell.work / f"out{stages}").glob("optim*"))) == (4 if stages == 1 else 0)
+
+
 def parts_of_a_sum(shell):
     """They are not the tensor, and are not told as one."""
     for name in "Partial", "_Partial":
@@ -238,6 +281,7 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     tests = [("every way to write a mesh", meshes), ("a mesh of two dimensions", places_in_a_square), ("copies", copies),
+             ("other values at one place", other_values_at_one_place), ("optimizers of stages", optimizers_of_stages),
              ("parts of a sum", parts_of_a_sum), ("strided shards", strided), ("ShardedTensor", sharded_tensors),
              ("a file alone", alone), ("parameters alone", parameters_alone), ("orders", orders),
              ("what is refused", refused)]

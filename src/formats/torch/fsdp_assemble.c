@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/hash.h"
 #include "encoding/json.h"
 
 #define CONFIG_NAME "fsdp_config.json"
@@ -128,6 +129,8 @@ static reshard_status add_shards(struct assembling *assembling, const struct tor
     reshard_status status = tensor_for(assembling, leaf, shard->dtype, shard->rank, shard->global_shape, &known, err);
     *out = status ? CATALOG_NONE : known->tensor;
     if (!status)
+        known->is_cut = true;
+    if (!status)
         status = note_shard(assembling, known->tensor, shard->node, err);
     for (uint32_t i = first; !status && i < archive->shard_count && archive->shards[i].node == leaf->value; i++)
         if (archive->shards[i].tensor != UINT32_MAX)
@@ -189,6 +192,8 @@ static reshard_status fsdp_assemble_add_leaf(const struct torch_leaf *leaf, void
         return error_set_memory(err);
     bool is_tensor = leaf->value->tensor > 0 ||
                      find_shard(&assembling->state->files[assembling->file].archive, leaf->value) != TORCH_NONE;
+    if (is_tensor)
+        assembling->keys_sum += hash64(assembling->key.data, assembling->key.size, hash_table_seed());
     return is_tensor ? fsdp_add_tensor(assembling, leaf, &tensor, err)
                      : fsdp_add_item(assembling, leaf->parts, leaf->part_count, leaf->value, err);
 }
@@ -219,6 +224,15 @@ static reshard_status take_item_file(struct assembling *assembling, const struct
     return status ? status : torch_flatten(opened->graph, &assembling->source->limits, add_leaf_of_item, assembling, err);
 }
 
+/* Pipeline stages hold other parameters each. */
+static void note_stage(struct assembling *assembling)
+{
+    if (!assembling->has_keys_sum)
+        assembling->first_keys_sum = assembling->keys_sum;
+    assembling->is_staged |= assembling->has_keys_sum && assembling->keys_sum != assembling->first_keys_sum;
+    assembling->has_keys_sum = true;
+}
+
 /* *is_lost: the file cannot be read, and what it holds may be missing. */
 static reshard_status open_rank_file(struct assembling *assembling, const struct fsdp_file *file, bool *is_lost, reshard_error *err)
 {
@@ -242,6 +256,7 @@ static reshard_status take_rank_file(struct assembling *assembling, const struct
     reshard_status status;
     assembling->rank = file->rank;
     assembling->item_count = 0;
+    assembling->keys_sum = 0;
     const struct torch_file *opened = &assembling->state->files[assembling->file];
     bool *wanted = array_zeroed(opened->archive.storage_count, sizeof(*wanted));
     if (!wanted)
@@ -251,6 +266,8 @@ static reshard_status take_rank_file(struct assembling *assembling, const struct
     else
         status = kind == FSDP_MODEL ? torch_flatten(opened->graph, &source->limits, fsdp_assemble_add_leaf, assembling, err)
                                     : fsdp_add_beside(assembling, kind, file, err);
+    if (!status && kind == FSDP_MODEL)
+        note_stage(assembling);
     if (!status)
         status = torch_source_hide_storages(source, assembling->file, assembling->item_values, assembling->item_count, wanted, err);
     if (!status && assembling->is_merged && file->rank == 0)
@@ -278,6 +295,24 @@ static reshard_status add_rank_files(struct assembling *assembling, const struct
     return status;
 }
 
+/* Whether its state goes by numbers, which torch deals out to the parameters that a rank has. */
+static bool state_has_numbers(const struct value *optimizer)
+{
+    struct value *state = value_dict_get(optimizer, "state"), **pairs;
+    size_t count;
+    return state && value_as_mapping(state, &pairs, &count) && count > 0 && pairs[0]->kind == VALUE_INT;
+}
+
+static void find_stages(struct assembling *assembling, uint32_t file)
+{
+    struct torch_ranks *ranks = assembling->state->ranks;
+    ranks->is_staged = assembling->is_staged && state_has_numbers(assembling->state->files[file].graph->root);
+    if (ranks->is_staged)
+        catalog_warn(assembling->source->catalog, false,
+                     "the ranks' files of the model hold different tensors, as those of pipeline stages do: each rank's optimizer numbers "
+                     "its own, and is kept rank by rank");
+}
+
 /* The optimizer's files say together what flat pieces are: all are opened, then looked at. */
 static reshard_status add_optimizer_files(struct assembling *assembling, const struct fsdp_group *group, reshard_error *err)
 {
@@ -291,7 +326,10 @@ static reshard_status add_optimizer_files(struct assembling *assembling, const s
             files[i] = is_lost ? TORCH_NONE : assembling->file;
         opened += !is_lost;
     }
-    bool is_flat = !status && opened == group->count && opened == group->world &&
+    for (uint32_t i = 0; !status && i < group->count && !ranks->is_staged; i++)
+        if (files[i] != TORCH_NONE)
+            find_stages(assembling, files[i]);
+    bool is_flat = !status && !ranks->is_staged && opened == group->count && opened == group->world &&
                    assembling->state->files[files[0]].archive.shard_count == 0 &&
                    assembling->state->files[files[0]].archive.tensor_count > 0;
     if (is_flat)
@@ -481,6 +519,8 @@ reshard_status fsdp_read_items(struct source *source, const struct fsdp_groups *
         status = add_rank_files(&assembling, &groups->groups[i], FSDP_MODEL, err);
     }
     if (!status)
+        status = fsdp_copies_check(&assembling, err);
+    if (!status)
         status = fsdp_ties_find(source->catalog, err);
     assembling_release(&assembling);
     return status;
@@ -497,6 +537,8 @@ reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
         status = fsdp_groups_find(source->store, source->name, source_bears_loss(source), &groups, err);
     if (!status)
         status = read_rank_files(&assembling, &groups, err);
+    if (!status)
+        status = fsdp_copies_check(&assembling, err);
     if (!status)
         status = fsdp_ties_find(source->catalog, err);
     if (!status)

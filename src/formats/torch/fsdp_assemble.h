@@ -5,8 +5,8 @@
  *   model        a DTensor or shard is a chunk of the whole that it says it belongs to, a plain tensor is the same on all ranks
  *   optimizer    one item "optimizer", the nested state dict as rank 0 has it. Where its moments are DTensors or ShardedTensors, or
  *                there is but one file, their wholes are hidden tensors that the item's storages name. Flat local pieces (FSDP1) do not
- *                say what part of the whole they are: their lengths do (fsdp_flat.h). Where those leave it open, the item of each further
- *                rank is "rank_N.optimizer", with that rank's storages
+ *                say what part of the whole they are: their lengths do (fsdp_flat.h). Where those leave it open, or pipeline stages number
+ *                their own parameters, the item of each further rank is "rank_N.optimizer", with that rank's storages
  *   extra state  items "extra_state.KEY", those of further ranks "rank_N.extra_state.KEY" where they differ from rank 0's
  *
  * Entries of files beside the model that hold no tensor are listed under their own name too, once.
@@ -43,6 +43,7 @@ struct torch_ranks {
     const struct value **shards;  /* by tensor of the catalog: DTensor or ShardedTensor in the first file that has it; NULL: a plain one */
     uint32_t shard_count, shard_capacity;
     struct fsdp_flat *flat;       /* what the optimizer's flat pieces are (fsdp_flat.h); NULL: it has none, or that is not known */
+    bool is_staged;               /* ranks hold other parameters than rank 0 does, and number them anew in their optimizers */
 };
 
 /* The DTensor or ShardedTensor that a tensor of an opened fsdp-ranks is; NULL: none. */
@@ -51,7 +52,7 @@ const struct value *fsdp_shard_of(const struct source *source, uint32_t tensor);
 /* A tensor by its key, and the CRC of the plain tensor that rank 0 or a later one has for it. */
 struct known_tensor {
     uint32_t tensor;
-    bool has_crc;
+    bool has_crc, is_cut; /* is_cut: some rank says what part of the whole it has */
     uint32_t crc32;
 };
 
@@ -65,6 +66,9 @@ struct assembling {
     struct name_map keys;       /* of tensors: number -> tensors[number] */
     struct known_tensor *tensors;
     uint32_t tensor_capacity;
+    uint64_t keys_sum, first_keys_sum; /* of the model's keys in this file, and in the first one */
+    bool has_keys_sum;
+    bool is_staged;             /* these differ */
     struct name_map item_keys;  /* of items, whichever rank's */
     struct name_map item_paths; /* of rank 0's items, with what their parts are: number -> items[number], of the catalog */
     uint32_t *items;
@@ -90,6 +94,9 @@ reshard_status fsdp_read_items(struct source *source, const struct fsdp_groups *
 
 /* fsdp_assemble.c: adds what a leaf of a file is, a piece of a tensor; *out CATALOG_NONE: it is none. The key is assembling->key. */
 reshard_status fsdp_add_tensor(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t *out, reshard_error *err);
+
+/* fsdp_copies.c: once all files are in, what several ranks hold of one place must agree. */
+reshard_status fsdp_copies_check(const struct assembling *assembling, reshard_error *err);
 
 /* fsdp_ties.c: notes which of the model's tensors are tied. */
 reshard_status fsdp_ties_find(struct catalog *catalog, reshard_error *err);

@@ -97,6 +97,13 @@ static bool is_optimizer(struct str key)
     return str_is(key, FSDP_OPTIMIZER_KEY) || (rank_item_read(key, &rank, &base) && str_is(base, FSDP_OPTIMIZER_KEY));
 }
 
+/* Ranks then get all of the model, and the source's had a part of it. */
+static bool has_stages(const struct layout_request *request)
+{
+    const bool is_ranks = request->source && request->source->driver == &format_fsdp_ranks;
+    return is_ranks && torch_source_of(request->source)->ranks->is_staged;
+}
+
 static reshard_status holds_tensor(const struct layout_request *request, uint32_t index, bool *out, reshard_error *err)
 {
     const struct catalog_item *item;
@@ -121,6 +128,9 @@ static reshard_status choose_item(const struct layout_request *request, struct t
         return leave_out(target, index, key, NOTE_RANKS, state->flat->dropped, err);
     if (is_optimizer(key) && flat && flat != state->spread.world)
         return leave_out(target, index, key, NOTE_RANKS, "flat pieces of FSDP1, which only the ranks that saved them can take", err);
+    if (is_optimizer(key) && has_stages(request))
+        return leave_out(target, index, key, NOTE_RANKS,
+                         "the optimizers of pipeline stages, which number other parameters than a rank has here", err);
     if (is_accelerate(request) && (str_is(base, FSDP_EXTRA_KEY) || str_starts_with(base, FSDP_EXTRA_KEY ".")))
         return leave_out(target, index, key, NOTE_NO_PLACE, "accelerate keeps no extra state in files of ranks", err);
     if (is_own && rank >= state->spread.world)
