@@ -482,6 +482,22 @@ def states_of_other_modules_come_along(shell, fixtures):
         assert ("output_layer" in modules) == (model == "mamba"), modules
 
 
+def files_beside_plain_dcp_come_along(shell, fixtures):
+    """What a trainer saves beside plain DCP files of an iteration comes along, into Megatron's folders and into others."""
+    small_models.write(shell.work / "a.safetensors", {"w": [3, 2]})
+    (shell.work / "run").mkdir()
+    shell("convert", "a.safetensors", "run/iter_0000017", "--to", "torch-dcp", "--quiet")
+    (shell.work / "run" / "latest_checkpointed_iteration.txt").write_text("17")
+    beside = shell.work / "run" / "iter_0000017" / "extra_state.pth"
+    beside.write_bytes(b"the state of a trainer")
+    assert b"format\ttorch_dcp" in shell("inspect", "run")
+    assert [i["key"] for i in json.loads(shell("ls", "--items", "--json", "run"))["items"]] == ["extra_state.pth"]
+    for number, target in enumerate((["--like", "run"], ["--to", "torch_dcp"], ["--to", "torch-dcp"], ["--to", "hf"])):
+        shell("convert", "run", f"out{number}", *target, "--quiet")
+        found = list((shell.work / f"out{number}").rglob("extra_state.pth"))
+        assert len(found) == 1 and found[0].read_bytes() == beside.read_bytes(), target
+
+
 def main():
     args = small_models.arguments()
     tests = (optimizers_follow_expert_parallelism, state_by_bucket_comes_back, state_in_several_buckets_comes_back,
@@ -493,7 +509,7 @@ def main():
              rng_states_are_those_that_the_release_asks_for, rules_of_optimizers, settings_of_groups_are_the_references,
              rows_of_words_follow_the_layout, flattened_matrices_are_refused, two_groups_of_one_kind_are_refused,
              buckets_need_parameter_groups, modules_have_the_objects_that_megatron_wrote, objects_are_those_that_the_run_asks_for,
-             states_of_other_modules_come_along)
+             states_of_other_modules_come_along, files_beside_plain_dcp_come_along)
     return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, args.fixtures)) for test in tests])
 
 

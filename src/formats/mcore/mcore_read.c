@@ -261,5 +261,7 @@ reshard_status mcore_read_plain(struct source *source, reshard_error *err)
     reshard_status status = dcp_read_open(source, err);
     if (!status)
         status = dcp_read_tensors(source, NULL, err);
+    if (!status)
+        status = mcore_read_add_files(source, err);
     return status ? status : megatron_keys_note(source->catalog, err);
 }
