@@ -9,6 +9,7 @@ import fnmatch
 import json
 import math
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -137,6 +138,33 @@ class Test:
             assert "the file of rank 0 beside" in out and beside in out, out
 
 
+    def further_models(self, work):
+        """Where a run prepared several models the first opens, with its own optimizer, and the others are told."""
+        def copy(folder, number):
+            for path in next(self.source.rglob("pytorch_model_fsdp*")).parent.iterdir():
+                kind = re.match("pytorch_model_fsdp|optimizer", path.name)
+                rest = path.name[kind.end():].removeprefix("_0") if kind else ""
+                name = f"{kind[0]}_{number}{rest}" if kind and (number or rest != ".bin") else path.name
+                if path.is_dir():
+                    shutil.copytree(path, work / folder / name, dirs_exist_ok=True)
+                else:
+                    shutil.copy(path, work / folder / name)
+
+        def told(folder):
+            return re.findall("holds further models: '([a-z_]*[0-9]+)", run(self.bin, "ls", work / folder)[1])
+
+        items = lambda path: run(self.bin, "ls", "--json", "--items", path)[0].split('"items":')[1].split('"warnings"')[0]
+        for folder, numbers in (("one", (0,)), ("two", (0, 1, 10)), ("later", (2, 3))):
+            (work / folder).mkdir()
+            for number in numbers:
+                copy(folder, number)
+            if folder == "later" and self.case.endswith("-dcp"):
+                continue
+            assert self.hashes(work / folder) == self.manifest["tensors"], folder
+            assert items(work / folder) == items(work / "one"), folder
+            assert sorted(told(folder)) == [f"pytorch_model_fsdp_{number}" for number in numbers[1:]], told(folder)
+
+
 class Flat(Test):
     """The optimizer as FSDP1 cuts it: other wrappings, references, and what cannot be told. The bytes are judged by tests/live."""
 
@@ -217,6 +245,7 @@ def main():
     tests = [(c, "other_ranks") for c in cases]
     of_ranks = ("as_reference", "cut_files", "lone_file", "stale_files")
     tests += [(c, what) for c in cases if not c.endswith(("-dcp", "-full")) for what in of_ranks]
+    tests += [(c, "further_models") for c in cases if c.startswith("accelerate/")]
     tests += [(c, "lost_first_file") for c in cases if c.startswith("verl/")]
     flat = ("wrappings", "other_names", "to_fsdp2", "one_rank", "cannot_be_told")
     tests += [(c, what) for c in cases if c.startswith("verl/verl-fsdp1") for what in flat]

@@ -2,7 +2,7 @@
 /*
  * What trainers save as a folder with one DCP directory for the model, one for the optimizer.
  *
- *   pytorch_model_fsdp_0/   keys begin with "model."        accelerate, SHARDED_STATE_DICT
+ *   pytorch_model_fsdp_0/   keys begin with "model."        accelerate, SHARDED_STATE_DICT, of the first model of a run
  *   optimizer_0/            keys begin with "optimizer."
  *
  *   model/  optimizer/                                      ByteCheckpoint
@@ -11,6 +11,7 @@
  * The folder opens as the model, whose keys then are the model's own. The optimizer opens by its own path.
  */
 #include "formats/dcp/dcp_source.h"
+#include "formats/shared/accelerate_names.h"
 
 #include <stdio.h>
 
@@ -19,7 +20,7 @@ static const struct parts {
     const char *prefix; /* of the model's keys, which are told without it */
     const char *extra;  /* NULL: there is none */
 } kinds[] = {
-    { "pytorch_model_fsdp_0/", "optimizer_0/", "model.", NULL },
+    { ACCELERATE_MODEL "_0/", ACCELERATE_OPTIMIZER "_0/", "model.", NULL },
     { "model/", "optimizer/", "", "extra_state/" },
 };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
@@ -81,5 +82,10 @@ reshard_status dcp_read_parts(struct source *source, reshard_error *err)
     if (has_metadata(source->store, above, parts->optimizer))
         catalog_warn(source->catalog, false, "the model alone is read; the optimizer's state opens by its own path, '%s%s'", above,
                      parts->optimizer);
+    if (str_starts_with(str_of(parts->model), ACCELERATE_MODEL)) {
+        struct str folder = str_without_slashes(str_of(above));
+        above[folder.size] = '\0';
+        return accelerate_warn_further(source, above, 0, err);
+    }
     return parts->extra ? dcp_read_extra(source, above, parts->extra, err) : RESHARD_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/fsdp_assemble.h"
 
+#include "formats/shared/accelerate_names.h"
 #include "formats/shared/flat_keys.h"
 #include "formats/shared/side_files.h"
 #include "formats/source_probe.h"
@@ -484,8 +485,12 @@ static reshard_status read_rank_files(struct assembling *assembling, const struc
         status = fsdp_assemble_add_groups(assembling, groups, err);
     if (status || !store_is_directory(source->store, source->name))
         return status;
+    uint32_t number;
     status = fsdp_add_config(source, ranks, err);
-    return status ? status : add_huggingface(source, err);
+    if (!status)
+        status = add_huggingface(source, err);
+    const bool is_numbered = !status && fsdp_model_number(&groups->groups[0].files[0], &number);
+    return is_numbered ? accelerate_warn_further(source, source->name, number, err) : status;
 }
 
 void fsdp_close_source(struct source *source)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch.h"
+#include "formats/shared/accelerate_names.h"
 #include "formats/shared/parallel_words.h"
 
 #include "formats/source_probe.h"
@@ -29,7 +30,11 @@ static bool is_container(struct store *store, struct str name, reshard_error *er
 static bool is_rank_file(struct str base)
 {
     struct fsdp_file file;
-    return fsdp_file_parse(base, &file) && !str_is(base, "optimizer.bin");
+    uint32_t number;
+    if (!fsdp_file_parse(base, &file))
+        return false;
+    bool is_of_rank = file.prefix.size + file.extension.size < base.size;
+    return is_of_rank || !accelerate_number(file.prefix, ACCELERATE_OPTIMIZER, &number);
 }
 
 /* Names decide, and the first bytes of one file: what else is wrong is said when it is read. */

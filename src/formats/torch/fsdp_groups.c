@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/fsdp_groups.h"
 
+#include "formats/shared/accelerate_names.h"
 #include "formats/source_probe.h"
 
 #include <inttypes.h>
@@ -16,14 +17,13 @@ static bool fsdp_groups_is_digit(char c)
 /* accelerate's full state dicts. */
 static bool parse_full(struct str name, struct fsdp_file *out)
 {
-    static const char *const full[] = { "pytorch_model_fsdp.bin", "optimizer.bin" };
-    for (size_t i = 0; i < sizeof(full) / sizeof(*full); i++) {
-        if (!str_is(name, full[i]))
-            continue;
-        *out = (struct fsdp_file){ .name = name, .prefix = { name.data, name.size - 4 }, .extension = STR(".bin") };
-        return true;
-    }
-    return false;
+    struct str stem = { name.data, name.size - 4 };
+    uint32_t number;
+    if (!str_ends_with(name, ".bin") ||
+        (!accelerate_number(stem, ACCELERATE_MODEL, &number) && !accelerate_number(stem, ACCELERATE_OPTIMIZER, &number)))
+        return false;
+    *out = (struct fsdp_file){ .name = name, .prefix = stem, .extension = STR(".bin") };
+    return true;
 }
 
 bool fsdp_file_parse(struct str name, struct fsdp_file *out)
@@ -218,6 +218,27 @@ static reshard_status group_files(const struct fsdp_file *files, size_t count, c
     return status;
 }
 
+bool fsdp_model_number(const struct fsdp_file *file, uint32_t *out)
+{
+    return accelerate_number(file->prefix, ACCELERATE_MODEL, out);
+}
+
+/* Of accelerate's models the first one alone, with its own optimizer. */
+static size_t keep_first_model(struct fsdp_file *files, size_t count)
+{
+    uint32_t first = UINT32_MAX, number;
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (fsdp_model_number(&files[i], &number) && number < first)
+            first = number;
+    for (size_t i = 0; i < count; i++) {
+        bool is_numbered = fsdp_model_number(&files[i], &number) || accelerate_number(files[i].prefix, ACCELERATE_OPTIMIZER, &number);
+        if (!is_numbered || number == first || (first == UINT32_MAX && number == 0))
+            files[kept++] = files[i];
+    }
+    return kept;
+}
+
 reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_lack, struct fsdp_groups *out, reshard_error *err)
 {
     struct fsdp_groups found = { 0 };
@@ -235,6 +256,8 @@ reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_
     }
     if (!status)
         status = list_files(store, directory, fsdp_file_parse, &found.arena, &files, &count, err);
+    if (!status && !is_file)
+        count = keep_first_model(files, count);
     if (!status && count > 0)
         qsort(files, count, sizeof(*files), fsdp_groups_file_order);
     if (!status)

@@ -36,6 +36,9 @@ bool fsdp_file_parse(struct str name, struct fsdp_file *out);
 /* Whether it is ITEM_RANK.pt, as torch_checkpointing names files; the prefix is ITEM. */
 bool fsdp_item_file_parse(struct str name, struct fsdp_file *out);
 
+/* Whether it is one of accelerate's models, and which of those that the run prepared. */
+bool fsdp_model_number(const struct fsdp_file *file, uint32_t *out);
+
 /* What a file's name says it holds. */
 enum fsdp_kind fsdp_file_kind(const struct fsdp_file *file);
 
@@ -43,8 +46,9 @@ enum fsdp_kind fsdp_file_kind(const struct fsdp_file *file);
  * ("actor"; of others there, "critic", *other says one). In the arena; NULL without memory. */
 char *fsdp_folder_find(struct store *store, const char *name, struct arena *arena, const char **other, reshard_error *err);
 
-/* The groups of a directory; with a file name, only its group. *model_count is 0 if there is none: no error. Missing and surplus ranks, and
- * a left-over file of another world size, are errors. may_lack: files of ranks may be missing. */
+/* The groups of a directory, of accelerate's models those of the first; with a file name, only its group. *model_count is 0 if there is
+ * none: no error. Missing and surplus ranks, and a left-over file of another world size, are errors. may_lack: files of ranks may be
+ * missing. */
 reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_lack, struct fsdp_groups *out, reshard_error *err);
 
 /* The same of files ITEM_RANK.pt in a directory, a group for each item, for so many ranks. */
