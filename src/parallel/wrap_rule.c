@@ -1,16 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/wrap_rule.h"
 
+#include "base/array.h"
 #include "base/buffer.h"
 
 #include <ctype.h>
 #include <regex.h>
 #include <stdlib.h>
+#include <string.h>
+
+#define NEAREST_BYTES_MAX 256
+
+/* A path of the rule, or the expression. */
+struct wrap_part {
+    struct str text;
+    bool is_used;                    /* it names a module */
+    char nearest[NEAREST_BYTES_MAX]; /* until it is: the path of a module that is most like it */
+    size_t likeness;
+};
 
 struct wrap_rule {
-    char *paths; /* separated by |; NULL: the expression counts */
+    char *text;
+    struct wrap_part *parts; /* the paths; one if the expression counts; none of root */
+    size_t part_count;
     regex_t expression;
-    bool is_root, has_expression;
+    bool has_expression;
 };
 
 /* Names and single * between dots, and nothing that only regular expressions have. */
@@ -63,19 +77,33 @@ static reshard_status wrap_compile(struct wrap_rule *rule, const char *text, res
     return RESHARD_ERR_USAGE;
 }
 
+/* The paths between |, or all of an expression. */
+static reshard_status wrap_divide(struct wrap_rule *rule, bool is_paths, reshard_error *err)
+{
+    size_t count = 1;
+    for (const char *at = rule->text; is_paths && *at; at++)
+        count += *at == '|';
+    rule->parts = array_zeroed(count, sizeof(*rule->parts));
+    if (!rule->parts)
+        return error_set_memory(err);
+    struct str rest = str_of(rule->text);
+    while (rule->part_count < count)
+        rule->parts[rule->part_count++].text = is_paths ? str_take(&rest, '|') : rest;
+    return RESHARD_OK;
+}
+
 reshard_status wrap_rule_parse(const char *text, struct wrap_rule **out, reshard_error *err)
 {
     struct wrap_rule *rule = calloc(1, sizeof(*rule));
+    bool is_paths = wrap_is_paths(text), is_root = strcmp(text, "root") == 0;
     if (!rule)
         return error_set_memory(err);
-    reshard_status status = RESHARD_OK;
-    rule->is_root = strcmp(text, "root") == 0;
-    if (!rule->is_root && wrap_is_paths(text)) {
-        rule->paths = strdup(text);
-        status = rule->paths ? RESHARD_OK : error_set_memory(err);
-    } else if (!rule->is_root) {
+    rule->text = strdup(text);
+    reshard_status status = rule->text ? RESHARD_OK : error_set_memory(err);
+    if (!status && !is_root)
+        status = wrap_divide(rule, is_paths, err);
+    if (!status && !is_root && !is_paths)
         status = wrap_compile(rule, text, err);
-    }
     if (status)
         wrap_rule_free(rule);
     else
@@ -89,7 +117,8 @@ void wrap_rule_free(struct wrap_rule *rule)
         return;
     if (rule->has_expression)
         regfree(&rule->expression);
-    free(rule->paths);
+    free(rule->parts);
+    free(rule->text);
     free(rule);
 }
 
@@ -110,24 +139,80 @@ static size_t path_fits(struct str path, struct str name)
     return at - 1;
 }
 
-static struct str module_of_paths(const struct wrap_rule *rule, struct str name)
+/* Characters that two paths have in common at their beginnings and ends. */
+static size_t path_likeness(struct str a, struct str b)
 {
-    struct str rest = str_of(rule->paths);
-    size_t best = 0;
+    size_t head = 0, tail = 0, shorter = a.size < b.size ? a.size : b.size;
+    while (head < shorter && a.data[head] == b.data[head])
+        head++;
+    while (tail < shorter - head && a.data[a.size - 1 - tail] == b.data[b.size - 1 - tail])
+        tail++;
+    return head + tail;
+}
+
+/* Looks at the modules around a parameter, with * for numbers. */
+static void note_nearest_module(struct wrap_part *part, struct str name)
+{
+    char path[NEAREST_BYTES_MAX];
+    size_t size = 0;
+    struct str rest = name;
     while (rest.size) {
-        size_t size = path_fits(str_take(&rest, '|'), name);
+        struct str word = str_take(&rest, '.');
+        uint64_t number;
+        if (str_to_u64(word, &number))
+            word = STR("*");
+        if (!rest.size || size + word.size + 2 > sizeof(path))
+            return;
+        if (size)
+            path[size++] = '.';
+        memcpy(path + size, word.data, word.size);
+        size += word.size;
+        size_t likeness = path_likeness(part->text, (struct str){ path, size });
+        if (likeness <= part->likeness && part->nearest[0])
+            continue;
+        part->likeness = likeness;
+        memcpy(part->nearest, path, size);
+        part->nearest[size] = '\0';
+    }
+}
+
+static struct str module_of_paths(struct wrap_rule *rule, struct str name)
+{
+    size_t best = 0;
+    for (size_t i = 0; i < rule->part_count; i++) {
+        struct wrap_part *part = &rule->parts[i];
+        size_t size = path_fits(part->text, name);
         best = size > best ? size : best;
+        part->is_used |= size > 0;
+        if (!part->is_used)
+            note_nearest_module(part, name);
     }
     return (struct str){ name.data, best };
 }
 
-reshard_status wrap_rule_module(const struct wrap_rule *rule, struct str name, struct str *out, reshard_error *err)
+reshard_status wrap_rule_check(const struct wrap_rule *rule, reshard_error *err)
+{
+    for (size_t i = 0; i < rule->part_count; i++) {
+        const struct wrap_part *part = &rule->parts[i];
+        if (part->is_used)
+            continue;
+        error_set(err, RESHARD_ERR_USAGE, "wrap '%.*s' names no module", STR_ARG(part->text));
+        if (part->nearest[0])
+            error_hint(err, "the nearest is '%s'; 'root' is one unit of all parameters", part->nearest);
+        else
+            error_hint(err, "expected modules that parameters lie in; 'root' is one unit of all parameters");
+        return RESHARD_ERR_USAGE;
+    }
+    return RESHARD_OK;
+}
+
+reshard_status wrap_rule_module(struct wrap_rule *rule, struct str name, struct str *out, reshard_error *err)
 {
     regmatch_t found[2];
     *out = (struct str){ name.data, 0 };
-    if (rule->is_root)
+    if (!rule->part_count)
         return RESHARD_OK;
-    if (rule->paths) {
+    if (!rule->has_expression) {
         *out = module_of_paths(rule, name);
         return RESHARD_OK;
     }
@@ -146,5 +231,6 @@ reshard_status wrap_rule_module(const struct wrap_rule *rule, struct str name, s
     while (end > 0 && (end == name.size || name.data[end] != '.')) /* back to the end of a module's name */
         end--;
     out->size = end;
+    rule->parts[0].is_used |= end > 0;
     return RESHARD_OK;
 }

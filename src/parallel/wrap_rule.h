@@ -19,7 +19,10 @@ struct wrap_rule;
 reshard_status wrap_rule_parse(const char *text, struct wrap_rule **out, reshard_error *err);
 void wrap_rule_free(struct wrap_rule *rule);
 
-/* The module: a beginning of the name, empty for the root. */
-reshard_status wrap_rule_module(const struct wrap_rule *rule, struct str name, struct str *out, reshard_error *err);
+/* The module: a beginning of the name, empty for the root. The rule remembers which of its paths fit some name. */
+reshard_status wrap_rule_module(struct wrap_rule *rule, struct str name, struct str *out, reshard_error *err);
+
+/* After the last name: USAGE where a path, or the expression, names no module of any. */
+reshard_status wrap_rule_check(const struct wrap_rule *rule, reshard_error *err);
 
 #endif

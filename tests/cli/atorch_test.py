@@ -94,6 +94,9 @@ def other_wrappings(root):
             must_be_same(folder(root, "atorch-rootonly"), shell.work / "anew")
             shell("convert", folder(root, f"atorch-{case}"), "anew", *words, "h.*|h.*.attn|tiny", "--quiet")
             must_be_same(folder(root, "atorch-w3"), shell.work / "anew", without=["ckpt_meta"])
+        for rule, near in (("transformer.h.*", "'h.*'"), ("h.*|tinny", "'tiny'"), (r"^(g\.\d+)\.", "'root'")):
+            said = shell("convert", source, "none", "--to", "atorch", "--wrap", rule, exit_status=2).decode()
+            assert "names no module" in said and near in said and not (shell.work / "none").exists(), said
         words = ["--to", "atorch", "--wrap", "root", "--json"]                                           # groups of units tell no order
         said = json.loads(shell("convert", folder(root, "atorch-noorig-w2"), "told", *words))["changed"]
         assert any(text.startswith("tiny: nothing in the source tells whether the model has it behind 'h'") for text in said), said

@@ -182,6 +182,11 @@ class Flat(Test):
         self.convert(work / "like", "--like", self.source, source=work / "root")
         assert self.pieces(work / "like") == self.pieces(self.source), "like a reference"
 
+    def no_module(self, work):
+        """A rule for modules that the model does not have is a mistake."""
+        said = self.convert(work / "out", "--wrap", "layers.*|layer.*", "--layout", "ranks=4", status=2)
+        assert "wrap 'layer.*' names no module" in said and "'layers.*'" in said and not (work / "out").exists(), said
+
     def other_names(self, work):
         """The state goes with its parameter, whatever that is called; a reference that lacks one is told."""
         self.convert(work / "renamed", "--rename", r"s/^layers\.(\d+)\.up/blocks.\1.up/", "--wrap", "layers.*", "--layout", "ranks=3")
@@ -247,7 +252,7 @@ def main():
     tests += [(c, what) for c in cases if not c.endswith(("-dcp", "-full")) for what in of_ranks]
     tests += [(c, "further_models") for c in cases if c.startswith("accelerate/")]
     tests += [(c, "lost_first_file") for c in cases if c.startswith("verl/")]
-    flat = ("wrappings", "other_names", "to_fsdp2", "one_rank", "cannot_be_told")
+    flat = ("wrappings", "no_module", "other_names", "to_fsdp2", "one_rank", "cannot_be_told")
     tests += [(c, what) for c in cases if c.startswith("verl/verl-fsdp1") for what in flat]
     tests.remove(("verl/verl-fsdp1-shardedtensor", "cannot_be_told"))  # pieces of units have one length on all ranks
     tests = [t for t in tests if fnmatch.fnmatch(t[0], args.case)]

@@ -532,8 +532,19 @@ static reshard_status plan_order_names(struct planning *planning, uint32_t *name
                                STR_ARG(order.before));
 }
 
+/* A rule that names what the model does not have is a mistake. Modules may have buffers alone. */
+static reshard_status plan_check_rule(const struct planning *planning, struct wrap_rule *rule)
+{
+    struct str module;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; rule && i < planning->plan->names.count && !status; i++)
+        if (planning->known[i].role != PLAN_STATE)
+            status = wrap_rule_module(rule, name_map_at(&planning->plan->names, i), &module, planning->err);
+    return status || !rule ? status : wrap_rule_check(rule, planning->err);
+}
+
 /* Parameters by unit, in the order of the model; units in the order of their first parameter, the root first. */
-static reshard_status plan_wrap(struct planning *planning, const struct wrap_rule *rule)
+static reshard_status plan_wrap(struct planning *planning, struct wrap_rule *rule)
 {
     struct atorch_model *model = &planning->plan->model;
     uint32_t count = planning->plan->names.count, unit;
@@ -604,6 +615,8 @@ static reshard_status plan_take_units(struct planning *planning)
             status = plan_take_rest(planning);
     } else {
         status = text ? wrap_rule_parse(text, &rule, planning->err) : RESHARD_OK;
+        if (!status)
+            status = plan_check_rule(planning, rule);
         if (!status)
             status = plan_wrap(planning, rule);
         wrap_rule_free(rule);

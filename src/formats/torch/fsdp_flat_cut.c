@@ -4,6 +4,7 @@
 #include "base/array.h"
 #include "formats/torch/torch.h"
 #include "parallel/flat_unit.h"
+#include "parallel/wrap_rule.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -91,17 +92,35 @@ static reshard_status wrap_anew(struct flat_planning *planning, const char *rule
     return status;
 }
 
+/* The rule must name modules of the model: of its parameters, and of what they are tied to. */
+static reshard_status check_rule(const struct flat_planning *planning, const char *text)
+{
+    const struct catalog *wanted = planning->request->wanted;
+    struct wrap_rule *rule = NULL;
+    struct str module;
+    reshard_status status = wrap_rule_parse(text, &rule, planning->err);
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++)
+        if (!fsdp_is_state(wanted->tensors[i].key))
+            status = wrap_rule_module(rule, wanted->tensors[i].key, &module, planning->err);
+    if (!status)
+        status = wrap_rule_check(rule, planning->err);
+    wrap_rule_free(rule);
+    return status;
+}
+
 /* Where it is open how the source's modules were wrapped, the rule must be how. */
 static reshard_status plan_rule(struct flat_planning *planning, const char *rule)
 {
     struct fsdp_flat_plan *plan = planning->plan;
     const struct fsdp_flat *source = plan->source;
     enum wrap_fit found;
+    reshard_status status = check_rule(planning, rule);
+    if (status)
+        return status;
     plan->owns_units = true;
     if (source->units.count)
         return wrap_anew(planning, rule);
-    reshard_status status =
-        fsdp_flat_fit(planning->request->source_catalog, source, plan->parameters, rule, &found, &plan->units, planning->err);
+    status = fsdp_flat_fit(planning->request->source_catalog, source, plan->parameters, rule, &found, &plan->units, planning->err);
     if (status || found == WRAP_FITS)
         return status;
     return error_set(planning->err, RESHARD_ERR_UNSUPPORTED,
