@@ -20,6 +20,9 @@ import types
 
 import small_models
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import torch_stub  # noqa: E402
+
 SIZES = (1, 2, 3, 4)
 
 
@@ -285,6 +288,27 @@ def groups_by_parameter(root):
         assert first["params"] == [n for n in names if n.endswith("weight")] and first["weight_decay"] == 0, first
         assert list(second["params_names"]) == [4, 5, 6], second
     return test
+
+
+def options_that_are_tensors(shell):
+    """A learning rate may be a tensor: it is a number of the groups, whether they go by number or by parameter."""
+    number = lambda value, kind="FloatStorage", code="<f": torch_stub.tensor(kind, (), struct.pack(code, value))
+    row = lambda *values: torch_stub.tensor("FloatStorage", (len(values),), struct.pack(f"<{len(values)}f", *values))
+    model = {f"h.{i}.w": row(i, i + 1, i + 2) for i in range(2)}
+    state = {f"h.{i}.w": {"exp_avg": row(7, 8, 9 + i), "step": number(5)} for i in range(2)}
+    rates = number(0.5), number(0.25, "DoubleStorage", "<d")
+    by_number = [{"lr": rate, "eps": 1e-8, "params": [f"h.{i}.w"]} for i, rate in enumerate(rates)]
+    by_parameter = {f"h.{i}.w": {"lr": rate, "eps": 1e-8} for i, rate in enumerate(rates)}
+    for name, groups in (("number", by_number), ("parameter", by_parameter)):
+        torch_stub.write_zip(shell.work / f"{name}.pt", {**model, "optim": {"state": state, "param_groups": groups}})
+        done = shell.any("convert", f"{name}.pt", name, "--to", "atorch", "--layout", "ranks=2", "--wrap", "h.*", "--verify")
+        assert done.returncode == 0 and done.stderr.count("lr: becomes a number in the groups of parameters") == 2, done.stderr
+        made = pickle.loads((shell.work / name / "optim_meta").read_bytes())
+        assert [(g["lr"], g["eps"], g["params"]) for g in made] == [(0.5, 1e-8, ["h.0.w"]), (0.25, 1e-8, ["h.1.w"])], made
+        assert b"param_groups" not in shell("ls", "--items", name)
+    torch_stub.write_zip(shell.work / "alone.pt", {**model, "optim": {"param_groups": by_number}})
+    done = shell.any("convert", "alone.pt", "alone", "--to", "atorch", "--verify")
+    assert done.returncode == 0 and done.stderr.count("a number of groups of parameters that are not written") == 2, done.stderr
 
 
 def local_flat_parameters(root):
@@ -553,7 +577,7 @@ def main():
         ("names of torch's optimizers", torchs_names(root)),
         ("to torch's own formats and back", to_torch_and_back(root)), ("groups by option", groups_by_option(root)),
         ("groups by parameter", groups_by_parameter(root)), ("groups that are gone", groups_that_are_gone(root)),
-        ("flat parameters without names", local_flat_parameters(root)),
+        ("options that are tensors", options_that_are_tensors), ("flat parameters without names", local_flat_parameters(root)),
         ("a part of the experts", a_part_of_the_experts(root)), ("one tensor costs its bytes", one_tensor(root, arguments.spy)),
         ("what is refused, and why", refused(root)),
         ("padding that is not 42 is told", padding_is_looked_at(root)), ("padding that is not zero is told", zeros_behind_units(root)),

@@ -283,7 +283,7 @@ static reshard_status groups_find(struct group_writing *writing, struct target *
     *count = *out ? item->graph->count : 0;
     if (status || groups_are_a_list(*out) || !writing->plan->state_count)
         return status;
-    status = atorch_torch_groups(writing->request, &writing->plan->owners, graph, &made, &writing->before, writing->err);
+    status = atorch_torch_groups(writing->request, writing->plan, graph, &made, &writing->before, writing->err);
     if (status || !made)
         return status;
     state->has_torch_groups = writing->is_changed = true;

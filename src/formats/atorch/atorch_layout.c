@@ -242,6 +242,8 @@ reshard_status atorch_lay_out(const struct layout_request *request, struct targe
         status = layout_text(target, ATORCH_OPTIM_META, &groups, err);
     if (!status)
         status = layout_items(request, target, err);
+    if (!status)
+        status = atorch_torch_groups_note(request, target, err);
     target->catalog->ranks = state->plan.model.ranks;
     buffer_release(&groups);
     buffer_release(&checkpoint);

@@ -15,7 +15,7 @@
 
 #define EXPERT_PREFIX "ckpt_meta.expert_"
 
-enum plan_role { PLAN_NOTHING, PLAN_PARAMETER, PLAN_STATE, PLAN_BUFFER };
+enum plan_role { PLAN_NOTHING, PLAN_PARAMETER, PLAN_STATE, PLAN_BUFFER, PLAN_OPTION };
 
 /* A name without its expert: all tensors of it. */
 struct plan_name {
@@ -172,6 +172,16 @@ static bool plan_is_listed(const char *globs, struct str name)
     return is_listed;
 }
 
+/* A number of a group of parameters, such as a learning rate that is a tensor. */
+static bool plan_is_option(const struct layout_request *request, uint32_t wanted)
+{
+    uint32_t from = request->wanted_source[wanted];
+    const struct catalog_tensor *tensor = from == CATALOG_NONE || !request->source ? NULL : &request->source_catalog->tensors[from];
+    bool is_number = tensor && tensor->rank == 0 && (tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_F64 ||
+                                                     tensor->dtype == DTYPE_I32 || tensor->dtype == DTYPE_I64);
+    return is_number && atorch_is_torch_group(tensor->key, NULL);
+}
+
 /* First what is said, then what the reference and the source know, then what names and types tell. */
 static void plan_choose_role(struct planning *planning, uint32_t number)
 {
@@ -185,6 +195,8 @@ static void plan_choose_role(struct planning *planning, uint32_t number)
         role = plan_known_role(request->like, catalog_find(like, request->wanted->tensors[known->first].key));
     if (!role && request->source)
         role = plan_known_role(request->source, request->wanted_source[known->first]);
+    if (!role && plan_is_option(request, known->first))
+        role = PLAN_OPTION;
     bool is_own = !role && plan_is_state(planning, name, &known->owner, &known->state);
     known->is_spelled = !role && !is_own && plan_is_spelled_state(planning, known->first, &known->owner, &known->state);
     if (is_own || known->is_spelled) {
@@ -538,7 +550,7 @@ static reshard_status plan_check_rule(const struct planning *planning, struct wr
     struct str module;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; rule && i < planning->plan->names.count && !status; i++)
-        if (planning->known[i].role != PLAN_STATE)
+        if (planning->known[i].role == PLAN_PARAMETER || planning->known[i].role == PLAN_BUFFER)
             status = wrap_rule_module(rule, name_map_at(&planning->plan->names, i), &module, planning->err);
     return status || !rule ? status : wrap_rule_check(rule, planning->err);
 }
@@ -651,6 +663,15 @@ static reshard_status plan_add_buffer(struct planning *planning, const struct pl
     return RESHARD_OK;
 }
 
+static reshard_status plan_add_option(struct planning *planning, const struct plan_name *known)
+{
+    struct atorch_plan *plan = planning->plan;
+    if (!ARRAY_ROOM(plan->options, plan->option_count, plan->option_capacity))
+        return error_set_memory(planning->err);
+    plan->options[plan->option_count++] = known->first;
+    return RESHARD_OK;
+}
+
 static reshard_status plan_add_state(struct planning *planning, const struct plan_name *known)
 {
     struct atorch_plan *plan = planning->plan;
@@ -724,6 +745,8 @@ static reshard_status plan_take_states(struct planning *planning)
             status = plan_add_state(planning, known);
         else if (known->role == PLAN_BUFFER)
             status = plan_add_buffer(planning, known);
+        else if (known->role == PLAN_OPTION)
+            status = plan_add_option(planning, known);
     }
     plan->tensors = arena_zalloc(&plan->arena, ((size_t)count + 1) * sizeof(const uint32_t *));
     plan->first_state = arena_zalloc(&plan->arena, ((size_t)count + 2) * sizeof(*plan->first_state));
@@ -820,6 +843,7 @@ void atorch_plan_release(struct atorch_plan *plan)
     name_map_release(&plan->names);
     free(plan->states);
     free(plan->buffers);
+    free(plan->options);
     arena_release(&plan->arena);
     *plan = (struct atorch_plan){ 0 };
 }

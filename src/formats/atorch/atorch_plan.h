@@ -24,12 +24,17 @@ struct atorch_plan {
     struct name_map state_names, names; /* names: of all wanted tensors, without their expert */
     uint32_t *buffers;          /* wanted tensors */
     uint32_t buffer_count, buffer_capacity;
+    uint32_t *options;          /* wanted tensors that are numbers of torch's groups of parameters: no file of tensors has them */
+    uint32_t option_count, option_capacity;
     struct state_owners owners; /* in the source's names */
     struct arena arena;
 };
 
 reshard_status atorch_plan_make(const struct layout_request *request, struct target *target, struct atorch_plan *out, reshard_error *err);
 void atorch_plan_release(struct atorch_plan *plan);
+
+/* atorch_torch_groups.c: whether the key is of an item of torch's groups of parameters (of any optimizer, if before is NULL). */
+bool atorch_is_torch_group(struct str key, const struct str *before);
 
 /* The source or reference, if it is one of atorch's; else NULL. */
 static inline const struct atorch_source *atorch_known(const struct source *source)

@@ -56,11 +56,11 @@ reshard_status atorch_groups_write(const struct layout_request *request, struct 
 
 /* atorch_torch_groups.c: the groups of parameters as torch has them, as one list in graph; *out NULL: there are none, or of several
  * optimizers, or their parameters have no names. *before: as groups_before, a part of an item's key. */
-reshard_status atorch_torch_groups(const struct layout_request *request, const struct state_owners *owners, struct value_graph *graph,
+reshard_status atorch_torch_groups(const struct layout_request *request, const struct atorch_plan *plan, struct value_graph *graph,
                                    struct value **out, struct str *before, reshard_error *err);
 
-/* Whether the item is one of those (of any optimizer, if before is NULL). */
-bool atorch_is_torch_group(struct str key, const struct str *before);
+/* Tells what became of the plan's options. */
+reshard_status atorch_torch_groups_note(const struct layout_request *request, struct target *target, reshard_error *err);
 
 reshard_status atorch_checkpoint_write(const struct layout_request *request, const struct atorch_plan *plan, struct buffer *out,
                                        reshard_error *err);

@@ -2,11 +2,13 @@
 /*
  * Groups of parameters as state dicts of torch's optimizers have them: an item optim.param_groups, one of each option,
  * optim.param_groups.0.lr, or one of each option of each parameter, optim.param_groups.layers.0.weight.lr (flatten_optimizer_state_dict).
- * They become optim_meta, where the source has none; parameters of the same options are a group then.
+ * They become optim_meta, where the source has none; parameters of the same options are a group then. Options may be tensors of one number,
+ * as learning rates are for compiled and captured steps: they become numbers.
  */
 #include "formats/atorch/atorch_target.h"
 
 #include "base/array.h"
+#include "formats/shared/step_number.h"
 
 #include <stdlib.h>
 
@@ -51,6 +53,7 @@ bool atorch_is_torch_group(struct str key, const struct str *before)
 /* The groups being put together. */
 struct torch_groups {
     const struct layout_request *request;
+    const struct atorch_plan *plan;
     struct value_graph *graph;
     struct value **groups; /* by number */
     uint64_t count;
@@ -66,15 +69,36 @@ struct torch_groups {
     uint32_t own_capacity;
 };
 
+/* Wanted items come first, then the plan's options that are tensors. */
+static uint32_t torch_groups_entries(const struct torch_groups *reading)
+{
+    return reading->request->wanted->item_count + reading->plan->option_count;
+}
+
+static uint32_t torch_groups_tensor(const struct torch_groups *reading, uint32_t entry)
+{
+    return reading->request->wanted_source[reading->plan->options[entry - reading->request->wanted->item_count]];
+}
+
+/* What the entry is of the groups; false: nothing. */
+static bool torch_groups_entry_key(const struct torch_groups *reading, uint32_t entry, struct group_key *out)
+{
+    const struct layout_request *request = reading->request;
+    bool is_item = entry < request->wanted->item_count;
+    return group_key_read(is_item ? layout_item_stored(request, entry)->key
+                                  : request->source_catalog->tensors[torch_groups_tensor(reading, entry)].key,
+                          out);
+}
+
 /* How many groups there are, and whose. */
 static void torch_groups_count(struct torch_groups *reading)
 {
-    uint32_t item_count = reading->request->wanted->item_count;
-    for (uint32_t i = 0; i < item_count; i++) {
+    uint32_t entries = torch_groups_entries(reading);
+    for (uint32_t i = 0; i < entries; i++) {
         struct group_key key;
-        if (!group_key_read(layout_item_stored(reading->request, i)->key, &key))
+        if (!torch_groups_entry_key(reading, i, &key))
             continue;
-        reading->is_other |= (reading->is_found && !str_equal(key.before, reading->before)) || key.number >= item_count;
+        reading->is_other |= (reading->is_found && !str_equal(key.before, reading->before)) || key.number >= entries;
         reading->is_other |= reading->is_found && reading->is_by_parameter != (key.parameter.size > 0);
         reading->before = key.before;
         reading->is_found = true;
@@ -84,12 +108,40 @@ static void torch_groups_count(struct torch_groups *reading)
     }
 }
 
-/* The copy of an item's value. */
-static reshard_status torch_groups_load(struct torch_groups *reading, uint32_t wanted, struct value **out, reshard_error *err)
+/* The number that a tensor of the source is. */
+static reshard_status read_group_number(const struct torch_groups *reading, uint32_t index, struct value **out, reshard_error *err)
+{
+    struct source *source = reading->request->source;
+    uint8_t element[16];
+    struct store_object *object = NULL;
+    reshard_status status = source_resolve(source, &index, 1, err);
+    const struct catalog_tensor *tensor = &source->catalog->tensors[index];
+    const struct catalog_chunk *chunk = &source->catalog->chunks[tensor->first_chunk];
+    unsigned size = dtype_element_bytes(tensor->dtype);
+    if (status)
+        return status;
+    if (!tensor->chunk_count || !size || size > sizeof(element) || catalog_chunk_is_coded(source->catalog, chunk))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is a number of a group of parameters, and is stored compressed",
+                         STR_ARG(tensor->key));
+    const struct str name = source->catalog->objects[chunk->object].name;
+    const char *copy = arena_copy(&reading->graph->arena, name.data, name.size);
+    status = copy ? store_open_object(source->store, copy, &object, err) : error_set_memory(err);
+    if (!status)
+        status = store_read_at(object, chunk->offset, element, size, err);
+    if (!status)
+        status = step_of_element(reading->graph, tensor->dtype, element, chunk->flags & CHUNK_SWAP, out, err);
+    store_object_close(object);
+    return status;
+}
+
+/* The copy of an item's value, or the number of a tensor. */
+static reshard_status torch_groups_load(struct torch_groups *reading, uint32_t entry, struct value **out, reshard_error *err)
 {
     const struct catalog_item *item;
-    reshard_status status = layout_item(reading->request, wanted, &item, err);
     *out = NULL;
+    if (entry >= reading->request->wanted->item_count)
+        return read_group_number(reading, torch_groups_tensor(reading, entry), out, err);
+    reshard_status status = layout_item(reading->request, entry, &item, err);
     if (status || !item->value)
         return status;
     *out = value_copy(reading->graph, item->value, item->graph->count);
@@ -173,18 +225,17 @@ static reshard_status join_own(struct torch_groups *reading, const struct own_op
     return RESHARD_OK;
 }
 
-static reshard_status torch_groups_of_parameters(struct torch_groups *reading, const struct state_owners *owners, struct value **out,
-                                                 reshard_error *err)
+static reshard_status torch_groups_of_parameters(struct torch_groups *reading, struct value **out, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < reading->request->wanted->item_count && !status; i++) {
+    for (uint32_t i = 0; i < torch_groups_entries(reading) && !status; i++) {
         struct group_key key;
         struct value *value = NULL;
-        if (!group_key_read(layout_item_stored(reading->request, i)->key, &key))
+        if (!torch_groups_entry_key(reading, i, &key))
             continue;
         status = torch_groups_load(reading, i, &value, err);
         if (!status && value)
-            status = take_own_option(reading, owners, &key, value, err);
+            status = take_own_option(reading, &reading->plan->owners, &key, value, err);
     }
     uint32_t count = reading->names.count;
     reading->groups = arena_zalloc(&reading->graph->arena, ((size_t)count + 1) * sizeof(*reading->groups));
@@ -218,10 +269,10 @@ static reshard_status torch_groups_collect(struct torch_groups *reading, struct 
     reading->groups = arena_zalloc(&reading->graph->arena, (size_t)(reading->count + 1) * sizeof(*reading->groups));
     if (!reading->groups)
         return error_set_memory(err);
-    for (uint32_t i = 0; i < reading->request->wanted->item_count && !status; i++) {
+    for (uint32_t i = 0; i < torch_groups_entries(reading) && !status; i++) {
         struct group_key key;
         struct value *value;
-        if (!group_key_read(layout_item_stored(reading->request, i)->key, &key))
+        if (!torch_groups_entry_key(reading, i, &key))
             continue;
         status = torch_groups_load(reading, i, &value, err);
         if (!status && value && key.member.size)
@@ -237,17 +288,17 @@ static reshard_status torch_groups_collect(struct torch_groups *reading, struct 
     return status;
 }
 
-reshard_status atorch_torch_groups(const struct layout_request *request, const struct state_owners *owners, struct value_graph *graph,
+reshard_status atorch_torch_groups(const struct layout_request *request, const struct atorch_plan *plan, struct value_graph *graph,
                                    struct value **out, struct str *before, reshard_error *err)
 {
-    struct torch_groups reading = { .request = request, .graph = graph };
+    struct torch_groups reading = { .request = request, .plan = plan, .graph = graph };
     *out = NULL;
     torch_groups_count(&reading);
     if (!reading.is_found || reading.is_other)
         return RESHARD_OK;
     struct value *list = NULL;
     reshard_status status =
-        reading.is_by_parameter ? torch_groups_of_parameters(&reading, owners, &list, err) : torch_groups_collect(&reading, &list, err);
+        reading.is_by_parameter ? torch_groups_of_parameters(&reading, &list, err) : torch_groups_collect(&reading, &list, err);
     name_map_release(&reading.names);
     free(reading.own);
     bool good = !status && list->kind == VALUE_LIST && list->list.count;
@@ -256,6 +307,21 @@ reshard_status atorch_torch_groups(const struct layout_request *request, const s
     if (good) {
         *out = list;
         *before = reading.before;
+    }
+    return status;
+}
+
+reshard_status atorch_torch_groups_note(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    const struct atorch_target *state = target->driver_state;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < state->plan.option_count && !status; i++) {
+        uint32_t tensor = state->plan.options[i];
+        struct str key = request->wanted->tensors[tensor].key;
+        target->catalog->tensors[tensor].flags |= TENSOR_HIDDEN; /* it is read as a part of an item */
+        status = state->has_torch_groups
+                     ? target_note_changed(target, NOTE_OPTIMIZER, key, err, "becomes a number in the groups of parameters (optim_meta)")
+                     : target_note_dropped(target, NOTE_OPTIMIZER, key, err, "a number of groups of parameters that are not written");
     }
     return status;
 }
