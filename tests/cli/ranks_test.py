@@ -224,6 +224,22 @@ class Flat(Test):
         said = self.convert(work / "two", "--layout", "ranks=2", "--verbose", source=work / "one")
         assert "one rank of FSDP1 does not tell" in said and not list((work / "two").rglob("optim*")), said
 
+    def copies_of_shards(self, work):
+        """HYBRID_SHARD without a mesh: further ranks hold the shards of the first ones once more, which no file says."""
+        (work / "hybrid").mkdir()
+        for path in next(self.source.rglob("optim*rank_0.pt")).parent.glob("*_rank_*.pt"):
+            kind, rank = re.match(r"(.*)_world_size_\d+_rank_(\d+)", path.name).groups()
+            for copy in (0, 1):
+                name = f"{kind}_world_size_{2 * self.ranks}_rank_{int(rank) + copy * self.ranks}.pt"
+                shutil.copy(path, work / "hybrid" / name)
+        said = self.convert(work / "back", "--layout", f"ranks={self.ranks}", "--verify", source=work / "hybrid")
+        assert "flat pieces" not in said and self.pieces(work / "back") == self.pieces(self.source), said
+        self.same_values(work / "back")
+        more = self.ranks + 2
+        self.convert(work / "more", "--layout", f"ranks={more}", source=work / "hybrid")
+        self.convert(work / "once", "--layout", f"ranks={more}")
+        assert self.pieces(work / "more") == self.pieces(work / "once"), "pieces of other ranks"
+
     def cannot_be_told(self, work):
         """Files that do not go together are kept rank by rank, with the reason."""
         shutil.copytree(self.source, work / "in")
@@ -254,6 +270,7 @@ def main():
     tests += [(c, "lost_first_file") for c in cases if c.startswith("verl/")]
     flat = ("wrappings", "no_module", "other_names", "to_fsdp2", "one_rank", "cannot_be_told")
     tests += [(c, what) for c in cases if c.startswith("verl/verl-fsdp1") for what in flat]
+    tests.append(("verl/verl-fsdp1-shardedtensor", "copies_of_shards"))
     tests.remove(("verl/verl-fsdp1-shardedtensor", "cannot_be_told"))  # pieces of units have one length on all ranks
     tests = [t for t in tests if fnmatch.fnmatch(t[0], args.case)]
     print(f"1..{len(tests)}")

@@ -150,6 +150,22 @@ def optimizers_of_stages(shell):
         assert len(list((shell.work / f"out{stages}").glob("optim*"))) == (4 if stages == 1 else 0)
 
 
+def optimizers_that_are_copies(shell):
+    """NO_SHARD: all ranks have the whole of the model and of the optimizer's state, which is one then if it is the same."""
+    (shell.work / "c").mkdir()
+    for other, own in ((5, {"optimizer"}), (6, {"optimizer", "rank_1.optimizer"})):
+        for rank in range(2):
+            torch_stub.write_zip(shell.work / "c" / f"model_world_size_2_rank_{rank}.pt", {"w": filled(1, 4, 2)})
+            state = {0: {"exp_avg": filled(other if rank else 5, 4, 2)}}
+            torch_stub.write_zip(shell.work / "c" / f"optim_world_size_2_rank_{rank}.pt",
+                                 {"state": state, "param_groups": [{"lr": 0.1, "params": [0]}]})
+        items = {i["key"] for i in json.loads(shell("ls", "--items", "--json", "c"))["items"]}
+        assert {i for i in items if i.endswith("optimizer")} == own, items
+        assert ("kept rank by rank" in shell.any("ls", "c").stderr) == (len(own) > 1)
+        shell("convert", "c", "out", "--to", "fsdp-ranks", "--layout", "ranks=3", "--verify", "--overwrite")
+        assert len(list((shell.work / "out").glob("optim*"))) == (3 if len(own) == 1 else 0)
+
+
 def parts_of_a_sum(shell):
     """They are not the tensor, and are not told as one."""
     for name in "Partial", "_Partial":
@@ -282,6 +298,7 @@ def main():
     args = parser.parse_args()
     tests = [("every way to write a mesh", meshes), ("a mesh of two dimensions", places_in_a_square), ("copies", copies),
              ("other values at one place", other_values_at_one_place), ("optimizers of stages", optimizers_of_stages),
+             ("optimizers that are copies", optimizers_that_are_copies),
              ("parts of a sum", parts_of_a_sum), ("strided shards", strided), ("ShardedTensor", sharded_tensors),
              ("a file alone", alone), ("parameters alone", parameters_alone), ("orders", orders),
              ("what is refused", refused)]

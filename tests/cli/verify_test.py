@@ -262,7 +262,9 @@ def state_within_an_item(shell, fixtures):
     said = shell("convert", fixture(fixtures, "verl/verl-fsdp2"), "verl", *words, "--layout", "ranks=2")
     assert said.endswith(b"verified: 59 tensors, 10.94 kB read back and compared with the source, bit by bit; not the 2 that lie within "
                          b"items\n"), said
-    lone = ("--include", "optimizer*.step", "--items", "drop", "--layout", "ranks=2")
+    said = shell("convert", source, "copies", *words, "--include", "optimizer*.step", "--items", "drop", "--layout", "ranks=2")
+    assert b"verified: 7 tensors" in said and b"not the" not in said, said  # ranks have the same, and of the model nothing
+    lone = ("--include", "optimizer*.step", "--include", "model.*", "--items", "drop", "--layout", "ranks=2")
     said = shell("convert", source, "lone", *words, *lone, exit_status=5)
     assert b"'optimizer.state.0.step' lies within the item 'optimizer'" in said and b"without --verify it is written" in said, said
     shell("convert", source, "lone", *words[:2], *lone)

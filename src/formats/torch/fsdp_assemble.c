@@ -314,6 +314,39 @@ static void find_stages(struct assembling *assembling, uint32_t file)
                      "its own, and is kept rank by rank");
 }
 
+/* Whether the model has tensors of which ranks hold pieces. */
+static bool model_is_cut(const struct assembling *assembling)
+{
+    bool is_cut = false;
+    for (uint32_t i = 0; i < assembling->keys.count && !is_cut; i++)
+        is_cut = assembling->tensors[i].is_cut;
+    return is_cut;
+}
+
+/* Whether two files have the same plain tensors one after the other, as their CRC-32s tell. */
+static bool tensors_are_copies(const struct torch_archive *a, const struct torch_archive *b)
+{
+    bool same = a->tensor_count == b->tensor_count && b->shard_count == 0;
+    for (uint32_t i = 0; i < a->tensor_count && same; i++) {
+        const struct torch_tensor *x = &a->tensors[i], *y = &b->tensors[i];
+        const struct torch_storage *from = &a->storages[x->storage], *other = &b->storages[y->storage];
+        same = x->dtype == y->dtype && shape_equal(x->rank, x->shape, y->rank, y->shape) &&
+               shape_equal(x->rank, x->strides, y->rank, y->strides) && x->offset_bytes == y->offset_bytes && x->flags == y->flags &&
+               from->has_crc && other->has_crc && from->bytes == other->bytes && from->crc32 == other->crc32;
+    }
+    return same;
+}
+
+/* NO_SHARD: where the model is whole on all ranks, and so are its moments. */
+static bool is_replicated(const struct assembling *assembling, const uint32_t *files, uint32_t count)
+{
+    const struct torch_file *all = assembling->state->files;
+    bool same = !model_is_cut(assembling);
+    for (uint32_t i = 1; i < count && same; i++)
+        same = tensors_are_copies(&all[files[0]].archive, &all[files[i]].archive);
+    return same;
+}
+
 /* The optimizer's files say together what flat pieces are: all are opened, then looked at. */
 static reshard_status add_optimizer_files(struct assembling *assembling, const struct fsdp_group *group, reshard_error *err)
 {
@@ -333,7 +366,8 @@ static reshard_status add_optimizer_files(struct assembling *assembling, const s
     bool is_flat = !status && !ranks->is_staged && opened == group->count && opened == group->world &&
                    assembling->state->files[files[0]].archive.shard_count == 0 &&
                    assembling->state->files[files[0]].archive.tensor_count > 0;
-    if (is_flat)
+    assembling->is_replicated = is_flat && is_replicated(assembling, files, group->count);
+    if (is_flat && !assembling->is_replicated)
         status = fsdp_flat_read(assembling, files[0], group->count, &ranks->flat, err);
     assembling->is_joined = !status && ranks->flat;
     if (assembling->is_joined)
@@ -343,7 +377,7 @@ static reshard_status add_optimizer_files(struct assembling *assembling, const s
         if (files[i] != TORCH_NONE)
             status = take_rank_file(assembling, &group->files[i], FSDP_OPTIMIZER, err);
     }
-    assembling->is_joined = assembling->is_beside = false;
+    assembling->is_joined = assembling->is_beside = assembling->is_replicated = false;
     free(files);
     return status;
 }

@@ -80,6 +80,7 @@ struct assembling {
     bool is_beside;             /* items lie in files of their own beside the model */
     bool is_hidden;             /* tensors are the optimizer's: they are in its item, not in the listing */
     bool is_merged;             /* the optimizer's tensors say what part of the whole they are */
+    bool is_replicated;         /* all ranks have the same plain tensors in the optimizer */
     bool is_joined;             /* it was found out what part they are (fsdp_flat.h): rank 0's file has all of them */
     struct torch_whole *merged; /* of rank 0's optimizer */
     size_t merged_count, merged_capacity, merged_seen;

@@ -51,6 +51,66 @@ bool fsdp_shards_of(const struct torch_shard_layout *layout, uint32_t world, str
     return layout->kind == TORCH_SHARDED || cuts == 1;
 }
 
+/* Whether each rank holds the piece of a ShardedTensor that would be its own then: torch.chunk along the first dimension. */
+static bool shards_fit_tensor(const struct catalog *catalog, const uint32_t *chunks, uint32_t chunk_count, uint32_t ranks,
+                              struct fsdp_shards shards)
+{
+    const struct catalog_tensor *tensor = &catalog->tensors[catalog->chunks[chunks[0]].tensor];
+    if (tensor->rank == 0)
+        return true;
+    int64_t size = catalog_vector_at(catalog, tensor->shape)[0], piece = (size + shards.count - 1) / shards.count;
+    uint32_t expected = 0;
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        expected += (int64_t)(rank / shards.stride % shards.count) * piece < size;
+    for (uint32_t i = 0; i < chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[chunks[i]];
+        int64_t at = chunk->writer / shards.stride % shards.count;
+        if (catalog_vector_at(catalog, chunk->start)[0] != at * piece)
+            return false;
+    }
+    return chunk_count == expected;
+}
+
+static bool shards_fit(const struct joining *joining, const struct sort_entry *entries, uint32_t *chunks, size_t count,
+                       struct fsdp_shards shards)
+{
+    bool fits = count > 0;
+    for (size_t begin = 0, end; begin < count && fits; begin = end) {
+        for (end = begin; end < count && entries[end].key == entries[begin].key; end++)
+            chunks[end - begin] = entries[end].value;
+        fits = shards_fit_tensor(joining->source->catalog, chunks, (uint32_t)(end - begin), joining->ranks, shards);
+    }
+    return fits;
+}
+
+/* A ShardedTensor does not say which ranks hold copies of it (HYBRID_SHARD without a mesh): what ranks hold of all of them does, in one
+ * way. Ranks beyond what a chunk's writer can say stay with one piece each. */
+static reshard_status find_sharded(struct joining *joining, bool *is_known, reshard_error *err)
+{
+    const struct catalog *catalog = joining->source->catalog;
+    struct sort_entry *entries = array_new(2 * (size_t)catalog->chunk_count, sizeof(*entries));
+    uint32_t *chunks = array_new(catalog->chunk_count, sizeof(*chunks)), ranks = joining->ranks, ways = 0;
+    size_t count = 0;
+    reshard_status status = entries && chunks ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < catalog->chunk_count; i++) {
+        uint32_t tensor = catalog->chunks[i].tensor;
+        if (!(catalog->tensors[tensor].flags & TENSOR_HIDDEN) && fsdp_shard_of(joining->source, tensor))
+            entries[count++] = (struct sort_entry){ tensor, i };
+    }
+    if (count > 0)
+        entries_sort(entries, entries + count, count);
+    for (uint32_t pieces = ranks; !status && pieces > 1 && ranks < UINT16_MAX; pieces--)
+        for (uint32_t stride = 1; ranks % pieces == 0 && stride <= ranks / pieces; stride++) {
+            struct fsdp_shards shards = { pieces, stride };
+            if (ranks / pieces % stride == 0 && shards_fit(joining, entries, chunks, count, shards) && ways++ == 0)
+                joining->shards = shards;
+        }
+    *is_known = ways == 1 || ranks >= UINT16_MAX;
+    free(entries);
+    free(chunks);
+    return status;
+}
+
 static uint32_t source_shard(const struct joining *joining, uint32_t rank)
 {
     return rank / joining->shards.stride % joining->shards.count;
@@ -298,6 +358,7 @@ static reshard_status take_parameters(struct joining *joining, bool *is_known, r
     }
     struct torch_shard_layout layout;
     reshard_error seen = { 0 };
+    bool is_sharded = false;
     *is_known = flat->parameter_count > 0;
     for (uint32_t i = 0; *is_known && i < flat->parameter_count; i++) {
         struct fsdp_shards shards = { 0 };
@@ -309,8 +370,9 @@ static reshard_status take_parameters(struct joining *joining, bool *is_known, r
         if (i == 0)
             joining->shards = shards;
         *is_known = *is_known && shards.count == joining->shards.count && shards.stride == joining->shards.stride;
+        is_sharded |= layout.kind == TORCH_SHARDED;
     }
-    return RESHARD_OK;
+    return *is_known && is_sharded ? find_sharded(joining, is_known, err) : RESHARD_OK;
 }
 
 /* ---- state by parameter ---- */

@@ -160,7 +160,8 @@ static reshard_status fsdp_add_optimizer(struct assembling *assembling, reshard_
         return add_whole_item(assembling, err);
     const struct torch_file *file = &assembling->state->files[assembling->file];
     assembling->is_merged = !assembling->state->ranks->is_staged &&
-                            (file->archive.shard_count > 0 || assembling->is_one_file || assembling->merged_count > 0);
+                            (file->archive.shard_count > 0 || assembling->is_one_file || assembling->is_replicated ||
+                             assembling->merged_count > 0);
     if (assembling->is_merged)
         return add_merged(assembling, err);
     buffer_clear(&assembling->key);
