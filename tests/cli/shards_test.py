@@ -166,6 +166,30 @@ def optimizers_that_are_copies(shell):
         assert len(list((shell.work / "out").glob("optim*"))) == (3 if len(own) == 1 else 0)
 
 
+def what_each_rank_has_of_its_own(shell):
+    """States of random numbers and counters beside a model of pieces differ on ranks; weights that do are refused."""
+    (shell.work / "c").mkdir()
+    ints = lambda *values: torch_stub.tensor("LongStorage", (len(values),), struct.pack(f"<{len(values)}q", *values))
+    for rank in range(2):
+        piece = dtensor(filled(rank, 3 - rank, 2), line(rank), shard(0))
+        values = {"w": piece, "rng": ints(7, rank), "seen": ints(5), "nest": [ints(rank)]}
+        torch_stub.write_zip(shell.work / "c" / f"ckpt_rank_{rank}.pt", values)
+    listed = json.loads(shell("ls", "--json", "--items", "c"))
+    assert {t["key"] for t in listed["tensors"]} == {"w", "rng", "seen", "nest.0"}, listed
+    assert {i["key"] for i in listed["items"] if not i["key"].endswith("]")} == {"rank_1.rng", "rank_1.nest.0"}, listed["items"]
+    assert shell.bytes_of("c", "rng") == struct.pack("<2q", 7, 0)
+    shell("convert", "c", "out.pt", "--to", "torch", "--verify")
+    kept = torch_stub.load(shell.work / "out.pt")
+    assert kept["rank_1"]["rng"].storage.data == struct.pack("<2q", 7, 1) and kept["rng"].storage.data == struct.pack("<2q", 7, 0), kept
+    shell("verify", "c")
+    for rank in range(2):
+        piece = dtensor(filled(rank, 3 - rank, 2), line(rank), shard(0))
+        torch_stub.write_zip(shell.work / "c" / f"ckpt_rank_{rank}.pt", {"w": piece, "plain": filled(rank, 2)})
+    said = shell("hash", "c", exit_status=5).decode()
+    assert "tensor 'plain' is a plain one but differs on rank 1" in said and "--lenient opens it" in said, said
+    shell("hash", "c", "--lenient")
+
+
 def parts_of_a_sum(shell):
     """They are not the tensor, and are not told as one."""
     for name in "Partial", "_Partial":
@@ -298,6 +322,7 @@ def main():
     args = parser.parse_args()
     tests = [("every way to write a mesh", meshes), ("a mesh of two dimensions", places_in_a_square), ("copies", copies),
              ("other values at one place", other_values_at_one_place), ("optimizers of stages", optimizers_of_stages),
+             ("what each rank has of its own", what_each_rank_has_of_its_own),
              ("optimizers that are copies", optimizers_that_are_copies),
              ("parts of a sum", parts_of_a_sum), ("strided shards", strided), ("ShardedTensor", sharded_tensors),
              ("a file alone", alone), ("parameters alone", parameters_alone), ("orders", orders),

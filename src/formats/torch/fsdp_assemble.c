@@ -139,26 +139,48 @@ static reshard_status add_shards(struct assembling *assembling, const struct tor
     return status;
 }
 
+/* Whether the model has tensors of which ranks hold pieces. */
+static bool model_is_cut(const struct assembling *assembling)
+{
+    bool is_cut = false;
+    for (uint32_t i = 0; i < assembling->keys.count && !is_cut; i++)
+        is_cut = assembling->tensors[i].is_cut;
+    return is_cut;
+}
+
 /* FSDP1 keeps optimizer state as flat pieces that look like plain tensors: CRCs tell them from what is the same on all ranks. */
-static reshard_status check_replica(const struct assembling *assembling, struct known_tensor *known, const struct torch_tensor *found,
-                                    reshard_error *err)
+static bool is_other_replica(const struct assembling *assembling, struct known_tensor *known, const struct torch_tensor *found)
 {
     const struct torch_storage *storage = &assembling->state->files[assembling->file].archive.storages[found->storage];
     uint64_t bytes = 0;
     bool is_whole = storage->has_crc && strides_are_row_major(found->rank, found->shape, found->strides) &&
                     dtype_bytes(found->dtype, (uint64_t)box_volume(found->rank, found->shape), &bytes) && bytes == storage->bytes;
-    if (!is_whole)
-        return RESHARD_OK;
-    if (known->has_crc && known->crc32 != storage->crc32) {
-        struct str key = buffer_str(&assembling->key);
-        if (!assembling->source->lenient)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is a plain one but differs on rank %" PRIu32
-                             ": what part of the whole each rank holds is not in the files", STR_ARG(key), assembling->rank);
-        catalog_warn(assembling->source->catalog, true, "tensor '%.*s' differs on rank %" PRIu32, STR_ARG(key), assembling->rank);
+    bool is_other = is_whole && known->has_crc && known->crc32 != storage->crc32;
+    if (is_whole && !known->has_crc) {
+        known->has_crc = true;
+        known->crc32 = storage->crc32;
     }
-    known->has_crc = true;
-    known->crc32 = storage->crc32;
-    return RESHARD_OK;
+    return is_other;
+}
+
+/* States of random numbers and counters beside a model of pieces: no parameters, of which a rank may have its own. */
+static bool is_of_rank(const struct assembling *assembling, const struct torch_tensor *found)
+{
+    bool is_float = dtype_info(found->dtype)->class_ == DTYPE_CLASS_FLOAT;
+    return !assembling->is_hidden && !assembling->item.size && !is_float && found->rank <= 1 && model_is_cut(assembling);
+}
+
+static reshard_status tell_other_replica(const struct assembling *assembling, reshard_error *err)
+{
+    struct str key = buffer_str(&assembling->key);
+    if (assembling->source->lenient) {
+        catalog_warn(assembling->source->catalog, true, "tensor '%.*s' differs on rank %" PRIu32, STR_ARG(key), assembling->rank);
+        return RESHARD_OK;
+    }
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is a plain one but differs on rank %" PRIu32
+              ": what part of the whole each rank holds is not in the files", STR_ARG(key), assembling->rank);
+    error_hint(err, "reshard_open_options.lenient opens it, with what the first rank has");
+    return RESHARD_ERR_UNSUPPORTED;
 }
 
 static reshard_status add_replica(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t *out, reshard_error *err)
@@ -168,8 +190,11 @@ static reshard_status add_replica(struct assembling *assembling, const struct to
     struct known_tensor *known;
     reshard_status status = tensor_for(assembling, leaf, found->dtype, found->rank, found->shape, &known, err);
     *out = status ? CATALOG_NONE : known->tensor;
-    if (!status)
-        status = check_replica(assembling, known, found, err);
+    bool is_other = !status && is_other_replica(assembling, known, found);
+    if (is_other && is_of_rank(assembling, found))
+        return fsdp_add_own_item(assembling, buffer_str(&assembling->key), leaf->parts, leaf->part_count, leaf->value, err);
+    if (is_other)
+        status = tell_other_replica(assembling, err);
     return status ? status : fsdp_assemble_add_chunk(assembling, known->tensor, NULL, index, err);
 }
 
@@ -312,15 +337,6 @@ static void find_stages(struct assembling *assembling, uint32_t file)
         catalog_warn(assembling->source->catalog, false,
                      "the ranks' files of the model hold different tensors, as those of pipeline stages do: each rank's optimizer numbers "
                      "its own, and is kept rank by rank");
-}
-
-/* Whether the model has tensors of which ranks hold pieces. */
-static bool model_is_cut(const struct assembling *assembling)
-{
-    bool is_cut = false;
-    for (uint32_t i = 0; i < assembling->keys.count && !is_cut; i++)
-        is_cut = assembling->tensors[i].is_cut;
-    return is_cut;
 }
 
 /* Whether two files have the same plain tensors one after the other, as their CRC-32s tell. */

@@ -105,6 +105,10 @@ reshard_status fsdp_ties_find(struct catalog *catalog, reshard_error *err);
 /* fsdp_items.c */
 reshard_status fsdp_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
                              reshard_error *err);
+
+/* Another rank's item of a key that is taken: "rank_N.KEY", whose path begins with that word too. */
+reshard_status fsdp_add_own_item(struct assembling *assembling, struct str key, const struct path_part *parts, size_t part_count,
+                                 struct value *value, reshard_error *err);
 reshard_status fsdp_add_beside(struct assembling *assembling, enum fsdp_kind kind, const struct fsdp_file *file, reshard_error *err);
 
 /* Whether a storage lies somewhere inside the value of this file. */

@@ -32,9 +32,8 @@ static reshard_status is_same_item(struct assembling *assembling, const struct c
     return status || found ? status : value_compare(known->value, value, NULL, assembling->source->limits.budget, out, err);
 }
 
-/* Another rank's item of a key that is taken: "rank_N.KEY", whose path begins with that word too. */
-static reshard_status add_own_item(struct assembling *assembling, struct str key, const struct path_part *parts, size_t part_count,
-                                   struct value *value, reshard_error *err)
+reshard_status fsdp_add_own_item(struct assembling *assembling, struct str key, const struct path_part *parts, size_t part_count,
+                                 struct value *value, reshard_error *err)
 {
     struct catalog *catalog = assembling->source->catalog;
     struct rank_item own;
@@ -72,7 +71,7 @@ reshard_status fsdp_add_item(struct assembling *assembling, const struct path_pa
         reshard_status status = is_same_item(assembling, &catalog->items[assembling->items[number]], value, &is_same, err);
         if (status || is_same)
             return status;
-        return add_own_item(assembling, key, parts, part_count, value, err);
+        return fsdp_add_own_item(assembling, key, parts, part_count, value, err);
     }
     bool is_key_path = part_count == 1 && parts[0].kind == PATH_KEY;
     reshard_status status =
