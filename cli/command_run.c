@@ -29,11 +29,12 @@ static bool has_numbered_folders(const char *path)
     return count > 1;
 }
 
-/* What is damaged or was never finished may be one checkpoint of several: how to find the last good one is said where nothing else is. */
+/* What is damaged or was never finished may be one checkpoint of several: how to find the last good one is said too. */
 static void hint_at_the_last_good(const char *path, reshard_status status, reshard_error *err)
 {
     char parent[4096];
-    if (*err->hint || (status != RESHARD_ERR_FORMAT && status != RESHARD_ERR_IO) || strlen(path) >= sizeof(parent))
+    size_t used = strlen(err->hint);
+    if ((status != RESHARD_ERR_FORMAT && status != RESHARD_ERR_IO) || strlen(path) >= sizeof(parent))
         return;
     strcpy(parent, path);
     for (size_t size = strlen(parent); size > 1 && parent[size - 1] == '/'; size--)
@@ -41,8 +42,9 @@ static void hint_at_the_last_good(const char *path, reshard_status status, resha
     char *slash = strrchr(parent, '/');
     if (slash && slash > parent && ends_in_a_digit(slash) && !has_numbered_folders(path))
         *slash = 0;
-    if (has_numbered_folders(parent))
-        snprintf(err->hint, sizeof(err->hint), "'reshard verify --latest-good %s' prints the newest checkpoint that is whole", parent);
+    if (has_numbered_folders(parent) && used + strlen(parent) + 100 < sizeof(err->hint))
+        snprintf(err->hint + used, sizeof(err->hint) - used,
+                 "%s'reshard verify --latest-good %s' prints the newest checkpoint that is whole", used ? "\n" : "", parent);
 }
 
 bool is_view_asked(const struct options *options)

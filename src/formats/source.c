@@ -153,16 +153,20 @@ static reshard_status read_source(struct source *source, const struct root_choic
     if (!source->catalog)
         return error_set_memory(err);
     source->catalog->limits = source->limits;
+    const bool is_asked = source->iteration >= 0;
     if (choice->iteration >= 0)
         source->iteration = choice->iteration;
     reshard_status status = note_choice(source->catalog, choice, err);
     if (status)
         return status;
     status = driver->read_catalog(source, err);
-    if (status)
-        return status;
-    warn_of_links(source);
-    return source_seal(source, err);
+    if (!status) {
+        warn_of_links(source);
+        status = source_seal(source, err);
+    }
+    if (status == RESHARD_ERR_FORMAT && choice->name && choice->before >= 0 && !is_asked)
+        error_hint(err, "reshard_open_options.iteration %" PRId64 " opens the one before it", choice->before);
+    return status;
 }
 
 /* What lies behind a link that is not followed may be what is missed. */

@@ -53,14 +53,6 @@ bool root_is_iteration(struct str name)
     return iteration_of(name, &number);
 }
 
-static bool choose_entry(const struct root_listing *listing, size_t index, int64_t iteration, struct arena *arena, struct root_choice *out)
-{
-    struct str name = listing->entries[index].name;
-    out->name = arena_copy(arena, name.data, name.size);
-    out->iteration = iteration;
-    return out->name != NULL;
-}
-
 static bool entry_holds(const struct root_listing *listing, size_t index, const char *file)
 {
     char name[STEP_NAME_BYTES];
@@ -110,6 +102,20 @@ static bool entry_iteration(const struct root_listing *listing, size_t index, in
 {
     bool is_sure;
     return entry_number(listing, index, out, &is_sure) && (is_sure || is_orbax_step(listing, index));
+}
+
+static bool choose_entry(const struct root_listing *listing, size_t index, int64_t iteration, struct arena *arena, struct root_choice *out)
+{
+    struct str name = listing->entries[index].name;
+    out->name = arena_copy(arena, name.data, name.size);
+    out->iteration = iteration;
+    out->before = -1;
+    for (size_t i = 0; i < listing->count; i++) {
+        int64_t number;
+        if (i != index && entry_iteration(listing, i, &number) && number < iteration && number > out->before)
+            out->before = number;
+    }
+    return out->name != NULL;
 }
 
 /* Index of the sub-directory with this number, or of the highest number if iteration is -1; listing->count if there is none. */

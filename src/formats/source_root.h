@@ -19,6 +19,7 @@
 struct root_choice {
     char *name;        /* the sub-directory, relative to the store's root; NULL: the directory is no such root */
     int64_t iteration; /* -1: it has no number ("release") */
+    int64_t before;    /* the highest number below it; -1: there is none */
     bool is_guess;     /* nothing says which is the latest: it is the highest number */
 };
 
