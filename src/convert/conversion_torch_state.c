@@ -32,7 +32,7 @@ static reshard_status view_atorch(struct conversion *conversion, reshard_error *
     const struct catalog *from = source->catalog;
     struct state_owners owners;
     struct state_view view;
-    struct key_filter filter;
+    struct key_filter filter = { 0 };
     bool is_wanted = false;
     state_owners_begin(&owners, from);
     reshard_status status = state_view_begin(&view, from, err);
@@ -51,7 +51,7 @@ static reshard_status view_atorch(struct conversion *conversion, reshard_error *
         if (!view.keys[i].data && !status)
             status = error_set_memory(err);
     }
-    for (uint32_t i = 0; i < from->item_count; i++)
+    for (uint32_t i = 0; i < from->item_count && !status; i++)
         view.skips_item[i] = str_is(from->items[i].key, ATORCH_GROUPS) || str_is(from->items[i].key, ATORCH_LAYOUT);
     if (!status && is_wanted && catalog_find_item(from, STR(ATORCH_LAYOUT)) != CATALOG_NONE)
         status = note_add(&conversion->losses, &conversion->notes, NOTE_LAYOUT, STR(ATORCH_LAYOUT), err,
@@ -207,7 +207,7 @@ reshard_status conversion_torch_state(struct conversion *conversion, const struc
         return RESHARD_OK;
     is_asked = is_asked || conversion->like;
     if (mapping_is_container(from->name_space))
-        return view_atorch(conversion, err);
+        return is_asked || driver->abilities & FORMAT_OPTIMIZER_APART ? view_atorch(conversion, err) : RESHARD_OK;
     bool is_megatrons = from->name_space && from->abilities & FORMAT_STATE_BY_PARAMETER;
     return is_megatrons && is_asked && has_megatron_state(conversion->source->source->catalog) ? view_megatron(conversion, err)
                                                                                                  : RESHARD_OK;

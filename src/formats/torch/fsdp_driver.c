@@ -62,7 +62,7 @@ const struct format_driver format_fsdp_ranks = {
     .name = "fsdp-ranks",
     .summary = "one torch.save file a rank, holding DTensors or ShardedTensors (FSDP, verl, accelerate)",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_ITEMS_NAME_TENSORS | FORMAT_WRAPS |
-                 FORMAT_TORCH_STATE |
+                 FORMAT_TORCH_STATE | FORMAT_OPTIMIZER_APART |
                  FORMAT_PAIRS_F4,
     .words = rank_words,
     .folder_entries = folder_entries,
