@@ -93,6 +93,11 @@ def _object(file, what, path):
 
 # ---- state dicts ----
 
+def _replica(value):
+    """Megatron takes a number, or any sequence of them."""
+    return (value.replica_id,) if isinstance(value.replica_id, int) else tuple(value.replica_id)
+
+
 def _shard(tensor):
     """A ShardedTensor as a Shard: prepended axes are axes of one element."""
     data, shape = tensor.data, (1,) * tensor.prepend_axis_num + tuple(tensor.local_shape)
@@ -100,8 +105,7 @@ def _shard(tensor):
     if data is not None:
         data = data.detach() if flat else data.detach().reshape(shape) if data.is_contiguous() else data.detach()[
             (None,) * tensor.prepend_axis_num]
-    replica = tensor.replica_id if isinstance(tensor.replica_id, int) else tuple(tensor.replica_id)
-    return Shard(data, tensor.global_shape, tensor.global_offset, shape=shape, flat=flat, dtype=tensor.dtype, replica=replica,
+    return Shard(data, tensor.global_shape, tensor.global_offset, shape=shape, flat=flat, dtype=tensor.dtype, replica=_replica(tensor),
                  allow_shape_mismatch=tensor.allow_shape_mismatch)
 
 
@@ -117,7 +121,7 @@ def _tensors(sharded):
 def _objects(sharded, with_values):
     """What the extension takes of the ShardedObjects of a state dict, of copies without their values. Megatron keeps lists of one."""
     return [(value.key, tuple(value.global_shape), tuple(value.global_offset),
-             (value.replica_id,) if isinstance(value.replica_id, int) else tuple(value.replica_id),
+             _replica(value),
              file_of([value.data]) if with_values and is_main_replica(value.replica_id) else "null")
             for value in nested_values(sharded) if isinstance(value, ShardedObject)]
 

@@ -380,7 +380,9 @@ static reshard_status windows_run(struct exchange_state *state, reshard_error *e
 
 /* ---- ranks that share memory, and the rank itself ---- */
 
-static reshard_status blocks_copy(struct exchange_state *state, const struct stream *stream, uint64_t *bytes, reshard_error *err)
+/* Adds the bytes of blocks, and copies them if the rank is the one that does. */
+static reshard_status blocks_pass(struct exchange_state *state, const struct stream *stream, bool copies, uint64_t *bytes,
+                                  reshard_error *err)
 {
     for (uint32_t i = 0; i < stream->count; i++) {
         struct piece piece;
@@ -388,19 +390,8 @@ static reshard_status blocks_copy(struct exchange_state *state, const struct str
         if (status)
             return status;
         *bytes += piece.elements * dtype_element_bytes(piece.copy.spec.target_dtype);
-        copy_run(&piece.copy.spec, piece.copy.source, piece.copy.target);
-    }
-    return RESHARD_OK;
-}
-
-static reshard_status blocks_count(struct exchange_state *state, const struct stream *stream, uint64_t *bytes, reshard_error *err)
-{
-    for (uint32_t i = 0; i < stream->count; i++) {
-        struct piece piece;
-        reshard_status status = step_describe(state, state->order[stream->first + i], &piece, err);
-        if (status)
-            return status;
-        *bytes += piece.elements * dtype_element_bytes(piece.copy.spec.target_dtype);
+        if (copies)
+            copy_run(&piece.copy.spec, piece.copy.source, piece.copy.target);
     }
     return RESHARD_OK;
 }
@@ -410,9 +401,9 @@ static reshard_status shared_run(struct exchange_state *state, reshard_error *er
     const uint32_t size = comm_size(state->comm), rank = comm_rank(state->comm);
     reshard_status status = RESHARD_OK;
     for (uint32_t distance = 1; distance < size && !status; distance++)
-        status = blocks_copy(state, &state->receives[(rank + size - distance) % size], &state->totals->received, err);
+        status = blocks_pass(state, &state->receives[(rank + size - distance) % size], true, &state->totals->received, err);
     for (uint32_t to = 0; to < size && !status; to++) /* which copies it itself */
-        status = to == rank ? RESHARD_OK : blocks_count(state, &state->sends[to], &state->totals->sent, err);
+        status = to == rank ? RESHARD_OK : blocks_pass(state, &state->sends[to], false, &state->totals->sent, err);
     return status;
 }
 
@@ -567,7 +558,7 @@ reshard_status exchange_run(struct comm *comm, const char *call, const struct ex
     *totals = (struct exchange_totals){ 0 };
     reshard_status status = comm_agree(comm, call, exchange_begin(&state, &why), &why);
     if (!status) {
-        status = blocks_copy(&state, &state.receives[comm_rank(comm)], &totals->kept, &why);
+        status = blocks_pass(&state, &state.receives[comm_rank(comm)], true, &totals->kept, &why);
         if (!status && state.places)
             status = places_run(&state, &why);
         if (!status)

@@ -96,6 +96,9 @@ reshard_status conversion_add_torch_state(struct conversion *conversion, reshard
 /* Notes an option of groups of parameters that does not arrive; empty: all do. */
 reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err);
 
+/* Lists an item of the source as dropped that says how its ranks are laid out. */
+reshard_status conversion_note_layout(struct conversion *conversion, struct str item, reshard_error *err);
+
 /* What the key of a weight is without the prefix that naming takes off later, as keys of state are to have it. */
 struct str conversion_state_name(const struct conversion *conversion, struct str weight);
 

@@ -202,6 +202,11 @@ reshard_status conversion_note_option(struct conversion *conversion, struct str 
                                    "this option of param_groups is a tensor or an object, and numbers, texts and lists are kept");
 }
 
+reshard_status conversion_note_layout(struct conversion *conversion, struct str item, reshard_error *err)
+{
+    return note_add(&conversion->losses, &conversion->notes, NOTE_LAYOUT, item, err, "it belongs to the layout that it was saved under");
+}
+
 static reshard_status note_groups(struct respelling *run, bool is_said, bool is_cut, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
@@ -253,15 +258,14 @@ static reshard_status say_optimizer(struct respelling *run, bool has_step_in_gro
 static reshard_status respell_skip_items(struct respelling *run, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
-    bool is_atorch = catalog_find_item(run->from, STR("optim_meta")) != CATALOG_NONE;
+    bool is_atorch = catalog_find_item(run->from, STR(ATORCH_GROUPS)) != CATALOG_NONE;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < run->from->item_count && !status; i++) {
         run->view.skips_item[i] |= run->groups.is_taken[i];
-        if (!is_atorch || !str_is(run->from->items[i].key, "ckpt_meta"))
+        if (!is_atorch || !str_is(run->from->items[i].key, ATORCH_LAYOUT))
             continue;
         run->view.skips_item[i] = 1;
-        status = note_add(&conversion->losses, &conversion->notes, NOTE_LAYOUT, run->from->items[i].key, err,
-                          "it belongs to the layout that it was saved under");
+        status = conversion_note_layout(conversion, run->from->items[i].key, err);
     }
     return status;
 }

@@ -16,8 +16,6 @@
 
 #include <stdlib.h>
 
-#define ATORCH_GROUPS "optim_meta"
-#define ATORCH_LAYOUT "ckpt_meta" /* of the run, and its wrapping */
 #define HALF_END "_v"
 #define MOMENT_WORD "exp_avg"
 #define STEP_WORD "step"
@@ -54,8 +52,7 @@ static reshard_status view_atorch(struct conversion *conversion, reshard_error *
     for (uint32_t i = 0; i < from->item_count && !status; i++)
         view.skips_item[i] = str_is(from->items[i].key, ATORCH_GROUPS) || str_is(from->items[i].key, ATORCH_LAYOUT);
     if (!status && is_wanted && catalog_find_item(from, STR(ATORCH_LAYOUT)) != CATALOG_NONE)
-        status = note_add(&conversion->losses, &conversion->notes, NOTE_LAYOUT, STR(ATORCH_LAYOUT), err,
-                          "it belongs to the layout that it was saved under");
+        status = conversion_note_layout(conversion, STR(ATORCH_LAYOUT), err);
     if (!status && is_wanted)
         status = state_view_make(conversion->source, &view, &conversion->respelled, err);
     if (!status && is_wanted) {
@@ -220,6 +217,8 @@ struct torch_names {
     struct name_map names;     /* as the target's keys of state have them */
     struct str *from;          /* by number: as the source's have them; empty: they are made of several */
     bool *is_vector, *is_taken; /* by number */
+    struct name_map sources;   /* the names in `from`, once each */
+    uint32_t *first, *next;    /* by number in sources: the first with that name, 1 + number; by number: the next with the same; 0: none */
 };
 
 struct group_making {
@@ -251,13 +250,10 @@ static reshard_status note_torch_name(struct group_making *making, uint32_t tens
     uint32_t from = making->conversion->selection.wanted_source[tensor];
     struct torch_names *weights = &making->weights;
     struct str state;
-    bool is_new;
-    uint32_t number = name_map_intern(&weights->names, name, &is_new);
+    uint32_t number = name_map_intern(&weights->names, name, NULL);
     if (number == NAME_NONE)
         return error_set_memory(err);
-    if (is_new)
-        weights->is_vector[number] = str_ends_with(name, ".bias");
-    weights->is_vector[number] |= making->wanted->tensors[tensor].rank == 1;
+    weights->is_vector[number] |= !parameter_decays(name, making->wanted->tensors[tensor].rank);
     if (from != CATALOG_NONE && !weights->from[number].size && !torch_name(source->tensors[from].key, &weights->from[number], &state))
         weights->from[number] = (struct str){ 0 };
     return RESHARD_OK;
@@ -362,6 +358,24 @@ static struct value *torch_group(struct group_making *making, const struct value
     return good ? made : NULL;
 }
 
+/* Names are looked for by those of the source, of which several may be made. */
+static reshard_status index_torch_names(struct torch_names *weights, reshard_error *err)
+{
+    const size_t room = (size_t)weights->names.count + 1;
+    weights->first = array_zeroed(room, sizeof(*weights->first));
+    weights->next = array_zeroed(room, sizeof(*weights->next));
+    if (!weights->first || !weights->next)
+        return error_set_memory(err);
+    for (uint32_t n = weights->names.count; n-- > 0;) {
+        uint32_t source = name_map_intern(&weights->sources, weights->from[n], NULL);
+        if (source == NAME_NONE)
+            return error_set_memory(err);
+        weights->next[n] = weights->first[source];
+        weights->first[source] = n + 1;
+    }
+    return RESHARD_OK;
+}
+
 /* Numbers of the names that belong to a group: atorch's lists them, of Megatron's is known which have weight decay. */
 static uint32_t members_of_group(struct group_making *making, const struct value *group, bool is_megatrons, bool is_only, uint32_t *out)
 {
@@ -371,13 +385,17 @@ static uint32_t members_of_group(struct group_making *making, const struct value
     bool has_decay = parameter_group_has_decay(group);
     for (size_t i = 0; params && params->kind == VALUE_LIST && i < params->list.count; i++) {
         struct str name;
-        for (uint32_t n = 0; value_as_str(params->list.items[i], &name) && n < weights->names.count; n++) {
-            if (weights->is_taken[n] || !str_equal(weights->from[n], conversion_state_name(making->conversion, name)))
-                continue;
-            weights->is_taken[n] = true;
-            out[count++] = n;
-            break;
-        }
+        if (!value_as_str(params->list.items[i], &name))
+            continue;
+        uint32_t source = name_map_find(&weights->sources, conversion_state_name(making->conversion, name));
+        uint32_t n = source == NAME_NONE ? 0 : weights->first[source];
+        while (n && weights->is_taken[n - 1])
+            n = weights->next[n - 1];
+        if (!n)
+            continue;
+        weights->first[source] = weights->next[n - 1];
+        weights->is_taken[n - 1] = true;
+        out[count++] = n - 1;
     }
     for (uint32_t n = 0; n < weights->names.count; n++) {
         bool is_one = is_only || (is_megatrons && has_decay != weights->is_vector[n]);
@@ -404,7 +422,7 @@ static reshard_status make_torch_groups(struct group_making *making, const struc
     struct conversion *conversion = making->conversion;
     uint32_t *numbers = array_new((size_t)making->weights.names.count + 1, sizeof(*numbers)), made = 0;
     struct value **list = arena_array(&making->graph.arena, groups->list.count + 1, sizeof(*list));
-    reshard_status status = numbers && list ? RESHARD_OK : error_set_memory(err);
+    reshard_status status = numbers && list ? index_torch_names(&making->weights, err) : error_set_memory(err);
     for (size_t g = 0; g < groups->list.count && !status; g++) {
         const struct value *group = groups->list.items[g];
         if (group->kind != VALUE_DICT)
@@ -479,6 +497,9 @@ static reshard_status find_groups_leaves(struct group_making *making, const stru
 static void group_making_release(struct group_making *making)
 {
     name_map_release(&making->weights.names);
+    name_map_release(&making->weights.sources);
+    free(making->weights.first);
+    free(making->weights.next);
     free(making->weights.from);
     free(making->weights.is_vector);
     free(making->weights.is_taken);

@@ -11,7 +11,7 @@
 #include "convert/team.h"
 
 /* RESHARD_ERR_USAGE: sidecars have no such digest. */
-reshard_status sidecar_digest_check(const char *digest, reshard_error *err);
+reshard_status sidecar_digest_check(const char *name, reshard_error *err);
 
 /* The sidecar's text for what was written, and its name in the store of what was written (malloc'd). */
 reshard_status sidecar_make(struct checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json,

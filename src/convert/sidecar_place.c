@@ -70,27 +70,28 @@ static reshard_status put_items(struct checkpoint *written, enum digest_kind kin
     return !status && json->failed ? error_set_memory(err) : status;
 }
 
-static bool digest_is_for_sidecars(const char *digest, enum digest_kind *kind)
+static reshard_status digest_of_sidecar(const char *name, enum digest_kind *out, reshard_error *err)
 {
-    return digest_from_name(str_of(digest), kind) && *kind != DIGEST_MD5;
+    if (digest_from_name(str_of(name), out) && *out != DIGEST_MD5)
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_USAGE, "unknown checksum '%s': crc32c, sha256 or xxh3", name);
 }
 
-reshard_status sidecar_digest_check(const char *digest, reshard_error *err)
+reshard_status sidecar_digest_check(const char *name, reshard_error *err)
 {
     enum digest_kind kind;
-    if (digest_is_for_sidecars(digest, &kind))
-        return RESHARD_OK;
-    return error_set(err, RESHARD_ERR_USAGE, "unknown checksum '%s': crc32c, sha256 or xxh3", digest);
+    return digest_of_sidecar(name, &kind, err);
 }
 
 reshard_status sidecar_make(struct checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json,
                             char **name, reshard_error *err)
 {
     enum digest_kind kind;
-    if (!digest_is_for_sidecars(digest, &kind))
-        return sidecar_digest_check(digest, err);
+    reshard_status status = digest_of_sidecar(digest, &kind, err);
+    if (status)
+        return status;
     buffer_printf(json, "{\n  \"schema\": \"" SIDECAR_SCHEMA "\",\n  \"digest\": \"%s\",\n", digest_name(kind));
-    reshard_status status = put_tensors(written, kind, options, json, err);
+    status = put_tensors(written, kind, options, json, err);
     buffer_append_text(json, ",\n");
     if (!status)
         status = put_items(written, kind, json, err);

@@ -334,8 +334,7 @@ static reshard_status recognise_folder(struct census *census, const char *shown,
     if (status || census->driver)
         return status;
     status = root_choose(census->store, "", -1, &census->arena, &choice, &seen);
-    if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED ||
-        (status == RESHARD_ERR_IO && !store_errno_is_answer(seen.sys_errno))) {
+    if (!store_status_is_answer(status, &seen)) {
         if (err)
             *err = seen;
         return status;

@@ -3,11 +3,11 @@
 
 #include "base/array.h"
 #include "formats/shared/value_edit.h"
+#include "parallel/parameter_groups.h"
 
 #include <stdlib.h>
 
 #define GROUPS_WORD "param_groups"
-#define ATORCH_GROUPS "optim_meta"
 #define DECAY "weight_decay"
 #define PLAIN_DEPTH 8 /* of lists in an option */
 
@@ -84,9 +84,9 @@ static void note_parameter(const struct state_owners *owners, struct str before,
     uint32_t weight = state_owners_weight(owners, before, name);
     if (weight == CATALOG_NONE)
         return;
-    bool is_vector = owners->catalog->tensors[weight].rank == 1 || str_ends_with(name, ".bias");
-    group->has_vectors |= is_vector;
-    group->has_matrices |= !is_vector;
+    bool decays = parameter_decays(name, owners->catalog->tensors[weight].rank);
+    group->has_vectors |= !decays;
+    group->has_matrices |= decays;
 }
 
 /* An option, or the list of the parameters. graph_count: of the value's own graph. */

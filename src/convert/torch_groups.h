@@ -32,6 +32,10 @@ bool torch_option_is_plain(const struct value *value);
 reshard_status torch_groups_read(struct source *source, const struct state_owners *owners, struct torch_groups *out, reshard_error *err);
 void torch_groups_release(struct torch_groups *groups);
 
+/* atorch's items of groups, and of the run and its wrapping. */
+#define ATORCH_GROUPS "optim_meta"
+#define ATORCH_LAYOUT "ckpt_meta"
+
 /* Whether an item's key is one of those that say groups. */
 bool torch_groups_key(struct str key);
 

@@ -172,10 +172,11 @@ static reshard_status live_read_item_storage(struct source *source, uint32_t ite
 static void live_close_source(struct source *source)
 {
     struct live_source *state = source->driver_state;
-    for (size_t i = 0; state && i < state->file_count; i++)
+    if (!state)
+        return; /* of a view */
+    for (size_t i = 0; i < state->file_count; i++)
         torch_save_release(&state->files[i].archive);
-    if (state)
-        free(state->files);
+    free(state->files);
     free(state);
 }
 

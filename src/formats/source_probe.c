@@ -11,8 +11,7 @@
 /* What went wrong while a driver looked, as far as it matters: no memory, a caller who stops, or a disk that does not answer. */
 static reshard_status probe_status(struct store *store, const reshard_error *seen, reshard_error *err)
 {
-    const bool ends_all = seen->code == RESHARD_ERR_MEMORY || seen->code == RESHARD_ERR_CANCELLED;
-    if (!ends_all && (seen->code != RESHARD_ERR_IO || store_errno_is_answer(seen->sys_errno)))
+    if (store_status_is_answer(seen->code, seen))
         return store_failure(store, err);
     if (err)
         *err = *seen;

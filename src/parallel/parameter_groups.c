@@ -6,9 +6,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+bool parameter_decays(struct str name, int rank)
+{
+    return rank != 1 && !str_ends_with(name, ".bias");
+}
+
 bool parameter_has_decay(const struct rank_parameter *parameter)
 {
-    return parameter->rank != 1 && !str_ends_with(parameter->name, ".bias");
+    return parameter_decays(parameter->name, parameter->rank);
 }
 
 struct value *parameter_group_list(const struct value *optimizer)

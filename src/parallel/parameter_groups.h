@@ -48,7 +48,8 @@ bool weight_decay_is_zero(const struct value *decay);
 /* Whether it is said, and is not 0. */
 bool parameter_group_has_decay(const struct value *group);
 
-/* The kind of group that a parameter belongs to; is_decoupled only if the run has such groups. */
+/* The kind of group that a parameter belongs to, by its name and rank: vectors and biases have no weight decay. */
+bool parameter_decays(struct str name, int rank);
 bool parameter_has_decay(const struct rank_parameter *parameter);
 
 #endif

@@ -206,6 +206,12 @@ bool store_errno_is_answer(int number)
     }
 }
 
+bool store_status_is_answer(reshard_status status, const reshard_error *err)
+{
+    bool ends_all = status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED;
+    return !ends_all && (status != RESHARD_ERR_IO || store_errno_is_answer(err->sys_errno));
+}
+
 void store_note_failure(struct store *store, const char *name, int number, reshard_status status, const reshard_error *said)
 {
     int none = 0;

@@ -116,6 +116,9 @@ reshard_status store_failure(const struct store *store, reshard_error *err);
 /* Whether this errno says something about a name, and not that memory or the disk failed. */
 bool store_errno_is_answer(int number);
 
+/* The same of a call that ended so, or went well: it is about what is there, and not that memory lacks, a caller stops or a disk fails. */
+bool store_status_is_answer(reshard_status status, const reshard_error *err);
+
 /* A number that changes when the object is written to or replaced, as far as the store knows (files: inode, size, and the times of
  * modification and change); 0 if it does not. */
 uint64_t store_version(struct store *store, const char *name);

@@ -223,6 +223,7 @@ TEST(messages_of_unequal_sizes_are_refused)
 
 struct misbehaviour {
     int fails, lies, is_without_memory, is_released, is_aborted;
+    char reason[64]; /* of abort */
 };
 
 static int gather_alone(const void *bytes, size_t size, void **all, size_t *sizes, void *context)
@@ -255,8 +256,9 @@ static int run_none(void *context)
 
 static void note_abort(const char *reason, void *context)
 {
-    (void)reason;
-    ((struct misbehaviour *)context)->is_aborted = 1;
+    struct misbehaviour *how = context;
+    how->is_aborted = 1;
+    snprintf(how->reason, sizeof(how->reason), "%s", reason);
 }
 
 static void note_release(void *context)
@@ -264,7 +266,8 @@ static void note_release(void *context)
     ((struct misbehaviour *)context)->is_released = 1;
 }
 
-static void check_misbehaviour(struct misbehaviour how, const char *text)
+/* A group of one rank over such callbacks. */
+static reshard_comm *comm_alone(struct misbehaviour *how, void (*tell)(const char *reason, void *context))
 {
     reshard_error err = RESHARD_ERROR_INIT;
     reshard_comm_callbacks callbacks = RESHARD_COMM_CALLBACKS_INIT;
@@ -274,10 +277,17 @@ static void check_misbehaviour(struct misbehaviour how, const char *text)
     callbacks.submit_send = submit_none;
     callbacks.submit_recv = submit_no_recv;
     callbacks.run = run_none;
-    callbacks.abort = note_abort;
+    callbacks.abort = tell;
     callbacks.release = note_release;
-    callbacks.context = &how;
+    callbacks.context = how;
     CHECK_OK(reshard_comm_new(&callbacks, NULL, &comm, &err));
+    return comm;
+}
+
+static void check_misbehaviour(struct misbehaviour how, const char *text)
+{
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_comm *comm = comm_alone(&how, note_abort);
     reshard_status status = reshard_comm_barrier(comm, &err);
     assert_int_equal(status, text ? RESHARD_ERR_IO : RESHARD_OK);
     if (text && !strstr(err.message, text))
@@ -296,53 +306,13 @@ TEST(callbacks_that_fail_or_lie_are_named)
     check_misbehaviour((struct misbehaviour){ .is_without_memory = 1 }, "gave no memory");
 }
 
-static int alone_gather(const void *bytes, size_t size, void **all, size_t *sizes, void *context)
-{
-    (void)context;
-    *all = malloc(size + 1);
-    sizes[0] = size;
-    return *all ? (memcpy(*all, bytes, size), 0) : 1;
-}
-
-static int alone_send(int64_t to, const void *bytes, size_t size, void *context)
-{
-    (void)to, (void)bytes, (void)size, (void)context;
-    return 0;
-}
-
-static int alone_receive(int64_t from, void *bytes, size_t size, void *context)
-{
-    (void)from, (void)bytes, (void)size, (void)context;
-    return 0;
-}
-
-static int alone_run(void *context)
-{
-    (void)context;
-    return 0;
-}
-
-static void alone_abort(const char *reason, void *context)
-{
-    snprintf(context, 64, "%s", reason);
-}
-
 /* Whatever the host makes of it. */
 TEST(a_rank_over_callbacks_that_gives_up_goes_no_further)
 {
-    char told[64] = "";
+    struct misbehaviour none = { 0 };
     for (int is_told = 0; is_told < 2; is_told++) {
         reshard_error err = RESHARD_ERROR_INIT;
-        reshard_comm_callbacks callbacks = RESHARD_COMM_CALLBACKS_INIT;
-        reshard_comm *comm;
-        callbacks.size = 1;
-        callbacks.all_gather = alone_gather;
-        callbacks.submit_send = alone_send;
-        callbacks.submit_recv = alone_receive;
-        callbacks.run = alone_run;
-        callbacks.abort = is_told ? alone_abort : NULL;
-        callbacks.context = told;
-        CHECK_OK(reshard_comm_new(&callbacks, NULL, &comm, &err));
+        reshard_comm *comm = comm_alone(&none, is_told ? note_abort : NULL);
         CHECK_OK(reshard_comm_barrier(comm, &err));
         reshard_comm_abort(comm, "cannot go on");
         for (int i = 0; i < 2; i++) {
@@ -352,7 +322,7 @@ TEST(a_rank_over_callbacks_that_gives_up_goes_no_further)
         CHECK_FAILS(reshard_comm_agree(comm, RESHARD_OK, &err), RESHARD_ERR_IO);
         reshard_comm_free(comm);
     }
-    assert_string_equal(told, "rank 0: cannot go on");
+    assert_string_equal(none.reason, "rank 0: cannot go on");
 }
 
 TEST(arguments_are_checked)

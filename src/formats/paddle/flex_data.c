@@ -84,8 +84,7 @@ reshard_status flex_data_open(const struct source *source, struct str name, stru
 
 bool flex_data_is_answer(const struct source *source, reshard_status status, const reshard_error *err)
 {
-    const bool ends_all = status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED;
-    return !ends_all && (status != RESHARD_ERR_IO || source->lenient || store_errno_is_answer(err->sys_errno));
+    return (status == RESHARD_ERR_IO && source->lenient) || store_status_is_answer(status, err);
 }
 
 reshard_status flex_data_protocol(const struct source *source, struct str name, int *out, reshard_error *err)
