@@ -248,33 +248,34 @@ static reshard_status piece_check(const struct catalog *catalog, const struct fe
     return status;
 }
 
-/* ---- F4 where the target has it in pairs (source_pairs.h) ---- */
-
-struct piece_pairs {
-    bool are_there;
+/* A piece as the plan reads it: where the target has F4 in pairs (source_pairs.h), its last axis counts pairs. */
+struct piece_form {
+    enum dtype dtype;
+    bool is_paired;
     int64_t shape[RANK_MAX], start[RANK_MAX], extent[RANK_MAX];
 };
 
-/* The piece's box as one of pairs, if its tensor is written so. */
-static reshard_status piece_pair(const struct feeding *feeding, const struct feeding_piece *piece, struct piece_pairs *out,
-                                 reshard_error *err)
+static reshard_status piece_form_of(const struct feeding *feeding, const struct feeding_piece *piece, struct piece_form *out,
+                                    reshard_error *err)
 {
     const struct catalog *catalog = feeding->source->source->catalog, *read = feeding->conversion.source->source->catalog;
     const struct catalog_tensor *tensor = &catalog->tensors[piece->box.tensor];
+    const size_t bytes = (size_t)tensor->rank * sizeof(int64_t);
     const int64_t *start, *extent;
     const int last = tensor->rank - 1;
-    *out = (struct piece_pairs){ .are_there = tensor->dtype == DTYPE_F4 && read->tensors[piece->box.tensor].dtype == DTYPE_F4_X2 };
-    if (!out->are_there)
-        return RESHARD_OK;
     piece_box_of(catalog, piece, &start, &extent);
+    *out = (struct piece_form){ .dtype = tensor->dtype };
+    memcpy(out->shape, catalog_vector_at(catalog, tensor->shape), bytes);
+    memcpy(out->start, start, bytes);
+    memcpy(out->extent, extent, bytes);
+    out->is_paired = tensor->dtype == DTYPE_F4 && read->tensors[piece->box.tensor].dtype == DTYPE_F4_X2;
+    if (!out->is_paired)
+        return RESHARD_OK;
     if (start[last] % 2 || extent[last] % 2 || piece->box.strides || piece->box.flat_count || piece->box.dtype != DTYPE_F4)
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "tensor '%.*s': this format has F4 in pairs along the last axis: pieces have whole pairs, of F4, without strides",
                          STR_ARG(tensor->key));
-    const size_t bytes = (size_t)tensor->rank * sizeof(int64_t);
-    memcpy(out->shape, catalog_vector_at(catalog, tensor->shape), bytes);
-    memcpy(out->start, start, bytes);
-    memcpy(out->extent, extent, bytes);
+    out->dtype = DTYPE_F4_X2;
     out->shape[last] /= 2;
     out->start[last] /= 2;
     out->extent[last] /= 2;
@@ -287,27 +288,23 @@ static reshard_status piece_catalog(const struct feeding *feeding, const struct 
 {
     const struct catalog *catalog = feeding->source->source->catalog;
     const struct catalog_tensor *like = &catalog->tensors[piece->box.tensor];
-    struct piece_pairs pairs;
-    const int64_t *start, *extent;
+    struct piece_form form;
     char name[STORE_REGION_NAME_MAX];
     struct catalog_chunk *chunk;
     uint32_t tensor, object;
-    piece_box_of(catalog, piece, &start, &extent);
     out->limits = catalog->limits;
     out->limits.budget = NULL;
     store_region_name(0, name);
-    reshard_status status = piece_pair(feeding, piece, &pairs, err);
+    reshard_status status = piece_form_of(feeding, piece, &form, err);
     if (!status)
-        status = catalog_add_tensor(out, like->key, pairs.are_there ? DTYPE_F4_X2 : like->dtype, like->rank,
-                                    pairs.are_there ? pairs.shape : catalog_vector_at(catalog, like->shape), &tensor, err);
+        status = catalog_add_tensor(out, like->key, form.dtype, like->rank, form.shape, &tensor, err);
     if (!status)
         status = catalog_add_object(out, str_of(name), span, &object, err);
     if (!status)
-        status = catalog_add_chunk(out, tensor, pairs.are_there ? pairs.start : start, pairs.are_there ? pairs.extent : extent, object, 0,
-                                   span, &chunk, err);
+        status = catalog_add_chunk(out, tensor, form.start, form.extent, object, 0, span, &chunk, err);
     if (status)
         return status;
-    if (!pairs.are_there && piece->box.dtype != like->dtype)
+    if (!form.is_paired && piece->box.dtype != like->dtype)
         out->tensors[tensor].stored_as = 1 + piece->box.dtype;
     if (piece->box.strides)
         status = catalog_chunk_set_strides(out, chunk, like->rank, piece->box.strides, err);
