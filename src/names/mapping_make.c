@@ -330,7 +330,7 @@ static reshard_status say_failure(struct mapping_choice *choice, const struct wa
     char what[400], type[160];
     say_type(choice, type, sizeof(type));
     if (way == MAPPING_WAY_AMBIGUOUS)
-        snprintf(what, sizeof(what), "more than one family fits: %.*s", (int)(said.size < 300 ? said.size : 300), said.data);
+        snprintf(what, sizeof(what), "more than one text fits: %.*s", (int)(said.size < 300 ? said.size : 300), said.data);
     else
         snprintf(what, sizeof(what), "the model's family%s is not recognised", type);
     if (wanted->is_asked) {

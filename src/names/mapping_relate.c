@@ -56,6 +56,7 @@ static bool leads_back(const struct walk *walk, const struct mapping_relation *r
     return relation->back_count || (walk->goal->family.size && relation->family_count);
 }
 
+/* By relations that are not used yet. */
 static void mapping_relate_measure(struct walk *walk)
 {
     for (uint32_t i = 0; i < MAPPING_NODES_MAX; i++)
@@ -65,7 +66,7 @@ static void mapping_relate_measure(struct walk *walk)
         for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
             const struct mapping_relation *relation = &walk->rules->relations[i];
             unsigned *from = &walk->distance[relation->from], *to = &walk->distance[relation->to];
-            if (!is_allowed(walk, relation))
+            if (!is_allowed(walk, relation) || walk->is_used[i])
                 continue;
             if (*to + 1 < *from) {
                 *from = *to + 1;
@@ -112,22 +113,43 @@ enum search {
     SEARCH_COUNT
 };
 
-/* The best relation that leads on from any of the nodes; relation NULL if there is none. */
-static struct step find_step(const struct walk *walk, uint64_t here, const struct map_space *space, enum search search)
+/* Whether a step that leads away from the goal arrives there without going back by the same relation: else it is a dead end. */
+static bool leads_round(struct walk *walk, const struct step *step)
 {
+    bool *is_used = &walk->is_used[step->relation - walk->rules->relations];
+    *is_used = true;
+    mapping_relate_measure(walk);
+    const bool arrives = walk->distance[step->end] <= STEPS_MAX;
+    *is_used = false;
+    mapping_relate_measure(walk);
+    return arrives;
+}
+
+/* The step by a relation that leads on from any of the nodes; false if it does not. */
+static bool may_step(struct walk *walk, uint64_t here, const struct map_space *space, enum search search, uint32_t index, bool is_back,
+                     struct step *out)
+{
+    const struct mapping_relation *relation = &walk->rules->relations[index];
     bool is_nearer = search == SEARCH_NEARER || search == SEARCH_NAMED, by_name = search == SEARCH_NAMED || search == SEARCH_NAMED_ANY;
+    uint32_t begin = is_back ? relation->to : relation->from;
+    *out = (struct step){ relation, is_back, is_back ? relation->from : relation->to, false };
+    if (walk->is_used[index] || !is_allowed(walk, relation) || !(here >> begin & 1) || walk->distance[out->end] > STEPS_MAX)
+        return false;
+    const bool is_away = walk->distance[out->end] >= walk->distance[begin];
+    if (is_nearer && is_away)
+        return false;
+    bool is_named = by_name && relation->family_count && walk->goal->family.size;
+    return (is_named || mapping_relation_fits(relation, space, is_back)) && (!is_away || leads_round(walk, out));
+}
+
+/* The best relation that leads on from any of the nodes; relation NULL if there is none. */
+static struct step find_step(struct walk *walk, uint64_t here, const struct map_space *space, enum search search)
+{
     struct step best = { 0 };
     for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
-        const struct mapping_relation *relation = &walk->rules->relations[i];
-        for (int back = 0; back < (leads_back(walk, relation) ? 2 : 1); back++) {
-            struct step step = { relation, back, back ? relation->from : relation->to, false };
-            uint32_t begin = back ? relation->to : relation->from;
-            if (walk->is_used[i] || !is_allowed(walk, relation) || !(here >> begin & 1) || walk->distance[step.end] > STEPS_MAX)
-                continue;
-            if (is_nearer && walk->distance[step.end] >= walk->distance[begin])
-                continue;
-            bool is_named = by_name && relation->family_count && walk->goal->family.size;
-            if (is_named || mapping_relation_fits(relation, space, back))
+        for (int back = 0; back < (leads_back(walk, &walk->rules->relations[i]) ? 2 : 1); back++) {
+            struct step step;
+            if (may_step(walk, here, space, search, i, back, &step))
                 take_better(walk, &best, &step);
         }
     }
@@ -140,14 +162,16 @@ static void say_step(struct walk *walk, const struct step *step)
 }
 
 /* Names of the relations that fit as well as the best one. */
-static void say_tie(struct walk *walk, const struct step *best, uint64_t here, const struct map_space *space)
+static void say_tie(struct walk *walk, const struct step *best, uint64_t here, const struct map_space *space, enum search search)
 {
     buffer_clear(walk->said);
     for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
-        const struct mapping_relation *relation = &walk->rules->relations[i];
-        uint32_t begin = best->is_back ? relation->to : relation->from, end = best->is_back ? relation->from : relation->to;
-        if (here >> begin & 1 && end == best->end && is_allowed(walk, relation) && mapping_relation_fits(relation, space, best->is_back))
-            buffer_printf(walk->said, "%s%s", walk->said->size ? ", " : "", relation->name);
+        struct step step = { 0 };
+        bool is_one = may_step(walk, here, space, search, i, false, &step);
+        if (!is_one && leads_back(walk, &walk->rules->relations[i]))
+            is_one = may_step(walk, here, space, search, i, true, &step);
+        if (is_one && !is_better(walk, best, &step))
+            buffer_printf(walk->said, "%s%s", walk->said->size ? ", " : "", step.relation->name);
     }
 }
 
@@ -246,14 +270,16 @@ static reshard_status walk_on(struct walk *walk, uint64_t here, const struct map
     bool walked = false;
     for (unsigned steps = 0; steps < STEPS_MAX && !(here & walk->goals); steps++) {
         struct step step = { 0 };
-        for (enum search search = 0; search < SEARCH_COUNT && !step.relation; search++)
-            step = find_step(walk, here, (*stage)->space, search);
+        enum search search = 0;
+        mapping_relate_measure(walk);
+        while (search < SEARCH_COUNT && !(step = find_step(walk, here, (*stage)->space, search)).relation)
+            search++;
         if (!step.relation || step.is_tie) {
             /* Where nothing leads on, any spelling of the goal's names will do. */
             if (walked && !step.relation && !walk->goal->reference && here & fallback)
                 break;
             if (step.relation)
-                say_tie(walk, &step, here, (*stage)->space);
+                say_tie(walk, &step, here, (*stage)->space, search);
             walk->out->way = step.relation ? MAPPING_WAY_AMBIGUOUS : MAPPING_WAY_NONE;
             return RESHARD_OK;
         }
@@ -320,6 +346,5 @@ reshard_status mapping_relate(const struct mapping_rules *rules, const char *nam
         here = all ? all : mapping_nodes_of(rules, CONTAINER_NAMES);
     if (!here || !walk.goals)
         return RESHARD_OK;
-    mapping_relate_measure(&walk);
     return walk_on(&walk, here, context, source, stage, err);
 }
