@@ -351,6 +351,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
         status = conversion_remark_root(out, err);
     if (!status)
         status = conversion_remark_parts(out, err);
+    if (!status)
+        status = conversion_remark_state(out, err);
     if (!status && out->selection.borrowed_count)
         status = second_join(out, purpose == CONVERSION_TO_RUN, err);
     if (!status)

@@ -127,6 +127,10 @@ reshard_status conversion_remark_root(struct conversion *conversion, reshard_err
 /* The same of a reference that has the model in a folder of its own, which the target has not. */
 reshard_status conversion_remark_parts(struct conversion *conversion, reshard_error *err);
 
+/* Warns of optimizer state under keys that those who load the target do not look for: Paddle's where they are others, others' where they
+ * are Paddle's. Between Megatron's and torch's conversion_respell.c says what becomes of it. */
+reshard_status conversion_remark_state(struct conversion *conversion, reshard_error *err);
+
 /* conversion_count.c: counts the tensors that the target has: as many as one sees, and those that items keep. */
 reshard_status conversion_count(struct conversion *conversion, reshard_error *err);
 

@@ -2,7 +2,9 @@
 /* What is told of a conversion that does as it was asked, where that may not be what is meant. */
 #include "convert/conversion.h"
 
+#include "mapping/map_state.h"
 #include "parallel/state_keys.h"
+#include "parallel/state_owner.h"
 
 #include <inttypes.h>
 
@@ -92,4 +94,63 @@ reshard_status conversion_remark_parts(struct conversion *conversion, reshard_er
     return note_add(&conversion->warnings, &conversion->notes, NOTE_REFERENCE, STR(""), err,
                     "the reference is a folder of accelerate's, and what is written is the DCP of the model alone: accelerate looks for it "
                     "in a folder '" ACCELERATE_MODEL "', under names that reshard_convert_options.add_prefix 'model.' gives");
+}
+
+/* ---- state that nobody looks for ---- */
+
+/* Whether the key is of state as Paddle spells it: of a Flex Checkpoint or of a Unified one. */
+static bool is_paddles_state(const struct catalog *catalog, struct str key)
+{
+    struct map_state_key family;
+    struct str name;
+    const enum map_state state = map_state_of(key, &name);
+    if (state == MAP_STATE_MASTER) /* a weight may be called so, as the framework calls its own */
+        return catalog_find(catalog, name) != CATALOG_NONE;
+    return state != MAP_STATE_WEIGHT || (map_state_of_family(key, &family) && family.state != MAP_STATE_WEIGHT);
+}
+
+/* The same of Megatron's and torch's, by parameter, by number or by bucket. */
+static bool is_others_state(const struct state_owners *owners, struct str key)
+{
+    struct state_key read;
+    struct owned_state owned;
+    if (state_owners_read(owners, key, &owned))
+        return true;
+    return state_key_read(key, &read) &&
+           (read.kind == STATE_KEY_PARAMETER || read.kind == STATE_KEY_NUMBERED || read.kind == STATE_KEY_BUCKET);
+}
+
+/* Whether names are kept because the caller says so, or are those that a program gives to what it has in memory. */
+static bool names_are_meant(const struct conversion *conversion)
+{
+    const struct mapping_options *map = conversion->options->map;
+    return !conversion->source->source->driver->probe || (map && map->rules && strcmp(map->rules, "none") == 0);
+}
+
+reshard_status conversion_remark_state(struct conversion *conversion, reshard_error *err)
+{
+    const struct catalog *target = conversion->target.catalog, *like = conversion->like ? conversion->like->source->catalog : NULL;
+    const unsigned abilities = conversion->target.driver->abilities;
+    const bool is_paddle = abilities & FORMAT_PADDLE_STATE;
+    struct state_owners owners;
+    struct str first = { 0 };
+    uint64_t count = 0;
+    if (!(abilities & (FORMAT_PADDLE_STATE | FORMAT_STATE_BY_PARAMETER | FORMAT_STATE_BY_NUMBER | FORMAT_TORCH_STATE)) ||
+        names_are_meant(conversion))
+        return RESHARD_OK;
+    state_owners_begin(&owners, target);
+    for (uint32_t i = 0; i < target->tensor_count; i++) {
+        struct str key = target->tensors[i].key;
+        if (target->tensors[i].flags & TENSOR_HIDDEN || (like && catalog_find(like, key) != CATALOG_NONE) ||
+            !(is_paddle ? !is_paddles_state(target, key) && is_others_state(&owners, key) : is_paddles_state(target, key)))
+            continue;
+        first = count++ ? first : key;
+    }
+    if (!count)
+        return RESHARD_OK;
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_OPTIMIZER, (struct str){ 0 }, err,
+                    "%" PRIu64 " tensors of optimizer state keep the names that %s, for which a run that loads %s does not look: '%.*s'%s; "
+                    "reshard_convert_options.renames gives them others, reshard_convert_options.exclude leaves them out",
+                    count, is_paddle ? "other frameworks give them" : "Paddle gives them", conversion->target.driver->name, STR_ARG(first),
+                    count > 1 ? ", …" : "");
 }

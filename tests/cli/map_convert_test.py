@@ -493,8 +493,8 @@ def rules_that_do_not_fit(shell):
     assert "unknown family 'lama'" in done.stderr and "known: chatglm, llama, " in done.stderr, done.stderr
     done = shell("convert", "source.safetensors", "none", "--to", "torch_dist", "--rules", "auto", status=2)
     assert "not recognised" in done.stderr, done.stderr
-    layers = ("0.input_layernorm", "0.pre_mlp_layernorm", "0.self_attention.linear_qkv", "0.mlp.linear_fc1", "1.input_layernorm", "1.mlp.router",
-              "1.mlp.experts.local_experts.0.linear_fc1")
+    layers = ("0.input_layernorm", "0.pre_mlp_layernorm", "0.self_attention.linear_qkv", "0.mlp.linear_fc1", "1.input_layernorm",
+              "1.mlp.router", "1.mlp.experts.local_experts.0.linear_fc1")
     small = ("F32", Array([1], [1]))
     write_safetensors(shell.work / "layers.safetensors", {f"decoder.layers.{name}.weight": small for name in layers})
     done = shell("convert", "layers.safetensors", "none", "--to", "hf", "--rules", "auto", status=2)

@@ -320,6 +320,24 @@ def state_of_torch_that_megatron_has_not(shell, fixtures):
     assert "the reference is a folder of accelerate's, and what is written is the DCP of the model alone" in said, said
 
 
+def state_that_nobody_looks_for(shell, fixtures):
+    """Between Paddle's spelling of state and the others it is told where keys stay that the target's runs do not ask for."""
+    megatrons, paddles = fixture(fixtures, "optim-dense-legacy-tp1"), fixtures / "paddle" / "paddle-strategy-dp1" / "ckpt"
+    torchs = torch_llama(shell, "torch")
+    for source, target, names in ((megatrons, "paddle-flex", "other frameworks"), (torchs, "paddle-flex", "other frameworks"),
+                                  (megatrons, "paddle-uc", "other frameworks"), (torchs, "out.pdparams", "other frameworks"),
+                                  (paddles, "torch-dcp", "Paddle"), (paddles, "out.pt", "Paddle"), (paddles, "torch_dist", "Paddle"),
+                                  (paddles, "fsdp-ranks", "Paddle"), (paddles, "paddle-uc", None), (megatrons, "torch-dcp", None)):
+        words = [target] if "." in target else ["out", "--to", target]
+        said = converted(shell, source, *words, "--overwrite")
+        assert f"tensors of optimizer state keep the names that {names} give" in said or not names, (source, target, said)
+        assert names or "of optimizer state" not in said, (source, target, said)
+    for words in (["--exclude", "optimizer.*"], ["--rules", "none"], ["--rename", r"s/optimizer\.state\.(.*)\.exp_avg$/$1.moment1_0/",
+                   "--exclude", "*.step", "--exclude", "*.exp_avg_sq"]):
+        said = converted(shell, torchs, "out", "--to", "paddle-flex", "--overwrite", *words)
+        assert "of optimizer state" not in said, (words, said)
+
+
 # ---- masters ----
 
 def remainders_stay_beside_their_weights(shell, fixtures):
@@ -547,7 +565,7 @@ def groups_of_other_frameworks_are_told(shell, fixtures):
 def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
-             steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
+             steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons, state_that_nobody_looks_for,
              state_of_torch_that_megatron_has_not, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,

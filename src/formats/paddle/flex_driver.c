@@ -11,7 +11,8 @@ const struct format_driver format_paddle_flex = {
     .name = "paddle-flex",
     .summary = "Paddle's Flex Checkpoint: <rank>_<uid>.distcp files and <uid>.metadata",
     .name_space = "paddle",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_CUTS_BY_RANK,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_CUTS_BY_RANK |
+                 FORMAT_PADDLE_STATE,
     .options = flex_options,
     .words = flex_words,
     .folder_entries = flex_folder_entries,

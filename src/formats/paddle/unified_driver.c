@@ -46,7 +46,8 @@ const struct format_driver format_paddle_uc = {
     .name_space = UC_NAMES,
     .target_names = unified_driver_names,
     .summary = "Paddle Unified Checkpoint: safetensors files of weights, optimizer states and master weights, with indexes",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_STATE_BY_NAME,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_LIMITS_FILES | FORMAT_IS_DIRECTORY | FORMAT_STATE_BY_NAME |
+                 FORMAT_PADDLE_STATE,
     .options = uc_options,
     .words = uc_words,
     .folder_entries = unified_entries,
