@@ -5,6 +5,7 @@
 
 #include "convert/checkpoint_view.h"
 #include "convert/mapped.h"
+#include "convert/paddle_keys.h"
 #include "encoding/json.h"
 #include "names/model_shapes.h"
 #include "parallel/state_keys.h"
@@ -127,7 +128,8 @@ static reshard_status compare_with_expected(const struct catalog *found, const s
     for (uint32_t i = 0; i < found->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &found->tensors[i];
         bool is_listed = !(tensor->flags & TENSOR_HIDDEN) && name_map_find(&keys, tensor->key) == NAME_NONE;
-        if (is_listed && !expected_is_ignored(expected, tensor->key) && !(expected->leaves_state && state_key_is_any(tensor->key)))
+        bool is_state = state_key_is_any(tensor->key) || paddle_key_is_state(found, tensor->key);
+        if (is_listed && !expected_is_ignored(expected, tensor->key) && !(expected->leaves_state && is_state))
             finding_report(findings, FINDING_FAILURE, "unexpected", tensor->key, "nobody expects this tensor");
     }
     name_map_release(&keys);

@@ -318,6 +318,14 @@ static reshard_status conversion_check(struct checkpoint *source, const struct c
     return status;
 }
 
+static reshard_status conversion_remark(struct conversion *conversion, reshard_error *err)
+{
+    reshard_status status = conversion_remark_root(conversion, err);
+    if (!status)
+        status = conversion_remark_parts(conversion, err);
+    return status ? status : conversion_remark_state(conversion, err);
+}
+
 reshard_status conversion_prepare(struct checkpoint *source, const char *target_path, const struct conversion_options *options,
                                   const struct engine_options *engine, enum conversion_purpose purpose, struct conversion *out,
                                   reshard_error *err)
@@ -332,6 +340,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     status = conversion_relate_state(out, err);
     if (!status)
         status = conversion_respell_state(out, err);
+    if (!status)
+        status = conversion_paddle_state(out, err);
     if (!status)
         status = conversion_pair(out, &out->source, err);
     if (status)
@@ -348,11 +358,7 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     if (!status)
         status = conversion_count(out, err);
     if (!status)
-        status = conversion_remark_root(out, err);
-    if (!status)
-        status = conversion_remark_parts(out, err);
-    if (!status)
-        status = conversion_remark_state(out, err);
+        status = conversion_remark(out, err);
     if (!status && out->selection.borrowed_count)
         status = second_join(out, purpose == CONVERSION_TO_RUN, err);
     if (!status)

@@ -105,6 +105,9 @@ struct str conversion_state_name(const struct conversion *conversion, struct str
 /* conversion_respell.c: the source is seen with optimizer state in the spelling that the target's format has, if it has one of its own. */
 reshard_status conversion_respell_state(struct conversion *conversion, reshard_error *err);
 
+/* conversion_paddle_state.c: the same to Paddle's formats, where names are to become Paddle's. */
+reshard_status conversion_paddle_state(struct conversion *conversion, reshard_error *err);
+
 void conversion_release(struct conversion *conversion);
 
 /* The format of that name, or the other checkpoint's if none is said: one that can be written. */

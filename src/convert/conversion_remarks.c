@@ -2,7 +2,7 @@
 /* What is told of a conversion that does as it was asked, where that may not be what is meant. */
 #include "convert/conversion.h"
 
-#include "mapping/map_state.h"
+#include "convert/paddle_keys.h"
 #include "parallel/state_keys.h"
 #include "parallel/state_owner.h"
 
@@ -98,18 +98,7 @@ reshard_status conversion_remark_parts(struct conversion *conversion, reshard_er
 
 /* ---- state that nobody looks for ---- */
 
-/* Whether the key is of state as Paddle spells it: of a Flex Checkpoint or of a Unified one. */
-static bool is_paddles_state(const struct catalog *catalog, struct str key)
-{
-    struct map_state_key family;
-    struct str name;
-    const enum map_state state = map_state_of(key, &name);
-    if (state == MAP_STATE_MASTER) /* a weight may be called so, as the framework calls its own */
-        return catalog_find(catalog, name) != CATALOG_NONE;
-    return state != MAP_STATE_WEIGHT || (map_state_of_family(key, &family) && family.state != MAP_STATE_WEIGHT);
-}
-
-/* The same of Megatron's and torch's, by parameter, by number or by bucket. */
+/* Whether the key is of state as Megatron or torch spells it, by parameter, by number or by bucket. */
 static bool is_others_state(const struct state_owners *owners, struct str key)
 {
     struct state_key read;
@@ -142,7 +131,7 @@ reshard_status conversion_remark_state(struct conversion *conversion, reshard_er
     for (uint32_t i = 0; i < target->tensor_count; i++) {
         struct str key = target->tensors[i].key;
         if (target->tensors[i].flags & TENSOR_HIDDEN || (like && catalog_find(like, key) != CATALOG_NONE) ||
-            !(is_paddle ? !is_paddles_state(target, key) && is_others_state(&owners, key) : is_paddles_state(target, key)))
+            !(is_paddle ? !paddle_key_is_state(target, key) && is_others_state(&owners, key) : paddle_key_is_state(target, key)))
             continue;
         first = count++ ? first : key;
     }

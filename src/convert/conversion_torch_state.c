@@ -5,6 +5,7 @@
  * parameter, and its groups, which have no lists of parameters, get those that belong to them.
  */
 #include "convert/conversion.h"
+#include "convert/optimizer_said.h"
 
 #include "base/array.h"
 #include "convert/state_view.h"
@@ -75,7 +76,7 @@ static bool says_groups(const struct catalog_item *item)
 }
 
 /* What an item says of the first optimizer; NULL: nothing. */
-static const struct value *groups_of_item(const struct catalog_item *item)
+const struct value *optimizer_said_by(const struct catalog_item *item)
 {
     const struct value *value = item->value;
     if (!value || !item->graph || !says_groups(item) || torch_groups_key(item->key))
@@ -96,7 +97,7 @@ static const struct value *step_of_optimizer(const struct value *optimizer)
 }
 
 /* What a checkpoint of Megatron's says of its step; *out NULL: nothing that is a number. */
-static reshard_status find_megatron_step(struct source *source, const struct value **out, reshard_error *err)
+reshard_status optimizer_find_step(struct source *source, const struct value **out, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
     reshard_status status = RESHARD_OK;
@@ -108,7 +109,7 @@ static reshard_status find_megatron_step(struct source *source, const struct val
         if (!says_groups(item))
             continue;
         status = source_load_item(source, i, err);
-        const struct value *optimizer = status ? NULL : groups_of_item(item);
+        const struct value *optimizer = status ? NULL : optimizer_said_by(item);
         const struct value *step = is_meta ? item->value : optimizer ? step_of_optimizer(optimizer) : NULL;
         *out = step && (step->kind == VALUE_INT || step->kind == VALUE_FLOAT) ? step : NULL;
     }
@@ -135,7 +136,7 @@ static reshard_status view_megatron(struct conversion *conversion, reshard_error
     struct state_view view;
     reshard_status status = state_view_begin(&view, source->catalog, err);
     if (!status)
-        status = find_megatron_step(source, &step, err);
+        status = optimizer_find_step(source, &step, err);
     for (uint32_t i = 0; i < source->catalog->tensor_count && !status && step; i++) {
         const struct str key = torch_step_key(&conversion->notes, source->catalog->tensors[i].key);
         if (!key.data || source->catalog->tensors[i].flags & TENSOR_HIDDEN || catalog_find(source->catalog, key) != CATALOG_NONE)
@@ -461,7 +462,7 @@ static reshard_status find_groups_item(struct group_making *making, const struct
         if (item->kind == ITEM_FILE || !(is_atorch || says_groups(item)))
             continue;
         status = source_load_item(source, i, err);
-        const struct value *optimizer = status || is_atorch ? NULL : groups_of_item(item);
+        const struct value *optimizer = status || is_atorch ? NULL : optimizer_said_by(item);
         *is_megatrons = !is_atorch;
         *out = optimizer ? parameter_group_list(optimizer) : NULL;
         if (is_atorch && item->value && item->value->kind == VALUE_LIST)

@@ -42,10 +42,11 @@ static reshard_status state_view_add_number(struct catalog *into, const struct s
     const char *literal = arena_copy(&into->arena, (const char *)&number->number, sizeof(number->number));
     struct catalog_chunk *chunk;
     uint32_t tensor;
+    const int64_t shape[1] = { 1 };
     if (!chain || !literal)
         return error_set_memory(err);
     *chain = (struct chain){ .decoded_bytes = sizeof(number->number), .literal = (const uint8_t *)literal };
-    reshard_status status = catalog_add_tensor(into, number->key, DTYPE_F32, 0, NULL, &tensor, err);
+    reshard_status status = catalog_add_tensor(into, number->key, DTYPE_F32, number->rank, shape, &tensor, err);
     if (!status)
         status = catalog_add_chunk(into, tensor, NULL, NULL, 0, 0, sizeof(number->number), &chunk, err);
     return status ? status : catalog_chunk_set_chain(into, chunk, chain, 0, 0, err);

@@ -11,10 +11,11 @@ struct state_again {
     struct str key;
 };
 
-/* A float32 of no dimension that nobody has stored. */
+/* A float32 that nobody has stored. */
 struct state_number {
     struct str key;
     float number;
+    int rank; /* 0, or 1 with the one extent 1 */
 };
 
 /* Texts outlive the view, arrays do not. */

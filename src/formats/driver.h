@@ -36,7 +36,7 @@ enum format_abilities {
     FORMAT_WEIGHTS_ARE_MASTERS = 1048576, /* with FORMAT_STATE_BY_PARAMETER: an optimizer's masters are stored as the weights */
     FORMAT_STATE_BY_NUMBER = 2097152, /* what it writes has optimizer state by the numbers of parameters */
     FORMAT_OPTIMIZER_APART = 4194304, /* with FORMAT_TORCH_STATE: optimizers have files of their own, so that state has no other spelling */
-    FORMAT_PADDLE_STATE = 8388608, /* Paddle loads what it writes, and looks for optimizer state as NAME.moment1_0, or in a family of its own */
+    FORMAT_PADDLE_STATE = 8388608,   /* Paddle loads what it writes, and looks for optimizer state as NAME.moment1_0 or in a family */
     FORMAT_LIMITS_FILES = 131072     /* what it writes can be cut into more files, or chunks, so that none is too large */
 };
 

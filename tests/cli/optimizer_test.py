@@ -320,6 +320,45 @@ def state_of_torch_that_megatron_has_not(shell, fixtures):
     assert "the reference is a folder of accelerate's, and what is written is the DCP of the model alone" in said, said
 
 
+def real(shell, path, key):
+    return struct.unpack("<f", shell.bytes_of(path, key))[0]
+
+
+def state_becomes_paddles(shell, fixtures):
+    """With Paddle's names state gets those that Paddle's trainer asks for, and steps become the powers of both betas."""
+    endings = {"exp_avg": "moment1_0", "exp_avg_sq": "moment2_0", "param": "w_0"}
+    for case in ("optim-dense-legacy-tp1", "optim-dense-full-tp2dp2", "optim-dense-dpr-dp2", "optim-plain-dist-tp1"):
+        for words in (["--to", "paddle-flex", "-o", "folders=trainer"], ["--to", "paddle-uc"]):
+            said = converted(shell, fixture(fixtures, case), "out", "--rules", "auto", *words, "--overwrite", "--verify")
+            assert "warning" not in said, (case, words, said)
+            keys = {key for key in shell.tensors("out") if ":" in key or key.count("_0")}
+            name = (lambda key, ending: f"optimizer:{key}/{ending}") if "paddle-uc" in words else "{}.{}".format
+            for ending in ("moment1_0", "moment2_0", "beta1_pow_acc_0", "beta2_pow_acc_0"):
+                assert name("model.layers.1.mlp.up_gate_proj.weight", ending) in keys, (case, words, keys)
+            assert abs(real(shell, "out", name("lm_head.weight", "beta1_pow_acc_0")) / 0.9 ** 3 - 1) < 1e-6, (case, words)
+            assert ("master_weights:lm_head.weight" if "paddle-uc" in words else "lm_head.weight.w_0") in keys, (case, words, keys)
+        shell("convert", fixture(fixtures, case), "dist", "--to", "torch_dist", "--overwrite", "--quiet")
+        converted(shell, fixture(fixtures, case), "out", "--to", "paddle-flex", "--rules", "auto", "--overwrite")
+        for state, ending in endings.items():
+            key = "fp32_param" if state == "param" and "plain" in case else state
+            stored = shell.bytes_of("dist", f"optimizer.state.{key}.decoder.final_layernorm.weight")
+            assert stored == shell.bytes_of("out", f"model.norm.weight.{ending}"), (case, state)
+        converted(shell, fixture(fixtures, case), "like", "--like", "out", "--overwrite")
+        assert shell.tensors("like") == shell.tensors("out"), case
+    config, folder = ("--config", "config.json"), ("--to", "paddle-flex", "--rules", "auto", "--overwrite")
+    source = torch_llama(shell, "torch", steps=lambda name: 4 if "norm" in name else 3)
+    said = converted(shell, source, "out", *folder, *config)
+    assert "warning" not in said, said
+    powers = {key: real(shell, "out", f"{key}.beta2_pow_acc_0") for key in ("model.norm.weight", "lm_head.weight")}
+    assert abs(powers["model.norm.weight"] / 0.999 ** 5 - 1) < 1e-6 and abs(powers["lm_head.weight"] / 0.999 ** 4 - 1) < 1e-6, powers
+    for state, ending in (("exp_avg", "moment1_0"), ("exp_avg_sq", "moment2_0")):
+        stored = shell.bytes_of(source, f"optimizer.state.model.norm.weight.{state}")
+        assert shell.bytes_of("out", f"model.norm.weight.{ending}") == stored, state
+    said = converted(shell, source, "out", *folder, *config, "--exclude", "optimizer.state.*.step")
+    assert "beta powers of 21 weights (beta1_pow_acc_0, beta2_pow_acc_0), which Paddle's Adam asks for, are not made: " \
+        "the source does not say its step" in said, said
+
+
 def state_that_nobody_looks_for(shell, fixtures):
     """Between Paddle's spelling of state and the others it is told where keys stay that the target's runs do not ask for."""
     megatrons, paddles = fixture(fixtures, "optim-dense-legacy-tp1"), fixtures / "paddle" / "paddle-strategy-dp1" / "ckpt"
@@ -566,7 +605,7 @@ def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons, state_that_nobody_looks_for,
-             state_of_torch_that_megatron_has_not, remainders_stay_beside_their_weights,
+             state_becomes_paddles,             state_of_torch_that_megatron_has_not, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer state of Megatron or torch on its way to Paddle's formats, where names become Paddle's: the source is seen with
+ * NAME.moment1_0, as Paddle's trainer asks for it, which the mapping then takes along with NAME. Paddle has no steps: its Adam keeps for
+ * each parameter the powers of both betas by which it corrects the moments next, beta^(step + 1), which are made of the step and the betas.
+ */
+#include "convert/conversion.h"
+
+#include "base/array.h"
+#include "convert/optimizer_said.h"
+#include "convert/state_view.h"
+#include "convert/torch_groups.h"
+#include "formats/shared/step_number.h"
+#include "parallel/parameter_groups.h"
+#include "parallel/state_keys.h"
+
+#include <stdlib.h>
+
+#define MOMENT_WORD "exp_avg"
+#define STEP_WORD "step"
+#define STEP_MAX_BYTES 8
+#define BETA_COUNT 2
+#define PADDLE_MOMENT ".moment1_0"
+
+static const char *const power_endings[BETA_COUNT] = { ".beta1_pow_acc_0", ".beta2_pow_acc_0" };
+
+struct paddle_spelling {
+    struct conversion *conversion;
+    const struct catalog *from;
+    struct state_owners owners;
+    struct key_filter filter; /* of the source's own names */
+    struct state_view view;
+    struct value_graph graph;
+    uint32_t *steps, step_count; /* tensors */
+    uint8_t (*step_bytes)[STEP_MAX_BYTES];
+    uint32_t *step_of;        /* by tensor, a step and its weight: number in steps + 1, or 0 */
+    uint32_t *weights, weight_count; /* those with a first moment */
+    const struct value *step; /* of all parameters; NULL: they have steps of their own, or none */
+    double betas[BETA_COUNT];
+    bool has_betas, are_betas_equal;
+};
+
+/* ---- keys ---- */
+
+static const char *paddle_ending(struct str state)
+{
+    static const struct {
+        const char *word, *ending;
+    } all[] = { { STATE_MASTER, ".w_0" },          { STATE_PLAIN_MASTER, ".w_0" },         { MOMENT_WORD, PADDLE_MOMENT },
+                { "exp_avg_sq", ".moment2_0" }, { "max_exp_avg_sq", ".moment2_max_0" }, { "momentum_buffer", ".velocity_0" } };
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (str_is(state, all[i].word))
+            return all[i].ending;
+    }
+    return NULL;
+}
+
+static bool is_step_of(const struct paddle_spelling *run, const struct catalog_tensor *entry, const struct owned_state *state)
+{
+    return str_is(state->state, STEP_WORD) && catalog_tensor_bytes(run->from, entry) <= STEP_MAX_BYTES &&
+           box_volume(entry->rank, catalog_vector_at(run->from, entry->shape)) == 1;
+}
+
+static reshard_status paddle_respell_key(struct paddle_spelling *run, uint32_t tensor, reshard_error *err)
+{
+    const struct catalog_tensor *entry = &run->from->tensors[tensor];
+    struct owned_state state;
+    bool is_wanted = false;
+    if (entry->flags & TENSOR_HIDDEN || !state_owners_read(&run->owners, entry->key, &state))
+        return RESHARD_OK;
+    reshard_status status = key_filter_wants(&run->filter, entry->key, &is_wanted, err);
+    if (status || !is_wanted)
+        return status;
+    const struct catalog_tensor *weight = &run->from->tensors[state.weight];
+    if (is_step_of(run, entry, &state)) {
+        run->steps[run->step_count++] = tensor;
+        run->step_of[tensor] = run->step_of[state.weight] = run->step_count;
+        return RESHARD_OK;
+    }
+    const char *ending = paddle_ending(state.state);
+    if (!ending || !catalog_same_shape(run->from, entry, run->from, weight))
+        return RESHARD_OK;
+    if (entry->dtype == DTYPE_I16)
+        return state_refuse_remainders(entry->key, err);
+    run->view.keys[tensor] = ARENA_JOIN(&run->conversion->notes, weight->key, str_of(ending));
+    if (str_is(state.state, MOMENT_WORD))
+        run->weights[run->weight_count++] = state.weight;
+    return run->view.keys[tensor].data ? RESHARD_OK : error_set_memory(err);
+}
+
+/* ---- betas ---- */
+
+static void take_betas(struct paddle_spelling *run, const struct value *group)
+{
+    const struct value *betas = group && group->kind == VALUE_DICT ? value_dict_get(group, "betas") : NULL;
+    if (!betas || (betas->kind != VALUE_LIST && betas->kind != VALUE_TUPLE) || betas->list.count != BETA_COUNT)
+        return;
+    for (int i = 0; i < BETA_COUNT; i++) {
+        const struct value *beta = betas->list.items[i];
+        if (beta->kind != VALUE_FLOAT || beta->real < 0 || beta->real > 1)
+            return;
+        run->are_betas_equal &= !run->has_betas || run->betas[i] == beta->real;
+    }
+    for (int i = 0; i < BETA_COUNT; i++)
+        run->betas[i] = betas->list.items[i]->real;
+    run->has_betas = true;
+}
+
+static reshard_status find_betas(struct paddle_spelling *run, reshard_error *err)
+{
+    struct source *source = run->conversion->source->source;
+    struct torch_groups groups = { .graph = &run->graph };
+    reshard_status status = torch_groups_read(source, &run->owners, &groups, err);
+    for (uint32_t i = 0; i < groups.count && !status; i++)
+        take_betas(run, groups.groups[i].members);
+    for (uint32_t i = 0; i < run->from->item_count && !status; i++) {
+        const struct value *said = optimizer_said_by(&run->from->items[i]), *list = said ? parameter_group_list(said) : NULL;
+        for (size_t g = 0; list && g < list->list.count; g++)
+            take_betas(run, list->list.items[g]);
+    }
+    torch_groups_release(&groups);
+    return status;
+}
+
+/* ---- steps, and the powers ---- */
+
+static reshard_status keep_step_bytes(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                      reshard_error *err)
+{
+    const struct paddle_spelling *run = context;
+    (void)is_last;
+    (void)err;
+    if (offset + size <= STEP_MAX_BYTES)
+        memcpy(run->step_bytes[run->step_of[tensor] - 1] + offset, bytes, size);
+    return RESHARD_OK;
+}
+
+static reshard_status read_step_tensors(struct paddle_spelling *run, reshard_error *err)
+{
+    struct checkpoint *checkpoint = run->conversion->source;
+    if (!run->step_count)
+        return RESHARD_OK;
+    run->step_bytes = array_zeroed(run->step_count, sizeof(*run->step_bytes));
+    reshard_status status =
+        run->step_bytes ? source_resolve(checkpoint->source, run->steps, run->step_count, err) : error_set_memory(err);
+    struct engine_source source = checkpoint_engine_source(checkpoint);
+    if (!status)
+        status = engine_stream(&source, run->steps, run->step_count, NULL, NULL, &run->conversion->engine, keep_step_bytes, run, err);
+    return status;
+}
+
+static double power_of(double base, uint64_t exponent)
+{
+    double power = 1;
+    for (; exponent; exponent >>= 1, base *= base)
+        power *= exponent & 1 ? base : 1;
+    return power;
+}
+
+/* The step of a weight; *out NULL: nothing says it. */
+static reshard_status step_of_weight(struct paddle_spelling *run, uint32_t weight, const struct value **out, reshard_error *err)
+{
+    const uint32_t number = run->step_of[weight];
+    struct value *step = NULL;
+    *out = run->step;
+    if (!number)
+        return RESHARD_OK;
+    reshard_status status = step_of_element(&run->graph, run->from->tensors[run->steps[number - 1]].dtype, run->step_bytes[number - 1],
+                                            false, &step, err);
+    *out = step;
+    return status;
+}
+
+static reshard_status add_powers(struct paddle_spelling *run, uint32_t weight, bool *is_known, reshard_error *err)
+{
+    const struct value *step;
+    struct state_view *view = &run->view;
+    reshard_status status = step_of_weight(run, weight, &step, err);
+    const double count = !status && step ? step_as_real(step) : -1;
+    *is_known = count >= 0 && count < 1e15;
+    for (int i = 0; i < BETA_COUNT && !status && *is_known; i++) {
+        const struct str key = ARENA_JOIN(&run->conversion->notes, run->from->tensors[weight].key, str_of(power_endings[i]));
+        if (!key.data || !ARRAY_ROOM(view->numbers, view->number_count, view->number_capacity))
+            return error_set_memory(err);
+        if (catalog_find(run->from, key) == CATALOG_NONE)
+            view->numbers[view->number_count++] =
+                (struct state_number){ .key = key, .number = (float)power_of(run->betas[i], (uint64_t)count + 1), .rank = 1 };
+    }
+    if (!status && *is_known && run->step_of[weight])
+        view->is_left_out[run->steps[run->step_of[weight] - 1]] = 1;
+    return status;
+}
+
+static reshard_status add_all_powers(struct paddle_spelling *run, reshard_error *err)
+{
+    struct conversion *conversion = run->conversion;
+    uint32_t unknown = 0;
+    reshard_status status = optimizer_find_step(conversion->source->source, &run->step, err);
+    if (!status)
+        status = read_step_tensors(run, err);
+    if (!status)
+        status = find_betas(run, err);
+    for (uint32_t i = 0; i < run->weight_count && !status; i++) {
+        bool is_known = false;
+        if (run->has_betas && run->are_betas_equal)
+            status = add_powers(run, run->weights[i], &is_known, err);
+        unknown += !is_known;
+    }
+    if (status || !unknown)
+        return status;
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_OPTIMIZER, (struct str){ 0 }, err,
+                    "beta powers of %u weights (beta1_pow_acc_0, beta2_pow_acc_0), which Paddle's Adam asks for, are not made: %s", unknown,
+                    !run->has_betas         ? "the source does not say its betas"
+                    : !run->are_betas_equal ? "the source's groups have different betas"
+                                            : "the source does not say its step");
+}
+
+/* ---- which ---- */
+
+/* A reference that has state in another spelling than Paddle's gets it so. */
+static bool reference_is_paddles(const struct catalog *reference)
+{
+    struct state_owners owners;
+    if (!reference)
+        return true;
+    state_owners_begin(&owners, reference);
+    for (uint32_t i = 0; i < reference->tensor_count; i++) {
+        struct owned_state state;
+        if (!(reference->tensors[i].flags & TENSOR_HIDDEN) && state_owners_read(&owners, reference->tensors[i].key, &state))
+            return false;
+    }
+    return true;
+}
+
+/* With names of the caller's own, keys are those that he sees. */
+static bool paddle_spelling_is_asked(const struct conversion *conversion, const struct format_driver *driver)
+{
+    const struct mapping_options *map = conversion->options->map;
+    const struct selection_options *selection = &conversion->options->selection;
+    const struct naming_options *naming = &selection->naming;
+    const bool is_given = (naming->renames && *naming->renames) || naming->rename || naming->add_prefix || (map && map->text_count);
+    const bool is_asked = map && (map->rules_text || (map->rules && strcmp(map->rules, "none") != 0));
+    return driver->abilities & FORMAT_PADDLE_STATE && (is_asked || conversion->like) && !is_given &&
+           conversion->source->source->driver->probe && !selection->lost_tensors && !selection->lost_items &&
+           reference_is_paddles(conversion->like ? conversion->like->source->catalog : NULL);
+}
+
+static reshard_status paddle_view(struct paddle_spelling *run, reshard_error *err)
+{
+    struct conversion *conversion = run->conversion;
+    const struct selection_options *selection = &conversion->options->selection;
+    const uint32_t count = run->from->tensor_count;
+    reshard_status status = state_view_begin(&run->view, run->from, err);
+    run->steps = array_zeroed(count, sizeof(*run->steps));
+    run->step_of = array_zeroed(count, sizeof(*run->step_of));
+    run->weights = array_zeroed(count, sizeof(*run->weights));
+    if (!status && (!run->steps || !run->step_of || !run->weights))
+        status = error_set_memory(err);
+    if (!status)
+        status = key_filter_begin(&run->filter, selection->include, selection->exclude, err);
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = paddle_respell_key(run, i, err);
+    if (!status && run->weight_count)
+        status = add_all_powers(run, err);
+    bool is_any = run->weight_count > 0;
+    for (uint32_t i = 0; i < count && !status && !is_any; i++)
+        is_any = run->view.keys[i].data != NULL;
+    if (!status && is_any)
+        status = state_view_make(conversion->source, &run->view, &conversion->respelled, err);
+    return status;
+}
+
+reshard_status conversion_paddle_state(struct conversion *conversion, reshard_error *err)
+{
+    const struct format_driver *driver;
+    reshard_status status = conversion_driver(conversion, &driver, err);
+    if (status || !paddle_spelling_is_asked(conversion, driver))
+        return status;
+    struct paddle_spelling run = { .conversion = conversion, .from = conversion->source->source->catalog, .are_betas_equal = true };
+    state_owners_begin(&run.owners, run.from);
+    status = paddle_view(&run, err);
+    if (!status && conversion->respelled)
+        conversion->source = conversion->respelled;
+    key_filter_release(&run.filter);
+    state_view_release(&run.view);
+    value_graph_release(&run.graph);
+    free(run.steps);
+    free(run.step_of);
+    free(run.step_bytes);
+    free(run.weights);
+    return status;
+}
