@@ -3,12 +3,26 @@
 
 #include "mapping/map_state.h"
 
+#include <string.h>
+
+/* Whether the key ends with what Paddle's optimizers call a state, behind the weight's name: a structured one, the framework's own
+ * (linear_0.w_0_moment1_0) or that of a Unified Checkpoint (KEY/moment1_0). */
+static bool ends_with_word(struct str key)
+{
+    static const char *const words[] = { "moment1_0", "moment2_0", "moment2_max_0", "velocity_0", "beta1_pow_acc_0", "beta2_pow_acc_0" };
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        const size_t size = strlen(words[i]);
+        if (key.size > size + 1 && str_ends_with(key, words[i]) && strchr("._/", key.data[key.size - size - 1]))
+            return true;
+    }
+    return false;
+}
+
 bool paddle_key_is_state(const struct catalog *catalog, struct str key)
 {
     struct map_state_key family;
     struct str name;
-    const enum map_state state = map_state_of(key, &name);
-    if (state == MAP_STATE_MASTER) /* a weight may be called so, as the framework calls its own */
+    if (map_state_of(key, &name) == MAP_STATE_MASTER) /* a weight may be called so, as the framework calls its own */
         return catalog_find(catalog, name) != CATALOG_NONE;
-    return state != MAP_STATE_WEIGHT || (map_state_of_family(key, &family) && family.state != MAP_STATE_WEIGHT);
+    return ends_with_word(key) || (map_state_of_family(key, &family) && family.state != MAP_STATE_WEIGHT);
 }

@@ -362,11 +362,12 @@ def state_becomes_paddles(shell, fixtures):
 def state_that_nobody_looks_for(shell, fixtures):
     """Between Paddle's spelling of state and the others it is told where keys stay that the target's runs do not ask for."""
     megatrons, paddles = fixture(fixtures, "optim-dense-legacy-tp1"), fixtures / "paddle" / "paddle-strategy-dp1" / "ckpt"
-    torchs = torch_llama(shell, "torch")
+    torchs, files = torch_llama(shell, "torch"), fixtures / "paddle" / "paddle331-train" / "ckpt"
     for source, target, names in ((megatrons, "paddle-flex", "other frameworks"), (torchs, "paddle-flex", "other frameworks"),
                                   (megatrons, "paddle-uc", "other frameworks"), (torchs, "out.pdparams", "other frameworks"),
                                   (paddles, "torch-dcp", "Paddle"), (paddles, "out.pt", "Paddle"), (paddles, "torch_dist", "Paddle"),
-                                  (paddles, "fsdp-ranks", "Paddle"), (paddles, "paddle-uc", None), (megatrons, "torch-dcp", None)):
+                                  (paddles, "fsdp-ranks", "Paddle"), (files, "torch-dcp", "Paddle"), (paddles, "paddle-uc", None),
+                                  (megatrons, "torch-dcp", None), (files, "paddle-flex", None)):
         words = [target] if "." in target else ["out", "--to", target]
         said = converted(shell, source, *words, "--overwrite")
         assert f"tensors of optimizer state keep the names that {names} give" in said or not names, (source, target, said)
