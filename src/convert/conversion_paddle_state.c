@@ -61,12 +61,27 @@ static bool is_step_of(const struct paddle_spelling *run, const struct catalog_t
            box_volume(entry->rank, catalog_vector_at(run->from, entry->shape)) == 1;
 }
 
+/* Megatron-FSDP has the weights of a module that is wrapped once, model.module.NAME, and state of one that is wrapped more often. */
+static bool read_wrapped(const struct paddle_spelling *run, struct str key, struct owned_state *out)
+{
+    static const char wrapped[] = "module.module.module.", stored[] = "model.module.";
+    struct state_key read;
+    if (!state_key_read(key, &read) || read.kind != STATE_KEY_PARAMETER || !str_starts_with(read.parameter, wrapped))
+        return false;
+    const size_t skipped = sizeof(wrapped) - 1;
+    const struct str name = { read.parameter.data + skipped, read.parameter.size - skipped };
+    const struct str weight = ARENA_JOIN(&run->conversion->notes, str_of(stored), name);
+    *out = (struct owned_state){ STATE_WORDS_TORCH, weight.data ? catalog_find(run->from, weight) : CATALOG_NONE, read.state, { 0 } };
+    return out->weight != CATALOG_NONE;
+}
+
 static reshard_status paddle_respell_key(struct paddle_spelling *run, uint32_t tensor, reshard_error *err)
 {
     const struct catalog_tensor *entry = &run->from->tensors[tensor];
     struct owned_state state;
     bool is_wanted = false;
-    if (entry->flags & TENSOR_HIDDEN || !state_owners_read(&run->owners, entry->key, &state))
+    if (entry->flags & TENSOR_HIDDEN ||
+        (!state_owners_read(&run->owners, entry->key, &state) && !read_wrapped(run, entry->key, &state)))
         return RESHARD_OK;
     reshard_status status = key_filter_wants(&run->filter, entry->key, &is_wanted, err);
     if (status || !is_wanted)

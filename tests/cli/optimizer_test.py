@@ -345,6 +345,9 @@ def state_becomes_paddles(shell, fixtures):
             assert stored == shell.bytes_of("out", f"model.norm.weight.{ending}"), (case, state)
         converted(shell, fixture(fixtures, case), "like", "--like", "out", "--overwrite")
         assert shell.tensors("like") == shell.tensors("out"), case
+        shell("convert", fixture(fixtures, case), "wrapped", "--to", "fsdp_dtensor", "--overwrite", "--quiet")
+        converted(shell, "wrapped", "like", "--to", "paddle-flex", "--rules", "auto", "--overwrite")
+        assert shell.tensors("like") == shell.tensors("out"), case
     config, folder = ("--config", "config.json"), ("--to", "paddle-flex", "--rules", "auto", "--overwrite")
     source = torch_llama(shell, "torch", steps=lambda name: 4 if "norm" in name else 3)
     said = converted(shell, source, "out", *folder, *config)
