@@ -77,7 +77,7 @@ def goes_on(shell):
     draw = np.random.default_rng(3)
     model, inputs = Numpy(draw), [draw.normal(size=(5, 6)) for _ in range(BEFORE + BEHIND)]
     layer = paddle.nn.Linear(6, 4)
-    optimizer = paddle.optimizer.AdamW(RATE, parameters=layer.parameters(), beta1=BETAS[0], beta2=BETAS[1], weight_decay=DECAY, epsilon=EPSILON)
+    optimizer = paddle.optimizer.AdamW(RATE, BETAS[0], BETAS[1], EPSILON, layer.parameters(), weight_decay=DECAY)
 
     def step(batch):
         (layer(paddle.to_tensor(batch.astype("float32"))) ** 2).mean().backward()
