@@ -3,6 +3,7 @@
 #include "convert/conversion.h"
 
 #include "convert/paddle_keys.h"
+#include "mapping/map_state.h"
 #include "parallel/state_keys.h"
 #include "parallel/state_owner.h"
 
@@ -103,8 +104,9 @@ static bool is_others_state(const struct state_owners *owners, struct str key)
 {
     struct state_key read;
     struct owned_state owned;
-    if (state_owners_read(owners, key, &owned))
-        return true;
+    struct map_state_key known;
+    if (state_owners_read(owners, key, &owned)) /* any two names may be a and a-b */
+        return owned.words != STATE_WORDS_FLAT || map_state_reading(key, 0, &known);
     return state_key_read(key, &read) &&
            (read.kind == STATE_KEY_PARAMETER || read.kind == STATE_KEY_NUMBERED || read.kind == STATE_KEY_BUCKET);
 }

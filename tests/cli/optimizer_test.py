@@ -379,6 +379,9 @@ def state_that_nobody_looks_for(shell, fixtures):
                    "--exclude", "*.step", "--exclude", "*.exp_avg_sq"]):
         said = converted(shell, torchs, "out", "--to", "paddle-flex", "--overwrite", *words)
         assert "of optimizer state" not in said, (words, said)
+    small_models.write(shell.work / "dashes.safetensors", {"a": [2], "a-b": [2], "c": [2], "c-exp_avg": [2]})
+    said = converted(shell, "dashes.safetensors", "out", "--to", "paddle-flex", "--overwrite")
+    assert "1 tensors of optimizer state" in said and "'c-exp_avg';" in said, said
 
 
 # ---- masters ----
