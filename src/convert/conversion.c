@@ -200,6 +200,7 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     struct naming_memo memo;
     reshard_status status = RESHARD_OK;
     options.has_one_master = conversion->has_one_master;
+    options.has_flat_state = driver->abilities & FORMAT_STATE_FLAT;
     options.naming = naming_memo_begin(&memo, &conversion->options->selection.naming);
     if (reference && !conversion->mapping.stage)
         status = conversion_relate_ties(conversion, &options, &tied, &options.tied_count, &is_left_out, err);
@@ -218,7 +219,7 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     if (!status)
         status = conversion_rename_ties(conversion, &options, err);
     if (!status)
-        status = conversion_remark_lacking(conversion, err);
+        status = conversion_remark_lacking(conversion, &options, err);
     for (uint32_t i = 0; i < conversion->selection.unfilled_count && !status; i++)
         status = unfilled_note(conversion, &conversion->selection.unfilled[i], err);
     naming_memo_end(&memo);

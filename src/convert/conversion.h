@@ -124,7 +124,7 @@ reshard_status conversion_rename_ties(struct conversion *conversion, const struc
 
 /* conversion_remarks.c: warns of what the reference has and is not written, where nothing says what becomes of it; and of a target that is
  * called as the iteration in it. */
-reshard_status conversion_remark_lacking(struct conversion *conversion, reshard_error *err);
+reshard_status conversion_remark_lacking(struct conversion *conversion, const struct selection_options *options, reshard_error *err);
 reshard_status conversion_remark_root(struct conversion *conversion, reshard_error *err);
 
 /* The same of a reference that has the model in a folder of its own, which the target has not. */

@@ -3,6 +3,7 @@
 #include "convert/conversion.h"
 
 #include "convert/paddle_keys.h"
+#include "convert/target_names.h"
 #include "mapping/map_state.h"
 #include "parallel/state_keys.h"
 #include "parallel/state_owner.h"
@@ -14,23 +15,13 @@
 struct lacking {
     struct name_map written;
     struct key_filter filter;
-    struct buffer other; /* name of a master */
     uint64_t count;
     struct buffer listed;
 };
 
-static reshard_status lacking_count(struct lacking *lacking, const struct catalog *wanted, const struct catalog *reference,
-                                    bool has_one_master, reshard_error *err)
+static reshard_status lacking_count(struct lacking *lacking, const struct catalog *reference, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        struct str key = wanted->tensors[i].key;
-        if (name_map_intern(&lacking->written, key, NULL) == NAME_NONE)
-            return error_set_memory(err);
-        bool has_other = has_one_master && state_key_other_master(key, &lacking->other);
-        if (lacking->other.failed || (has_other && name_map_intern(&lacking->written, buffer_str(&lacking->other), NULL) == NAME_NONE))
-            return error_set_memory(err);
-    }
     for (uint32_t i = 0; i < reference->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &reference->tensors[i];
         bool is_wanted;
@@ -45,16 +36,16 @@ static reshard_status lacking_count(struct lacking *lacking, const struct catalo
     return status || !lacking->listed.failed ? status : error_set_memory(err);
 }
 
-reshard_status conversion_remark_lacking(struct conversion *conversion, reshard_error *err)
+reshard_status conversion_remark_lacking(struct conversion *conversion, const struct selection_options *options, reshard_error *err)
 {
-    const struct selection_options *options = &conversion->options->selection;
     struct lacking lacking = { 0 };
     if (!conversion->like || options->missing || options->choose_missing)
         return RESHARD_OK;
     reshard_status status = key_filter_begin(&lacking.filter, options->include, options->exclude, err);
     if (!status)
-        status = lacking_count(&lacking, conversion->selection.wanted, conversion->named->source->catalog,
-                               conversion->has_one_master, err);
+        status = target_names_add(&conversion->selection, conversion->source->source->catalog, options, &lacking.written, err);
+    if (!status)
+        status = lacking_count(&lacking, conversion->named->source->catalog, err);
     if (!status && lacking.count)
         status = note_add(&conversion->warnings, &conversion->notes, NOTE_MISSING, STR(""), err,
                           "%" PRIu64 " tensors of the reference are not written, as the source lacks them: %.*s%s; "
@@ -64,7 +55,6 @@ reshard_status conversion_remark_lacking(struct conversion *conversion, reshard_
     key_filter_release(&lacking.filter);
     name_map_release(&lacking.written);
     buffer_release(&lacking.listed);
-    buffer_release(&lacking.other);
     return status;
 }
 
@@ -118,6 +108,10 @@ static bool names_are_meant(const struct conversion *conversion)
     return !conversion->source->source->driver->probe || (map && map->rules && strcmp(map->rules, "none") == 0);
 }
 
+/* Targets whose runs look for optimizer state by some name. */
+#define STATE_IS_NAMED \
+    (FORMAT_PADDLE_STATE | FORMAT_STATE_BY_PARAMETER | FORMAT_STATE_BY_NUMBER | FORMAT_TORCH_STATE | FORMAT_STATE_FLAT)
+
 reshard_status conversion_remark_state(struct conversion *conversion, reshard_error *err)
 {
     const struct catalog *target = conversion->target.catalog, *like = conversion->like ? conversion->like->source->catalog : NULL;
@@ -126,8 +120,7 @@ reshard_status conversion_remark_state(struct conversion *conversion, reshard_er
     struct state_owners owners;
     struct str first = { 0 };
     uint64_t count = 0;
-    if (!(abilities & (FORMAT_PADDLE_STATE | FORMAT_STATE_BY_PARAMETER | FORMAT_STATE_BY_NUMBER | FORMAT_TORCH_STATE)) ||
-        names_are_meant(conversion))
+    if (!(abilities & STATE_IS_NAMED) || names_are_meant(conversion))
         return RESHARD_OK;
     state_owners_begin(&owners, target);
     for (uint32_t i = 0; i < target->tensor_count; i++) {

@@ -29,6 +29,7 @@ struct selection_options {
     const struct tied_state *tied; /* tensors that the source has under another name (tied_states.h) */
     uint32_t tied_count;
     bool has_one_master; /* optimizer.state.param and .fp32_param are one name: what is written has the reference's */
+    bool has_flat_state; /* optimizer state is written as NAME-STATE, whatever the source calls it */
 };
 
 /* What the mapping leaves of a wanted tensor as it is, where nothing says what that is in a file: zeros. */

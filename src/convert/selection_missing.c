@@ -6,9 +6,9 @@
 #include "convert/selection.h"
 
 #include "base/array.h"
+#include "convert/target_names.h"
 #include "kernels/cast.h"
 #include "kernels/copy.h"
-#include "parallel/state_keys.h"
 #include "store/store.h"
 
 #include <inttypes.h>
@@ -304,15 +304,6 @@ static reshard_status missing_decide_all_left(struct missing *missing)
 
 /* ---- all of them ---- */
 
-/* What is there already; of masters that have one name in the target, both. */
-static reshard_status missing_note_known(struct missing *missing, struct str key, struct buffer *text)
-{
-    bool is_good = name_map_intern(&missing->known, key, NULL) != NAME_NONE;
-    if (is_good && missing->options->has_one_master && state_key_other_master(key, text))
-        is_good = name_map_intern(&missing->known, buffer_str(text), NULL) != NAME_NONE;
-    return is_good && !text->failed ? RESHARD_OK : error_set_memory(missing->err);
-}
-
 reshard_status selection_add_missing(struct selection *selection, const struct catalog *source, const struct catalog *reference,
                                      const struct selection_options *options, bool is_mapped, struct key_rules *rules, reshard_error *err)
 {
@@ -331,10 +322,7 @@ reshard_status selection_add_missing(struct selection *selection, const struct c
     status = missing_decide_all_left(&missing);
     if (status || !is_asked || !reference)
         return status;
-    struct buffer text = { 0 };
-    for (uint32_t i = 0; i < selection->wanted->tensor_count && !status; i++)
-        status = missing_note_known(&missing, selection->wanted->tensors[i].key, &text);
-    buffer_release(&text);
+    status = target_names_add(selection, source, options, &missing.known, err);
     for (uint32_t i = 0; i < reference->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &reference->tensors[i];
         bool is_known = (tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA)) || name_map_find(&missing.known, tensor->key) != NAME_NONE;

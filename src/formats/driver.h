@@ -35,8 +35,9 @@ enum format_abilities {
     FORMAT_TORCH_STATE = 524288,     /* torch loads what it writes, and looks for optimizer state as optimizer.state.NAME.STATE */
     FORMAT_WEIGHTS_ARE_MASTERS = 1048576, /* with FORMAT_STATE_BY_PARAMETER: an optimizer's masters are stored as the weights */
     FORMAT_STATE_BY_NUMBER = 2097152, /* what it writes has optimizer state by the numbers of parameters */
+    FORMAT_STATE_FLAT = 8388608,      /* what it writes calls optimizer state NAME-STATE */
     FORMAT_OPTIMIZER_APART = 4194304, /* with FORMAT_TORCH_STATE: optimizers have files of their own, so that state has no other spelling */
-    FORMAT_PADDLE_STATE = 8388608,   /* Paddle loads what it writes, and looks for optimizer state as NAME.moment1_0 or in a family */
+    FORMAT_PADDLE_STATE = 16777216,  /* Paddle loads what it writes, and looks for optimizer state as NAME.moment1_0 or in a family */
     FORMAT_LIMITS_FILES = 131072     /* what it writes can be cut into more files, or chunks, so that none is too large */
 };
 

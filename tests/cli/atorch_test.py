@@ -204,8 +204,15 @@ def torchs_names(root):
         shell("convert", folder(root, "atorch-w2"), "torch", "--to", "torch-dcp", *TORCHS_NAMES, "--quiet")
         listed = shell("ls", "torch").decode()
         assert "\nmodel.h.0.gate\t" in listed and "\noptim.state.h.0.gate.exp_avg\t" in listed and "-exp_avg" not in listed, listed
-        shell("convert", "torch", "w3", "--like", folder(root, "atorch-w3"), "--strip-prefix", "model.", "--verify", "--quiet")
-        must_be_same(folder(root, "atorch-w3"), shell.work / "w3")
+        for missing in (), ("--missing", "error"), ("--missing", "zeros"):         # nothing is, however the reference spells it
+            done = shell.any("convert", "torch", "w3", "--like", folder(root, "atorch-w3"), "--strip-prefix", "model.", "--verify",
+                             "--overwrite", *missing)
+            assert done.returncode == 0 and "not written" not in done.stderr, (missing, done.stderr)
+            must_be_same(folder(root, "atorch-w3"), shell.work / "w3")
+        other = ("--rename", r"s/^h\.0\.ln\.bias-exp_avg$/optim.state.h.1.gate.exp_avg/", "--rename", r"s/^h\.1\.gate-exp_avg$/spare/")
+        shell("convert", folder(root, "atorch-w2"), "odd", "--to", "torch-dcp", *other, *TORCHS_NAMES, "--quiet")
+        said = shell.any("convert", "odd", "w3", "--like", folder(root, "atorch-w3"), "--strip-prefix", "model.", "--overwrite").stderr
+        assert "2 tensors of the reference are not written" in said and "'h.1.gate-exp_avg'" in said, said   # which has another shape
         shell("convert", "torch", "long", "--to", "atorch", "--rename", r"s/^model\.h\./net.h./", "--verify", "--quiet")
         group = pickle.loads((shell.work / "long" / "optim_meta").read_bytes())[0]
         assert group["params"][0] == "model.emb.weight" and "net.h.0.void" in group["params_names"].values(), group

@@ -81,6 +81,18 @@ def references_have_their_own_layout(shell, fixtures):
                 assert "tp2" in like or {key for key in found if "optimizer" in key} == {key for key in wanted if "optimizer" in key}, like
 
 
+def a_layout_that_is_asked_for(shell, fixtures):
+    """Masters of an optimizer that is not distributed become those of one that is, whose layout the option names."""
+    for case in ("plain-dist-tp1", "plain-legacy-tp1", "dense-full-tp2dp2"):
+        source = fixture(fixtures, f"optim-{case}")
+        before = by_parameter(shell, source)
+        converted(shell, source, "out", "--to", "torch_dist", "-o", "optimizer=fully_sharded_model_space", "--overwrite")
+        state = [t for key, t in shell.tensors("out").items() if key.startswith("optimizer.state.")]
+        assert state and all(len(t["shape"]) == 1 for t in state), case
+        assert by_parameter(shell, "out") == before, case
+        assert all(group["step"] == 2 for group in item(shell, "out", "optimizer")["optimizer"]["param_groups"]), case
+
+
 def lacks_are_told_by_parameter(shell, fixtures):
     """What the source lacks of a reference by bucket are the states of parameters, and zeros in their place are the buckets."""
     source, like = fixture(fixtures, "dense-dist-tp1"), fixture(fixtures, "optim-dense-dpr-dp2")
@@ -379,6 +391,9 @@ def state_that_nobody_looks_for(shell, fixtures):
                    "--exclude", "*.step", "--exclude", "*.exp_avg_sq"]):
         said = converted(shell, torchs, "out", "--to", "paddle-flex", "--overwrite", *words)
         assert "of optimizer state" not in said, (words, said)
+    converted(shell, torchs, "named", "--to", "paddle-flex", "--rules", "auto", "--config", "config.json")
+    said = converted(shell, "named", "out", "--to", "atorch", "--overwrite")
+    assert "tensors of optimizer state keep the names that Paddle gives them" in said, said
     small_models.write(shell.work / "dashes.safetensors", {"a": [2], "a-b": [2], "c": [2], "c-exp_avg": [2]})
     said = converted(shell, "dashes.safetensors", "out", "--to", "paddle-flex", "--overwrite")
     assert "1 tensors of optimizer state" in said and "'c-exp_avg';" in said, said
@@ -610,9 +625,10 @@ def groups_of_other_frameworks_are_told(shell, fixtures):
 
 def main():
     args = small_models.arguments()
-    tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
-             steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons, state_that_nobody_looks_for,
-             state_becomes_paddles,             state_of_torch_that_megatron_has_not, remainders_stay_beside_their_weights,
+    tests = (references_have_their_own_layout, a_layout_that_is_asked_for, lacks_are_told_by_parameter, state_that_is_stored_twice,
+             steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
+             state_becomes_paddles, state_that_nobody_looks_for,
+             state_of_torch_that_megatron_has_not, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,

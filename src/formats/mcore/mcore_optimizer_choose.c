@@ -178,11 +178,12 @@ static reshard_status choose_optimizer_layout(const struct layout_request *reque
     else if (is_auto && release)
         layout = release < MODEL_SPACE_RELEASE ? MCORE_GATHERED : release < BY_PARAMETER_RELEASE ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
     state->is_layout_asked = !is_auto;
-    bool is_buffered = layout == MCORE_BUCKETS || layout == MCORE_GATHERED;
+    /* That of a distributed optimizer for sure: where it is by parameter, other optimizers have theirs alike. */
+    bool is_distributed = layout == MCORE_BUCKETS || layout == MCORE_GATHERED || (state->is_layout_asked && layout == MCORE_MODEL_SPACE);
     bool has_own = has_masters(request->wanted, STATE_MASTER), has_plain = has_masters(request->wanted, STATE_PLAIN_MASTER);
     if (is_auto && request->like && has_own != has_plain)
         state->masters = reference_masters(request->like, layout);
-    else if (is_buffered && has_plain)
+    else if (is_distributed && has_plain)
         state->masters = MCORE_MASTERS_PARAM;
     if (state->masters == MCORE_MASTERS_PLAIN || (state->masters == MCORE_MASTERS_KEPT && !has_own))
         return is_auto || layout == MCORE_BY_PARAMETER || has_plain ? RESHARD_OK : check_there_are_none(request->wanted, layout, err);
