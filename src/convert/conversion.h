@@ -11,6 +11,7 @@
 #include "convert/selection.h"
 #include "formats/notes.h"
 #include "names/mapping_make.h"
+#include "parallel/state_owner.h"
 
 struct conversion_options {
     const char *to;                    /* format; NULL only with like */
@@ -104,6 +105,10 @@ struct str conversion_state_name(const struct conversion *conversion, struct str
 
 /* conversion_respell.c: the source is seen with optimizer state in the spelling that the target's format has, if it has one of its own. */
 reshard_status conversion_respell_state(struct conversion *conversion, reshard_error *err);
+
+/* conversion_numbered.c: warns of state of the filter's that names no weights, for which no run of Megatron looks. */
+reshard_status conversion_note_numbered(struct conversion *conversion, const struct state_owners *owners, struct key_filter *filter,
+                                        bool is_by_number, reshard_error *err);
 
 void conversion_release(struct conversion *conversion);
 

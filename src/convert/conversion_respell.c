@@ -339,6 +339,8 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
                           "torch_dcp: reshard_convert_options.exclude 'optimizer*' leaves it out, torch_dist has it by name");
     else if (!status && is_wanted)
         status = respell_to_megatron(&run, driver, err);
+    if (!status)
+        status = conversion_note_numbered(conversion, &run.owners, &run.filter, is_by_number, err);
     if (!status && conversion->respelled)
         conversion->source = conversion->respelled;
     key_filter_release(&run.filter);

@@ -71,14 +71,14 @@ static bool says_groups(const struct catalog_item *item)
 {
     struct state_key key;
     bool is_object = state_key_read(item->key, &key) && (key.kind == STATE_KEY_GROUPS || key.kind == STATE_KEY_GROUP_META);
-    return item->kind != ITEM_FILE && (is_object || str_is(item->key, "optimizer") || torch_groups_key(item->key));
+    return item->kind != ITEM_FILE && (is_object || str_is(item->key, "optimizer") || torch_groups_key(item->key, NULL));
 }
 
 /* What an item says of the first optimizer; NULL: nothing. */
 static const struct value *groups_of_item(const struct catalog_item *item)
 {
     const struct value *value = item->value;
-    if (!value || !item->graph || !says_groups(item) || torch_groups_key(item->key))
+    if (!value || !item->graph || !says_groups(item) || torch_groups_key(item->key, NULL))
         return NULL;
     if (value->kind == VALUE_LIST && value->list.count)
         value = value->list.items[0];

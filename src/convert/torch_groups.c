@@ -188,10 +188,13 @@ static reshard_status torch_groups_join(struct torch_groups *groups, reshard_err
     return status;
 }
 
-bool torch_groups_key(struct str key)
+bool torch_groups_key(struct str key, struct str *before)
 {
     struct groups_key read;
-    return groups_key_read(key, &read);
+    bool is_one = groups_key_read(key, &read);
+    if (before)
+        *before = read.before;
+    return is_one;
 }
 
 reshard_status torch_groups_read(struct source *source, const struct state_owners *owners, struct torch_groups *out, reshard_error *err)

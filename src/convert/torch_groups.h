@@ -36,8 +36,8 @@ void torch_groups_release(struct torch_groups *groups);
 #define ATORCH_GROUPS "optim_meta"
 #define ATORCH_LAYOUT "ckpt_meta"
 
-/* Whether an item's key is one of those that say groups. */
-bool torch_groups_key(struct str key);
+/* Whether an item's key is one of those that say groups; *before, which may be NULL: what stands in front of param_groups, "optim.". */
+bool torch_groups_key(struct str key, struct str *before);
 
 /*
  * The groups that a run of Megatron asks for, as a LIST of the graph: one with weight decay, and one of vectors and biases without.

@@ -320,6 +320,45 @@ def state_of_torch_that_megatron_has_not(shell, fixtures):
     assert "the reference is a folder of accelerate's, and what is written is the DCP of the model alone" in said, said
 
 
+def numbered(content):
+    """The same as torch.optim's own state_dict says it."""
+    names = list(LLAMA_SHAPES)
+    optimizer = content["optimizer"]
+    optimizer["state"] = {names.index(name): state for name, state in optimizer["state"].items()}
+    for group in optimizer["param_groups"]:
+        group["params"] = [names.index(name) for name in group["params"]]
+
+
+def state_without_names_is_told(shell, fixtures):
+    """State by torch's numbers, and state that is one item, is looked for by no run of Megatron."""
+    config, text = ("--config", "config.json"), "get_optimizer_state_dict of torch gives, becomes Megatron's"
+    torch_llama(shell, "numbers")
+    torch_stub.edit(shell.work / "numbers.pt", numbered)
+    assert text not in converted(shell, "numbers.pt", "numbers-dcp", "--to", "torch-dcp")
+    for source in ("numbers.pt", "numbers-dcp"):
+        for form in ("torch_dist", "fsdp_dtensor", "torch_dcp"):
+            why = "a run of Megatron " + ("numbers its own in another way" if form == "torch_dcp" else "does not look for it")
+            said = converted(shell, source, "out", "--to", form, *config, "--overwrite")
+            assert f"by torch's numbers of parameters and is kept so; {why}: --exclude 'optimizer.*' leaves it out, state by" in said, said
+            assert said.count(text) == 1, said
+            for words in (["--exclude", "optimizer.*"], ["-o", "state=as-is"], ["--like", "out"]):
+                if words[0] == "--exclude" or form == "torch_dist":
+                    to = [] if "--like" in words else ["--to", form]
+                    said = converted(shell, source, "quiet", *to, *config, *words, "--overwrite")
+                    assert text not in said, (form, words, said)
+    ranks = fixtures / "verl/verl-fsdp2-tp/ckpt/global_step_2/actor"
+    for form in ("torch_dist", "fsdp_dtensor", "torch_dcp"):
+        said = converted(shell, ranks, "out", "--to", form, "--overwrite")
+        assert "warning: optimizer: the optimizer's state lies in this item and is kept so" in said, said
+        assert "--exclude 'optimizer' leaves it out" in said, said
+        assert said.count(text) == 1, said
+        for words in (["--exclude", "optimizer"], ["--items", "drop"]):
+            assert text not in converted(shell, ranks, "out", "--to", form, *words, "--overwrite"), words
+    # A module that is called `state` is no optimizer's.
+    torch_stub.write_zip(shell.work / "module.pt", {f"encoder.state.{i}.weight": step_tensor(i) for i in range(2)})
+    assert text not in converted(shell, "module.pt", "out", "--to", "torch_dist", "--overwrite")
+
+
 # ---- masters ----
 
 def remainders_stay_beside_their_weights(shell, fixtures):
@@ -548,7 +587,7 @@ def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
-             state_of_torch_that_megatron_has_not, remainders_stay_beside_their_weights,
+             state_of_torch_that_megatron_has_not, state_without_names_is_told, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,
