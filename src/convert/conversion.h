@@ -94,8 +94,8 @@ reshard_status conversion_torch_state(struct conversion *conversion, const struc
 /* Behind the selection: where torch's state dict has the state, and groups of parameters as torch has them. */
 reshard_status conversion_add_torch_state(struct conversion *conversion, reshard_error *err);
 
-/* Notes an option of groups of parameters that does not arrive; empty: all do. */
-reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err);
+/* Notes options of groups of parameters that do not arrive. */
+reshard_status conversion_note_options(struct conversion *conversion, const struct name_map *options, reshard_error *err);
 
 /* Lists an item of the source as dropped that says how its ranks are laid out. */
 reshard_status conversion_note_layout(struct conversion *conversion, struct str item, reshard_error *err);

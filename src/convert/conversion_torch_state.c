@@ -227,7 +227,8 @@ struct group_making {
     struct torch_names weights;
     struct value_graph graph;
     const struct value_graph *kept;
-    struct str left_out;       /* an option that is no plain value */
+    struct name_map left_out;  /* options that are no plain values */
+    bool has_taken[2];         /* by weight decay: a group of Megatron's had all that it has */
     uint32_t room;             /* of wanted_items */
 };
 
@@ -337,25 +338,32 @@ static bool is_megatrons_option(struct str member)
 static struct value *torch_group(struct group_making *making, const struct value *group, uint32_t graph_count, bool is_megatrons,
                                  const uint32_t *numbers, uint32_t count)
 {
-    struct value *made = value_new_list(&making->graph, VALUE_DICT, NULL, 0), *names = names_list(making, numbers, count);
-    bool good = made && names, has_names = false;
+    struct value *names = names_list(making, numbers, count);
+    struct value **items = arena_array(&making->graph.arena, group->list.count + 2, sizeof(*items));
+    size_t made = 0;
+    bool good = items && names, has_names = false;
     for (size_t i = 0; good && i + 1 < group->list.count; i += 2) {
         struct str member;
         if (!value_as_str(group->list.items[i], &member) || str_is(member, "params_names") || (is_megatrons && is_megatrons_option(member)))
             continue;
         bool is_params = str_is(member, "params");
         if (!is_params && !torch_option_is_plain(group->list.items[i + 1])) {
-            making->left_out = member;
+            good = name_map_intern(&making->left_out, member, NULL) != NAME_NONE;
             continue;
         }
-        const char *name = arena_copy(&making->graph.arena, member.data, member.size);
-        struct value *value = is_params ? names : value_copy(&making->graph, group->list.items[i + 1], graph_count);
+        items[made] = value_new_str(&making->graph, member);
+        items[made + 1] = is_params ? names : value_copy(&making->graph, group->list.items[i + 1], graph_count);
         has_names |= is_params;
-        good = name && value && value_dict_set(&making->graph, made, name, value, true);
+        good = items[made] && items[made + 1];
+        made += 2;
     }
-    if (good && !has_names)
-        good = value_dict_set(&making->graph, made, "params", names, true);
-    return good ? made : NULL;
+    if (good && !has_names) {
+        items[made] = value_new_str(&making->graph, STR("params"));
+        items[made + 1] = names;
+        good = items[made] != NULL;
+        made += 2;
+    }
+    return good ? value_new_list(&making->graph, VALUE_DICT, items, made) : NULL;
 }
 
 /* Names are looked for by those of the source, of which several may be made. */
@@ -397,9 +405,10 @@ static uint32_t members_of_group(struct group_making *making, const struct value
         weights->is_taken[n - 1] = true;
         out[count++] = n - 1;
     }
-    for (uint32_t n = 0; n < weights->names.count; n++) {
-        bool is_one = is_only || (is_megatrons && has_decay != weights->is_vector[n]);
-        if (!is_one || weights->is_taken[n])
+    bool takes_rest = is_only || (is_megatrons && !making->has_taken[has_decay]);
+    making->has_taken[has_decay] |= is_megatrons;
+    for (uint32_t n = 0; n < weights->names.count && takes_rest; n++) {
+        if ((!is_only && has_decay == weights->is_vector[n]) || weights->is_taken[n])
             continue;
         weights->is_taken[n] = true;
         out[count++] = n;
@@ -445,7 +454,7 @@ static reshard_status make_torch_groups(struct group_making *making, const struc
         for (size_t i = 0; i + 1 < list[g]->list.count && !status; i += 2)
             status = add_option(making, g, list[g]->list.items[i]->text, list[g]->list.items[i + 1], err);
     }
-    return status ? status : conversion_note_option(conversion, making->left_out, err);
+    return status ? status : conversion_note_options(conversion, &making->left_out, err);
 }
 
 /* The item that says the groups, which is not written itself. */
@@ -489,6 +498,7 @@ static reshard_status find_groups_leaves(struct group_making *making, const stru
         status = error_set_memory(err);
     *is_megatrons = true;
     making->left_out = groups.left_out;
+    groups.left_out = (struct name_map){ 0 };
     *graph_count = making->graph.count;
     torch_groups_release(&groups);
     return status;
@@ -498,6 +508,7 @@ static void group_making_release(struct group_making *making)
 {
     name_map_release(&making->weights.names);
     name_map_release(&making->weights.sources);
+    name_map_release(&making->left_out);
     free(making->weights.first);
     free(making->weights.next);
     free(making->weights.from);

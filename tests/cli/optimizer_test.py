@@ -7,6 +7,7 @@ usage: optimizer_test.py --bin PATH --fixtures DIR
 """
 import json
 import pathlib
+import resource
 import shutil
 import struct
 import sys
@@ -359,6 +360,73 @@ def state_without_names_is_told(shell, fixtures):
     assert text not in converted(shell, "module.pt", "out", "--to", "torch_dist", "--overwrite")
 
 
+def small(content, target, shell):
+    """A DCP of a small model, and what convert says of it on the way to torch_dist; the groups that are written."""
+    torch_stub.write_zip(shell.work / f"{target}.pt", content)
+    shell("convert", f"{target}.pt", f"{target}-dcp", "--to", "torch-dcp", "--overwrite", "--quiet")
+    for source in (f"{target}.pt", f"{target}-dcp"):
+        said = converted(shell, source, target, "--to", "torch_dist", "--overwrite")
+        optimizer = item(shell, target, "optimizer")["optimizer"] if "optimizer" in item_keys(shell, target) else {}
+        yield said, optimizer.get("param_groups")
+
+
+def vector(count=2):
+    return torch_stub.tensor("FloatStorage", [count], struct.pack(f"<{count}f", *range(count)))
+
+
+def options_that_are_tensors(shell, fixtures):
+    """A learning rate that is a tensor is a number in Megatron's groups; lists of tensors are told, and weights have any name."""
+    def group(rate, **more):
+        return {"lr": step_tensor(rate), "weight_decay": 0.0, **more}
+    for key in ("w", "param_groups.0.w"):
+        state = {key: {"step": step_tensor(3), "exp_avg": vector()}}
+        content = {"model": {key: vector()}, "optimizer": {"state": state, "param_groups": [group(0.5, params=[key])]}}
+        for said, groups in small(content, "rate", shell):
+            assert [(one["lr"], one["step"]) for one in groups] == [(0.5, 3)], (key, groups)
+            found = {name for name in shell.tensors("rate")}
+            assert found == {f"model.{key}", f"optimizer.state.exp_avg.model.{key}", f"optimizer.state.param.model.{key}"}, found
+    by_name = {"model": {"w": vector()}, "optim.state.w.exp_avg": vector(), "optim.param_groups.w.lr": step_tensor(0.25),
+               "optim.param_groups.w.eps": 0.5}
+    for said, groups in small(by_name, "by-name", shell):
+        assert [(one["lr"], one["eps"]) for one in groups] == [(0.25, 0.5)], groups
+    odd = group(0.5, params=["w"], betas=[step_tensor(0.5), 0.75], table=vector(4))
+    content = {"model": {"w": vector()}, "optimizer": {"state": {"w": {"exp_avg": vector()}}, "param_groups": [odd]}}
+    for said, groups in small(content, "odd", shell):
+        assert len(groups) == 1 and groups[0]["lr"] == 0.5 and not groups[0].keys() & {"0", "1", "betas", "table"}, groups
+        assert "dropped: betas: this option of param_groups is a tensor" in said and "dropped: table: this option" in said, said
+        assert {name for name in shell.tensors("odd") if name.startswith("optimizer.param")} == set(), said
+    said = converted(shell, "odd.pt", "kept", "--to", "torch_dist", "-o", "state=as-is")
+    assert "optimizer.param_groups.0.lr" in shell.tensors("kept"), said
+    # Steps of a module whose name is that of the groups.
+    state, groups = {"param_groups.0.w": {"step": 3, "exp_avg": vector()}}, [group(0.5, params=["param_groups.0.w"])]
+    content = {"model": {"param_groups.0.w": vector()}, "optimizer": {"state": state, "param_groups": groups}}
+    for said, groups in small(content, "module", shell):
+        assert [(one["lr"], one["step"]) for one in groups] == [(0.5, 3)], groups
+
+
+def groups_of_two_optimizers_are_told(shell, fixtures):
+    """The first groups of two optimizers are not one group with the options of the last."""
+    optimizers = {name: {"state": {name: {"exp_avg": vector()}}, "param_groups": [{"lr": rate, "params": [name]}]}
+                  for name, rate in (("left", 0.5), ("right", 0.25))}
+    content = {"model": {"left": vector(), "right": vector()}, "optim_left": optimizers["left"], "optim_right": optimizers["right"]}
+    for said, groups in small(content, "two-optimizers", shell):
+        assert groups is None and "dropped: param_groups: Megatron has one group with weight decay and one without" in said, (groups, said)
+
+
+def options_may_be_many(shell, fixtures):
+    """Groups of very many options take memory by their number, and not by its square."""
+    options = {f"option{i}": i for i in range(12000)}
+    optimizer = {"state": {"w": {"exp_avg": vector()}}, "param_groups": [{**options, "params": ["w"]}]}
+    content = {"model": {"w": vector()}, "optimizer": optimizer}
+    torch_stub.write_zip(shell.work / "many.pt", content)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    for source, target, words in (("many.pt", "many", ["--to", "torch_dist"]), ("many", "back.pt", ["--like", "many.pt"])):
+        converted(shell, source, target, *words)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        assert small_models.is_sanitized(shell.binary) or peak <= max(before, 200 << 10), (source, before, peak)
+    assert len(item(shell, "many", "optimizer")["optimizer"]["param_groups"][0]) > len(options)
+
+
 # ---- masters ----
 
 def remainders_stay_beside_their_weights(shell, fixtures):
@@ -587,7 +655,8 @@ def main():
     args = small_models.arguments()
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
-             state_of_torch_that_megatron_has_not, state_without_names_is_told, remainders_stay_beside_their_weights,
+             state_of_torch_that_megatron_has_not, state_without_names_is_told, options_that_are_tensors,
+             groups_of_two_optimizers_are_told, options_may_be_many, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,
