@@ -159,6 +159,19 @@ static reshard_status view_megatron(struct conversion *conversion, reshard_error
 
 /* ---- which of them ---- */
 
+/* NAME of optimizer.state.NAME.STATE */
+static bool torch_name(struct str key, struct str *name, struct str *state)
+{
+    static const char prefix[] = STATE_KEY_PREFIX;
+    const size_t size = sizeof(prefix) - 1;
+    const char *last = key.size > size ? memrchr(key.data + size, '.', key.size - size) : NULL;
+    if (!last || !str_starts_with(key, prefix) || last == key.data + size)
+        return false;
+    *name = (struct str){ key.data + size, (size_t)(last - key.data) - size };
+    *state = (struct str){ last + 1, (size_t)(key.data + key.size - last) - 1 };
+    return state->size > 0;
+}
+
 static bool has_megatron_state(const struct catalog *catalog)
 {
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
@@ -178,8 +191,8 @@ static bool names_are_given(const struct conversion *conversion)
     return (naming->renames && *naming->renames) || naming->rename || naming->add_prefix || (map && map->text_count);
 }
 
-/* A reference says how state is spelled. */
-static bool reference_allows(const struct conversion *conversion)
+/* A reference says how state is spelled, and what weights have in front. */
+static bool reference_allows(struct conversion *conversion)
 {
     const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
     struct state_owners owners;
@@ -187,10 +200,15 @@ static bool reference_allows(const struct conversion *conversion)
         return true;
     state_owners_begin(&owners, reference);
     for (uint32_t i = 0; i < reference->tensor_count; i++) {
+        const struct str key = reference->tensors[i].key;
         struct owned_state state;
-        bool is_one = !(reference->tensors[i].flags & TENSOR_HIDDEN) && state_owners_read(&owners, reference->tensors[i].key, &state);
-        if (is_one && state.words == STATE_WORDS_TORCH && str_is(state.before, "optimizer."))
-            return true;
+        struct str name, word;
+        bool is_one = !(reference->tensors[i].flags & TENSOR_HIDDEN) && state_owners_read(&owners, key, &state);
+        if (!is_one || state.words != STATE_WORDS_TORCH || !str_is(state.before, "optimizer.") || !torch_name(key, &name, &word))
+            continue;
+        const struct str weight = reference->tensors[state.weight].key;
+        conversion->torch_prefix = (struct str){ weight.data, weight.size - (name.size < weight.size ? name.size : weight.size) };
+        return true;
     }
     return false;
 }
@@ -231,19 +249,6 @@ struct group_making {
     bool has_taken[2];         /* by weight decay: a group of Megatron's had all that it has */
     uint32_t room;             /* of wanted_items */
 };
-
-/* NAME of optimizer.state.NAME.STATE */
-static bool torch_name(struct str key, struct str *name, struct str *state)
-{
-    static const char prefix[] = STATE_KEY_PREFIX;
-    const size_t size = sizeof(prefix) - 1;
-    const char *last = key.size > size ? memrchr(key.data + size, '.', key.size - size) : NULL;
-    if (!last || !str_starts_with(key, prefix) || last == key.data + size)
-        return false;
-    *name = (struct str){ key.data + size, (size_t)(last - key.data) - size };
-    *state = (struct str){ last + 1, (size_t)(key.data + key.size - last) - 1 };
-    return state->size > 0;
-}
 
 static reshard_status note_torch_name(struct group_making *making, uint32_t tensor, struct str name, reshard_error *err)
 {

@@ -413,6 +413,25 @@ def groups_of_two_optimizers_are_told(shell, fixtures):
         assert groups is None and "dropped: param_groups: Megatron has one group with weight decay and one without" in said, (groups, said)
 
 
+def names_of_a_reference_are_torchs(shell, fixtures):
+    """State comes back under the names of a reference, also where weights have names that nobody knows, and a prefix that state has not."""
+    names = {"a.weight": 4, "b.bias": 2, "c.weight": 3}
+    state = {name: {"step": step_tensor(3), "exp_avg": vector(count)} for name, count in names.items()}
+    groups = [{"lr": 0.5, "weight_decay": 0.0, "params": list(names)}]
+    for prefix in ("model.", ""):
+        model = {prefix + name: vector(count) for name, count in names.items()}
+        torch_stub.write_zip(shell.work / "named.pt", {**model, "optimizer": {"state": state, "param_groups": groups}})
+        converted(shell, "named.pt", "named-dcp", "--to", "torch-dcp", "--overwrite")
+        converted(shell, "named.pt", "there", "--to", "torch_dist", "--overwrite")
+        assert f"optimizer.state.exp_avg.{prefix}a.weight" in shell.tensors("there")
+        for like, back in (("named-dcp", "back-dcp"), ("named.pt", "back.pt")):
+            for words in ([], ["--rules", "none"]):
+                said = converted(shell, "there", back, "--like", like, *words, "--overwrite", "--verify")
+                found = {key: tensor for key, tensor in shell.tensors(back).items() if not key.endswith(".param")}
+                assert found == shell.tensors(like) and "not written" not in said, (prefix, like, words, found.keys(), said)
+        assert item(shell, "back-dcp", "optimizer.param_groups.0.params") == list(names), prefix
+
+
 def options_may_be_many(shell, fixtures):
     """Groups of very many options take memory by their number, and not by its square."""
     options = {f"option{i}": i for i in range(12000)}
@@ -656,7 +675,7 @@ def main():
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
              state_of_torch_that_megatron_has_not, state_without_names_is_told, options_that_are_tensors,
-             groups_of_two_optimizers_are_told, options_may_be_many, remainders_stay_beside_their_weights,
+             groups_of_two_optimizers_are_told, names_of_a_reference_are_torchs, options_may_be_many, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,
