@@ -22,6 +22,15 @@
 
 /* ---- of atorch ---- */
 
+/* What state is called of a weight in the target: without the prefix of weights alone, unless that is the name of another. */
+static struct str torch_state_name(const struct conversion *conversion, struct str weight)
+{
+    const struct str name = conversion_state_name(conversion, weight), prefix = conversion->torch_prefix;
+    const struct str rest = { name.data + prefix.size, name.size - prefix.size };
+    bool has_it = prefix.size && name.size > prefix.size && str_begins(name, prefix);
+    return has_it && catalog_find(conversion->source->source->catalog, rest) == CATALOG_NONE ? rest : name;
+}
+
 /* NAME-exp_avg is seen as optimizer.state.NAME.exp_avg. */
 static reshard_status view_atorch(struct conversion *conversion, reshard_error *err)
 {
@@ -44,7 +53,7 @@ static reshard_status view_atorch(struct conversion *conversion, reshard_error *
             continue;
         status = key_filter_wants(&filter, from->tensors[i].key, &is_one, err);
         is_wanted |= is_one;
-        const struct str name = conversion_state_name(conversion, from->tensors[state.weight].key);
+        const struct str name = torch_state_name(conversion, from->tensors[state.weight].key);
         view.keys[i] = ARENA_JOIN(&conversion->notes, STR(STATE_KEY_PREFIX), name, STR("."), state.state);
         if (!view.keys[i].data && !status)
             status = error_set_memory(err);
@@ -400,7 +409,7 @@ static uint32_t members_of_group(struct group_making *making, const struct value
         struct str name;
         if (!value_as_str(params->list.items[i], &name))
             continue;
-        uint32_t source = name_map_find(&weights->sources, conversion_state_name(making->conversion, name));
+        uint32_t source = name_map_find(&weights->sources, torch_state_name(making->conversion, name));
         uint32_t n = source == NAME_NONE ? 0 : weights->first[source];
         while (n && weights->is_taken[n - 1])
             n = weights->next[n - 1];

@@ -415,7 +415,7 @@ def groups_of_two_optimizers_are_told(shell, fixtures):
 
 def names_of_a_reference_are_torchs(shell, fixtures):
     """State comes back under the names of a reference, also where weights have names that nobody knows, and a prefix that state has not."""
-    names = {"a.weight": 4, "b.bias": 2, "c.weight": 3}
+    names = {"a.weight": 4, "b.bias": 2, "param_groups.c.weight": 3}
     state = {name: {"step": step_tensor(3), "exp_avg": vector(count)} for name, count in names.items()}
     groups = [{"lr": 0.5, "weight_decay": 0.0, "params": list(names)}]
     for prefix in ("model.", ""):
@@ -430,6 +430,11 @@ def names_of_a_reference_are_torchs(shell, fixtures):
                 found = {key: tensor for key, tensor in shell.tensors(back).items() if not key.endswith(".param")}
                 assert found == shell.tensors(like) and "not written" not in said, (prefix, like, words, found.keys(), said)
         assert item(shell, "back-dcp", "optimizer.param_groups.0.params") == list(names), prefix
+        for like, back in (("named-dcp", "back-dcp"), ("named.pt", "back.pt")):
+            said = converted(shell, like, "atorch", "--to", "atorch", "--overwrite", "--verify")
+            assert "dropped" not in said, said
+            converted(shell, "atorch", back, "--like", like, "--overwrite", "--verify")
+            shell("diff", like, back)
 
 
 def options_may_be_many(shell, fixtures):
