@@ -111,6 +111,9 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
 reshard_status conversion_note_numbered(struct conversion *conversion, const struct state_owners *owners, struct key_filter *filter,
                                         bool is_by_number, reshard_error *err);
 
+/* Behind the mapping: warns of state that was respelled and whose name stayed where its weight's did not. */
+reshard_status conversion_note_unmapped(struct conversion *conversion, reshard_error *err);
+
 void conversion_release(struct conversion *conversion);
 
 /* The format of that name, or the other checkpoint's if none is said: one that can be written. */

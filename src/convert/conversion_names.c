@@ -114,6 +114,8 @@ reshard_status conversion_map_names(struct conversion *conversion, const struct 
     reshard_status status = related_names_make(conversion, &request, err);
     if (!status)
         status = note_foreign_names(conversion, driver, err);
+    if (!status)
+        status = conversion_note_unmapped(conversion, err);
     if (!status && conversion->mapping.stage)
         status =
             mapping_losses(conversion->mapping.stage, conversion->source->source->catalog, &conversion->notes, &conversion->losses, err);

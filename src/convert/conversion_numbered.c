@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizer state that names no weight, on its way to a format of Megatron's: torch.optim's own state dict, optimizer.state.0.exp_avg, goes
- * by the numbers that an optimizer of torch gives its parameters, and files of ranks have all of it in one item. No run of Megatron looks
- * for either, or it has other numbers: nothing of it is lost, but nobody loads it, and that is told.
+ * Optimizer state that a run does not find, on its way to a format of Megatron's. Some names no weight: torch.optim's own state dict,
+ * optimizer.state.0.exp_avg, goes by the numbers that an optimizer of torch gives its parameters, and files of ranks have all of it in one
+ * item; no run of Megatron looks for either, or it has other numbers. And some has a word that no text of names knows (`sum`): where names
+ * change, its weight is called otherwise then. Nothing of it is lost, but nobody loads it, and that is told.
  */
 #include "convert/conversion.h"
 
 #include "convert/torch_groups.h"
 #include "parallel/state_keys.h"
+
+#include <inttypes.h>
 
 #define ANY_WORD "optim" /* what the last part of an item's key begins with: optimizer, optim, optimizer_0 */
 #define BY_NAME \
@@ -118,4 +121,41 @@ reshard_status conversion_note_numbered(struct conversion *conversion, const str
 {
     reshard_status status = note_numbered_keys(conversion, owners, filter, is_by_number, err);
     return status ? status : note_state_items(conversion, owners, filter, err);
+}
+
+/* The source's weight of that name, which no tensor of the target has; Megatron-FSDP's states have the wrappers in front. */
+static bool is_of_old_name(const struct conversion *conversion, const struct map_space *space, struct str name)
+{
+    static const char wrapper[] = "module.";
+    const struct catalog *source = conversion->source->source->catalog;
+    bool is_one = false;
+    for (bool is_wrapped = true; is_wrapped && !is_one;) {
+        is_one = catalog_find(source, name) != CATALOG_NONE && name_map_find(&space->keys, name) == NAME_NONE;
+        is_wrapped = str_starts_with(name, wrapper);
+        name = is_wrapped ? (struct str){ name.data + sizeof(wrapper) - 1, name.size - (sizeof(wrapper) - 1) } : name;
+    }
+    return is_one;
+}
+
+reshard_status conversion_note_unmapped(struct conversion *conversion, reshard_error *err)
+{
+    const struct map_space *space = conversion->mapping.stage ? conversion->mapping.stage->space : NULL;
+    uint64_t count = 0;
+    struct state_key read, first = { 0 };
+    struct str key = { 0 };
+    for (uint32_t i = 0; conversion->respelled && space && i < map_space_tensor_count(space); i++) {
+        bool is_one = state_key_read(space->tensors[i].key, &read) && read.kind == STATE_KEY_PARAMETER && read.chain < 0 &&
+                      is_of_old_name(conversion, space, read.parameter);
+        key = is_one && !count ? space->tensors[i].key : key;
+        first = is_one && !count ? read : first;
+        count += is_one;
+    }
+    if (!count)
+        return RESHARD_OK;
+    bool is_last = first.state.data > first.parameter.data;
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_OPTIMIZER, key, err,
+                    "%" PRIu64 " states of the optimizer keep the names that weights had, and a run does not look for them there: texts of "
+                    "names do not know states that are called so; reshard_convert_options.exclude '" STATE_KEY_PREFIX "%s%.*s%s' leaves "
+                    "these out",
+                    count, is_last ? "*." : "", STR_ARG(first.state), is_last ? "" : ".*");
 }

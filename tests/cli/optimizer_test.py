@@ -314,6 +314,16 @@ def state_of_torch_that_megatron_has_not(shell, fixtures):
     said = converted(shell, source, "rows-out", "--to", "fsdp_dtensor", *config)
     assert "warning: optimizer.state.lm_head.weight.exp_avg_sq_row: is state in torch's spelling" in said, said
     assert "optimizer.state.lm_head.weight.exp_avg_sq_row" in state_keys(shell, "rows-out"), state_keys(shell, "rows-out")
+    torch_llama(shell, "sums")
+    text = "states of the optimizer keep the names that weights had"
+    torch_stub.edit(shell.work / "sums.pt", lambda content: [state.update(sum=state.pop("exp_avg_sq"))
+                                                             for state in content["optimizer"]["state"].values()])
+    for form, pattern in (("torch_dist", "sum.*"), ("fsdp_dtensor", "*.sum")):
+        said = converted(shell, "sums.pt", "sums-out", "--to", form, *config, "--overwrite")
+        assert f": {len(LLAMA_SHAPES)} {text}" in said and f"--exclude 'optimizer.state.{pattern}' leaves" in said, said
+        said = converted(shell, "sums.pt", "sums-out", "--to", form, *config, "--exclude", f"optimizer.state.{pattern}", "--overwrite")
+        assert not [key for key in state_keys(shell, "sums-out") if "sum" in key], state_keys(shell, "sums-out")
+        assert text not in converted(shell, "sums.pt", "sums-out", "--to", form, "--rules", "none", "--overwrite")
     (shell.work / "trained").mkdir()
     shell("convert", source, "trained/pytorch_model_fsdp_0", "--to", "torch-dcp", "--exclude", "model.optimizer.*",
           "--add-prefix", "model.")
