@@ -38,6 +38,8 @@ struct respelling {
     struct value *step;
     struct str before;         /* of some key of state */
     struct name_map befores;   /* of all keys of state in torch's spelling */
+    struct name_map without;   /* those of optimizers that patterns leave out as a whole, which keep their keys for that */
+    struct key_filter excluded; /* by patterns on the source's own names alone */
     uint32_t count;            /* of states that get another key */
     bool has_masters, are_f32; /* there are masters; all weights with state are float32 */
 };
@@ -57,6 +59,28 @@ static bool is_number(const struct respelling *run, uint32_t tensor)
            box_volume(entry->rank, catalog_vector_at(run->from, entry->shape)) == 1;
 }
 
+static bool is_without(const struct respelling *run, struct str before)
+{
+    return name_map_find(&run->without, before) != NAME_NONE;
+}
+
+/* Keeps in mind which optimizer the key is of, and whether it is left out: `exclude 'optim2.*'` is said of the source's names. */
+static reshard_status note_optimizer_key(struct respelling *run, const struct owned_state *state, reshard_error *err)
+{
+    bool is_new, is_wanted = true;
+    if (state->words != STATE_WORDS_TORCH)
+        return RESHARD_OK;
+    if (name_map_intern(&run->befores, state->before, &is_new) == NAME_NONE)
+        return error_set_memory(err);
+    if (!is_new)
+        return RESHARD_OK;
+    const struct str family = ARENA_JOIN(run->arena, state->before, STR("state."));
+    reshard_status status = family.data ? key_filter_wants(&run->excluded, family, &is_wanted, err) : error_set_memory(err);
+    if (!status && !is_wanted && name_map_intern(&run->without, state->before, NULL) == NAME_NONE)
+        status = error_set_memory(err);
+    return status;
+}
+
 /* Whether there is state in other spellings than Megatron's that the patterns do not leave out, and the reference has not as it is. */
 static reshard_status respell_is_wanted(struct respelling *run, bool *out, reshard_error *err)
 {
@@ -65,6 +89,8 @@ static reshard_status respell_is_wanted(struct respelling *run, bool *out, resha
     struct owned_state state;
     *out = false;
     reshard_status status = key_filter_begin(&run->filter, selection->include, selection->exclude, err);
+    if (!status)
+        status = key_filter_begin(&run->excluded, NULL, selection->exclude, err);
     for (uint32_t i = 0; i < run->from->tensor_count && !status && !*out; i++) {
         struct str key = run->from->tensors[i].key;
         if (!is_torch_state(run, i, &state) || (like && catalog_find(like->source->catalog, key) != CATALOG_NONE))
@@ -129,23 +155,38 @@ static reshard_status respell_read_numbers(struct respelling *run, reshard_error
     return status;
 }
 
-/* Steps that are numbers among the items. */
-static reshard_status respell_item_steps(struct respelling *run, reshard_error *err)
+/* State among the items: steps that are numbers, and what is no tensor, of which Megatron has none. */
+static reshard_status respell_item(struct respelling *run, uint32_t index, const struct owned_state *state, reshard_error *err)
 {
-    struct source *source = run->conversion->source->source;
+    struct conversion *conversion = run->conversion;
+    const struct catalog_item *item = &run->from->items[index];
+    bool is_wanted = false;
+    reshard_status status = key_filter_wants(&run->filter, item->key, &is_wanted, err);
+    if (status || !is_wanted)
+        return status;
+    status = source_load_item(conversion->source->source, index, err);
+    if (status)
+        return status;
+    run->view.skips_item[index] = 1;
+    bool is_number = item->value && item->graph && (item->value->kind == VALUE_INT || item->value->kind == VALUE_FLOAT);
+    if (!is_number || !str_is(state->state, STEP_WORD))
+        return conversion->options->selection.drop_items
+                   ? RESHARD_OK
+                   : note_add(&conversion->losses, &conversion->notes, NOTE_OPTIMIZER, item->key, err,
+                              "is state of the optimizer and no tensor: Megatron has none such");
+    struct value *step = value_copy(&run->graph, item->value, item->graph->count);
+    return step ? take_common_step(run, item->key, step, err) : error_set_memory(err);
+}
+
+static reshard_status respell_items(struct respelling *run, reshard_error *err)
+{
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < run->from->item_count && !status; i++) {
-        struct owned_state state;
         const struct catalog_item *item = &run->from->items[i];
-        if (item->kind == ITEM_FILE || !state_owners_read(&run->owners, item->key, &state) || state.words == STATE_WORDS_MEGATRON ||
-            !str_is(state.state, STEP_WORD))
-            continue;
-        status = source_load_item(source, i, err);
-        if (status || !item->value || !item->graph || (item->value->kind != VALUE_INT && item->value->kind != VALUE_FLOAT))
-            continue;
-        struct value *step = value_copy(&run->graph, item->value, item->graph->count);
-        run->view.skips_item[i] = 1;
-        status = step ? take_common_step(run, item->key, step, err) : error_set_memory(err);
+        struct owned_state state;
+        if (item->kind != ITEM_FILE && state_owners_read(&run->owners, item->key, &state) && state.words != STATE_WORDS_MEGATRON &&
+            !is_without(run, state.before))
+            status = respell_item(run, i, &state, err);
     }
     return status;
 }
@@ -178,9 +219,10 @@ static reshard_status respell_number(struct respelling *run, uint32_t tensor, re
 static reshard_status respell_key(struct respelling *run, uint32_t tensor, const struct owned_state *state, reshard_error *err)
 {
     const struct catalog_tensor *entry = &run->from->tensors[tensor], *weight = &run->from->tensors[state->weight];
+    reshard_status status = note_optimizer_key(run, state, err);
+    if (status || is_without(run, state->before))
+        return status;
     run->before = state->before;
-    if (state->words == STATE_WORDS_TORCH && name_map_intern(&run->befores, state->before, NULL) == NAME_NONE)
-        return error_set_memory(err);
     if (str_is(state->state, STEP_WORD) && is_number(run, tensor))
         return respell_number(run, tensor, err);
     if (!catalog_same_shape(run->from, entry, run->from, weight))
@@ -204,7 +246,7 @@ static reshard_status take_options(struct respelling *run, reshard_error *err)
         const struct catalog_tensor *tensor = &run->from->tensors[i];
         struct str before;
         bool is_one = !(tensor->flags & TENSOR_HIDDEN) && !run->has_state[i] && torch_groups_key(tensor->key, &before);
-        if (is_one && name_map_find(&run->befores, before) != NAME_NONE)
+        if (is_one && name_map_find(&run->befores, before) != NAME_NONE && !is_without(run, before))
             status = respell_number(run, i, err);
     }
     return status;
@@ -317,6 +359,7 @@ static reshard_status respell_to_megatron(struct respelling *run, const struct f
         status = error_set_memory(err);
     run->are_f32 = true;
     run->groups.graph = &run->graph;
+    run->groups.without = &run->without;
     for (uint32_t i = 0; i < run->from->tensor_count && !status; i++) {
         struct owned_state state;
         if (is_torch_state(run, i, &state))
@@ -331,7 +374,7 @@ static reshard_status respell_to_megatron(struct respelling *run, const struct f
     if (!status)
         status = respell_read_numbers(run, err);
     if (!status)
-        status = respell_item_steps(run, err);
+        status = respell_items(run, err);
     if (!status)
         status = torch_groups_read(run->conversion->source->source, &run->owners, &run->groups, err);
     if (!status)
@@ -385,7 +428,9 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
     torch_groups_release(&run.groups);
     value_graph_release(&run.graph);
     free(run.has_state);
+    key_filter_release(&run.excluded);
     name_map_release(&run.befores);
+    name_map_release(&run.without);
     free(run.numbers);
     free(run.number_bytes);
     free(run.number_of);

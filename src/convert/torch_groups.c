@@ -263,6 +263,8 @@ reshard_status torch_groups_read(struct source *source, const struct state_owner
         struct owned_state state; /* of a module that is called param_groups */
         if (source->catalog->items[i].kind == ITEM_FILE || !groups_key_read(text, &key) || state_owners_read(owners, text, &state))
             continue;
+        if (out->without && name_map_find(out->without, key.before) != NAME_NONE)
+            continue;
         out->is_taken[i] = true;
         note_optimizer(out, key.before);
         status = torch_take_item(out, owners, source, i, &key, err);

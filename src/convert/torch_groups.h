@@ -20,6 +20,7 @@ struct torch_groups {
     struct value_graph *graph;   /* of all values */
     struct torch_group *groups;  /* by number; members NULL: none of that number */
     uint32_t count, capacity;
+    const struct name_map *without; /* keys of optimizers that are passed over, by what they begin with; NULL: none */
     struct name_map parameters;  /* with options of their own: their numbers are the groups', until equal ones are one */
     uint8_t *is_taken;           /* by item of the source: it says something about groups */
     bool is_found, are_of_several; /* optimizers */

@@ -421,6 +421,22 @@ def groups_of_two_optimizers_are_told(shell, fixtures):
     content = {"model": {"left": vector(), "right": vector()}, "optim_left": optimizers["left"], "optim_right": optimizers["right"]}
     for said, groups in small(content, "two-optimizers", shell):
         assert groups is None and "dropped: param_groups: Megatron has one group with weight decay and one without" in said, (groups, said)
+    for source in ("two-optimizers.pt", "two-optimizers-dcp"):
+        said = converted(shell, source, "left", "--to", "torch_dist", "--exclude", "optim_right.*", "--overwrite")
+        found = {key for key in shell.tensors("left") if key.startswith("opt")}
+        assert found == {f"optimizer.state.{word}.model.left" for word in ("exp_avg", "param")} and "dropped" not in said, (found, said)
+        assert item(shell, "left", "optimizer")["optimizer"]["param_groups"][0]["lr"] == 0.5
+
+
+def state_that_is_no_tensor_is_told(shell, fixtures):
+    """What an optimizer of torch keeps beside tensors, such as the momentum that is None, has no place, and is in nobody's way."""
+    state = {"w": {"step": 3, "exp_avg": vector(), "momentum_buffer": None, "note": "text", "calls": 7}}
+    content = {"model": {"w": vector()}, "optimizer": {"state": state, "param_groups": [{"lr": 0.5, "params": ["w"]}]}}
+    for said, groups in small(content, "no-tensor", shell):
+        assert [one["step"] for one in groups] == [3], groups
+        assert "dropped: optimizer.state.w.* (3): is state of the optimizer and no tensor" in said, said
+    said = converted(shell, "no-tensor-dcp", "stepless", "--to", "torch_dist", "--exclude", "optimizer.state.*.step", "--overwrite")
+    assert "step" not in item(shell, "stepless", "optimizer")["optimizer"]["param_groups"][0], said
 
 
 def names_of_a_reference_are_torchs(shell, fixtures):
@@ -690,7 +706,8 @@ def main():
     tests = (references_have_their_own_layout, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
              state_of_torch_that_megatron_has_not, state_without_names_is_told, options_that_are_tensors,
-             groups_of_two_optimizers_are_told, names_of_a_reference_are_torchs, options_may_be_many, remainders_stay_beside_their_weights,
+             groups_of_two_optimizers_are_told, state_that_is_no_tensor_is_told,
+             names_of_a_reference_are_torchs, options_may_be_many, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,
