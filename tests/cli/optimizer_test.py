@@ -430,11 +430,12 @@ def groups_of_two_optimizers_are_told(shell, fixtures):
 
 def state_that_is_no_tensor_is_told(shell, fixtures):
     """What an optimizer of torch keeps beside tensors, such as the momentum that is None, has no place, and is in nobody's way."""
-    state = {"w": {"step": 3, "exp_avg": vector(), "momentum_buffer": None, "note": "text", "calls": 7}}
+    state = {"w": {"step": 3, "exp_avg": vector(), "momentum_buffer": None, "note": "text", "k": 7, "z": vector()}}
     content = {"model": {"w": vector()}, "optimizer": {"state": state, "param_groups": [{"lr": 0.5, "params": ["w"]}]}}
     for said, groups in small(content, "no-tensor", shell):
         assert [one["step"] for one in groups] == [3], groups
         assert "dropped: optimizer.state.w.* (3): is state of the optimizer and no tensor" in said, said
+        assert "optimizer.state.z.model.w" in shell.tensors("no-tensor"), said
     said = converted(shell, "no-tensor-dcp", "stepless", "--to", "torch_dist", "--exclude", "optimizer.state.*.step", "--overwrite")
     assert "step" not in item(shell, "stepless", "optimizer")["optimizer"]["param_groups"][0], said
 

@@ -33,6 +33,7 @@ static void owners_of_all_spellings(void **unused)
 {
     static const char *const keys[] = {
         "ema.w", "model.w", "model.h.0.w", "optim.state.w.exp_avg", "optim.state.h.0.w.step", /* an average of the model has no state */
+        "optim.state.w.z",
         "bare", "state.bare.exp_avg", "optimizer.state.exp_avg.bare",
         "a.net.w", "a.opt.state.w.exp_avg", "b.net.w", "b.opt.state.w.exp_avg", "late.b.net.w", /* two models with optimizers */
         "mamba.state.x.log", "layer.weight", "layer.weight.scale", NULL                         /* no states */
@@ -43,6 +44,7 @@ static void owners_of_all_spellings(void **unused)
     state_owners_begin(&owners, catalog);
     check_owner(&owners, "optim.state.w.exp_avg", "model.w", "exp_avg");
     check_owner(&owners, "optim.state.h.0.w.step", "model.h.0.w", "step");
+    check_owner(&owners, "optim.state.w.z", "model.w", "z");
     check_owner(&owners, "state.bare.exp_avg", "bare", "exp_avg");
     check_owner(&owners, "optimizer.state.exp_avg.bare", "bare", "exp_avg");
     check_owner(&owners, "a.opt.state.w.exp_avg", "a.net.w", "exp_avg");
@@ -50,7 +52,7 @@ static void owners_of_all_spellings(void **unused)
     check_owner(&owners, "mamba.state.x.log", NULL, NULL);
     check_owner(&owners, "layer.weight.scale", NULL, NULL);
     check_owner(&owners, "optim.state.gone.exp_avg", NULL, NULL);
-    assert_int_equal(state_owners_weight(&owners, STR("optim."), STR("bare")), 5);
+    assert_int_equal(state_owners_weight(&owners, STR("optim."), STR("bare")), 6);
     assert_int_equal(state_owners_weight(&owners, STR("optim."), STR("state.bare.exp_avg")), CATALOG_NONE);
     catalog_free(catalog);
 }
