@@ -45,6 +45,7 @@ struct conversion {
     struct checkpoint *named;      /* like, in the view whose names the source's are compared with; belongs to it */
     struct checkpoint *respelled;  /* the view of the source in which optimizer state is spelled as the target's format has it, or NULL */
     bool spells_as_torch;          /* the target's optimizer state is to be in the spelling of torch, and the source's is not */
+    bool has_megatrons_words;      /* with spells_as_torch: its keys, too, which names need before words can be exchanged */
     struct str torch_prefix;       /* what weights have in front of the names that state has in the reference, "model." */
     bool has_one_master;           /* masters have the name that like's have, whatever the source's are called */
     struct second second;

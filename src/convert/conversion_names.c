@@ -106,7 +106,7 @@ reshard_status conversion_map_names(struct conversion *conversion, const struct 
         .other = conversion->like ? conversion->like->source : NULL,
         .target_names = target_names(conversion, driver),
         .options = conversion->options->map,
-        .wants_torch_words = conversion->spells_as_torch,
+        .wants_torch_words = conversion->has_megatrons_words,
         .torch_prefix = conversion->torch_prefix,
         .check_model = model_check_source,
         .context = conversion,

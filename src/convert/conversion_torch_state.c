@@ -160,7 +160,7 @@ static reshard_status view_megatron(struct conversion *conversion, reshard_error
         status = state_view_make(conversion->source, &view, &conversion->respelled, err);
     if (!status) {
         conversion->source = conversion->respelled;
-        conversion->spells_as_torch = true;
+        conversion->spells_as_torch = conversion->has_megatrons_words = true;
     }
     state_view_release(&view);
     return status;

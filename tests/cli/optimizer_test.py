@@ -464,6 +464,18 @@ def names_of_a_reference_are_torchs(shell, fixtures):
             shell("diff", like, back)
 
 
+def weights_of_atorch_may_be_called_as_states(shell, fixtures):
+    """What atorch calls b-exp_avg is state of b, though a weight is called exp_avg."""
+    names = ("b", "exp_avg")
+    state = {name: {"step": step_tensor(3), "exp_avg": vector(count + 2), "sum": vector(count + 2)} for count, name in enumerate(names)}
+    groups = [{"lr": 0.5, "weight_decay": 0.0, "params": list(names)}]
+    model = {name: vector(count + 2) for count, name in enumerate(names)}
+    torch_stub.write_zip(shell.work / "called.pt", {**model, "optimizer": {"state": state, "param_groups": groups}})
+    shell("convert", "called.pt", "atorch", "--to", "atorch", "--quiet")
+    shell("convert", "atorch", "back.pt", "--like", "called.pt", "--quiet")
+    shell("diff", "called.pt", "back.pt")
+
+
 def options_may_be_many(shell, fixtures):
     """Groups of very many options take memory by their number, and not by its square."""
     options = {f"option{i}": i for i in range(12000)}
@@ -708,7 +720,8 @@ def main():
              steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
              state_of_torch_that_megatron_has_not, state_without_names_is_told, options_that_are_tensors,
              groups_of_two_optimizers_are_told, state_that_is_no_tensor_is_told,
-             names_of_a_reference_are_torchs, options_may_be_many, remainders_stay_beside_their_weights,
+             names_of_a_reference_are_torchs, weights_of_atorch_may_be_called_as_states,
+             options_may_be_many, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,
