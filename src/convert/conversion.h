@@ -11,6 +11,7 @@
 #include "convert/selection.h"
 #include "formats/notes.h"
 #include "names/mapping_make.h"
+#include "parallel/state_owner.h"
 
 struct conversion_options {
     const char *to;                    /* format; NULL only with like */
@@ -44,6 +45,8 @@ struct conversion {
     struct checkpoint *named;      /* like, in the view whose names the source's are compared with; belongs to it */
     struct checkpoint *respelled;  /* the view of the source in which optimizer state is spelled as the target's format has it, or NULL */
     bool spells_as_torch;          /* the target's optimizer state is to be in the spelling of torch, and the source's is not */
+    bool has_megatrons_words;      /* with spells_as_torch: its keys, too, which names need before words can be exchanged */
+    struct str torch_prefix;       /* what weights have in front of the names that state has in the reference, "model." */
     bool has_one_master;           /* masters have the name that like's have, whatever the source's are called */
     struct second second;
     const struct conversion_options *options;
@@ -93,8 +96,8 @@ reshard_status conversion_torch_state(struct conversion *conversion, const struc
 /* Behind the selection: where torch's state dict has the state, and groups of parameters as torch has them. */
 reshard_status conversion_add_torch_state(struct conversion *conversion, reshard_error *err);
 
-/* Notes an option of groups of parameters that does not arrive; empty: all do. */
-reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err);
+/* Notes options of groups of parameters that do not arrive. */
+reshard_status conversion_note_options(struct conversion *conversion, const struct name_map *options, reshard_error *err);
 
 /* Lists an item of the source as dropped that says how its ranks are laid out. */
 reshard_status conversion_note_layout(struct conversion *conversion, struct str item, reshard_error *err);
@@ -107,6 +110,13 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
 
 /* conversion_paddle_state.c: the same to Paddle's formats, where names are to become Paddle's. */
 reshard_status conversion_paddle_state(struct conversion *conversion, reshard_error *err);
+
+/* conversion_numbered.c: warns of state of the filter's that names no weights, for which no run of Megatron looks. */
+reshard_status conversion_note_numbered(struct conversion *conversion, const struct state_owners *owners, struct key_filter *filter,
+                                        bool is_by_number, reshard_error *err);
+
+/* Behind the mapping: warns of state that was respelled and whose name stayed where its weight's did not. */
+reshard_status conversion_note_unmapped(struct conversion *conversion, reshard_error *err);
 
 void conversion_release(struct conversion *conversion);
 

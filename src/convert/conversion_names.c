@@ -106,13 +106,16 @@ reshard_status conversion_map_names(struct conversion *conversion, const struct 
         .other = conversion->like ? conversion->like->source : NULL,
         .target_names = target_names(conversion, driver),
         .options = conversion->options->map,
-        .wants_torch_words = conversion->spells_as_torch,
+        .wants_torch_words = conversion->has_megatrons_words,
+        .torch_prefix = conversion->torch_prefix,
         .check_model = model_check_source,
         .context = conversion,
     };
     reshard_status status = related_names_make(conversion, &request, err);
     if (!status)
         status = note_foreign_names(conversion, driver, err);
+    if (!status)
+        status = conversion_note_unmapped(conversion, err);
     if (!status && conversion->mapping.stage)
         status =
             mapping_losses(conversion->mapping.stage, conversion->source->source->catalog, &conversion->notes, &conversion->losses, err);

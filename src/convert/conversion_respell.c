@@ -18,7 +18,7 @@
 #include <stdlib.h>
 
 #define STEP_WORD "step"
-#define STEP_MAX 8 /* bytes */
+#define NUMBER_MAX 8 /* bytes */
 #define HINT "reshard_convert_options.exclude '%.*s*' leaves the state out"
 
 struct respelling {
@@ -31,11 +31,15 @@ struct respelling {
     struct value_graph graph;  /* of what is said about the optimizer */
     struct arena *arena;       /* of new keys */
     uint8_t *has_state;        /* by tensor: it is a weight with state of its shape */
-    uint32_t *steps, step_count;
-    uint8_t (*step_bytes)[STEP_MAX]; /* by number in steps */
-    uint32_t *step_of;         /* by tensor: number in steps */
+    uint32_t *numbers, number_count; /* tensors of one number: steps, and behind them options of groups, as learning rates may be */
+    uint32_t step_count;
+    uint8_t (*number_bytes)[NUMBER_MAX]; /* by number in numbers */
+    uint32_t *number_of;       /* by tensor: number in numbers */
     struct value *step;
     struct str before;         /* of some key of state */
+    struct name_map befores;   /* of all keys of state in torch's spelling */
+    struct name_map without;   /* those of optimizers that patterns leave out as a whole, which keep their keys for that */
+    struct key_filter excluded; /* by patterns on the source's own names alone */
     uint32_t count;            /* of states that get another key */
     bool has_masters, are_f32; /* there are masters; all weights with state are float32 */
 };
@@ -48,11 +52,33 @@ static bool is_torch_state(const struct respelling *run, uint32_t tensor, struct
     return !(entry->flags & TENSOR_HIDDEN) && state_owners_read(&run->owners, entry->key, out) && out->words != STATE_WORDS_MEGATRON;
 }
 
-static bool is_step(const struct respelling *run, uint32_t tensor, const struct owned_state *state)
+static bool is_number(const struct respelling *run, uint32_t tensor)
 {
     const struct catalog_tensor *entry = &run->from->tensors[tensor];
-    return str_is(state->state, STEP_WORD) && catalog_tensor_bytes(run->from, entry) <= STEP_MAX &&
+    return !(entry->flags & TENSOR_NO_DATA) && catalog_tensor_bytes(run->from, entry) <= NUMBER_MAX &&
            box_volume(entry->rank, catalog_vector_at(run->from, entry->shape)) == 1;
+}
+
+static bool is_without(const struct respelling *run, struct str before)
+{
+    return name_map_find(&run->without, before) != NAME_NONE;
+}
+
+/* Keeps in mind which optimizer the key is of, and whether it is left out: `exclude 'optim2.*'` is said of the source's names. */
+static reshard_status note_optimizer_key(struct respelling *run, const struct owned_state *state, reshard_error *err)
+{
+    bool is_new, is_wanted = true;
+    if (state->words != STATE_WORDS_TORCH)
+        return RESHARD_OK;
+    if (name_map_intern(&run->befores, state->before, &is_new) == NAME_NONE)
+        return error_set_memory(err);
+    if (!is_new)
+        return RESHARD_OK;
+    const struct str family = ARENA_JOIN(run->arena, state->before, STR("state."));
+    reshard_status status = family.data ? key_filter_wants(&run->excluded, family, &is_wanted, err) : error_set_memory(err);
+    if (!status && !is_wanted && name_map_intern(&run->without, state->before, NULL) == NAME_NONE)
+        status = error_set_memory(err);
+    return status;
 }
 
 /* Whether there is state in other spellings than Megatron's that the patterns do not leave out, and the reference has not as it is. */
@@ -63,6 +89,8 @@ static reshard_status respell_is_wanted(struct respelling *run, bool *out, resha
     struct owned_state state;
     *out = false;
     reshard_status status = key_filter_begin(&run->filter, selection->include, selection->exclude, err);
+    if (!status)
+        status = key_filter_begin(&run->excluded, NULL, selection->exclude, err);
     for (uint32_t i = 0; i < run->from->tensor_count && !status && !*out; i++) {
         struct str key = run->from->tensors[i].key;
         if (!is_torch_state(run, i, &state) || (like && catalog_find(like->source->catalog, key) != CATALOG_NONE))
@@ -72,16 +100,16 @@ static reshard_status respell_is_wanted(struct respelling *run, bool *out, resha
     return status;
 }
 
-/* ---- steps ---- */
+/* ---- numbers ---- */
 
-static reshard_status step_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
-                                reshard_error *err)
+static reshard_status number_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                  reshard_error *err)
 {
     const struct respelling *run = context;
     (void)is_last;
     (void)err;
-    if (offset + size <= STEP_MAX)
-        memcpy(run->step_bytes[run->step_of[tensor]] + offset, bytes, size);
+    if (offset + size <= NUMBER_MAX)
+        memcpy(run->number_bytes[run->number_of[tensor]] + offset, bytes, size);
     return RESHARD_OK;
 }
 
@@ -99,44 +127,66 @@ static reshard_status take_common_step(struct respelling *run, struct str key, s
     return RESHARD_OK;
 }
 
-static reshard_status respell_read_steps(struct respelling *run, reshard_error *err)
+static reshard_status respell_take_number(struct respelling *run, uint32_t number, reshard_error *err)
+{
+    const struct catalog_tensor *tensor = &run->from->tensors[run->numbers[number]];
+    bool is_option = number >= run->step_count;
+    struct value *value;
+    reshard_status status = step_of_element(&run->graph, tensor->dtype, run->number_bytes[number], false, &value, is_option ? NULL : err);
+    if (is_option)
+        return status == RESHARD_ERR_MEMORY ? error_set_memory(err)
+                                            : torch_groups_take_number(&run->groups, &run->owners, tensor->key, value, err);
+    return status ? status : take_common_step(run, tensor->key, value, err);
+}
+
+static reshard_status respell_read_numbers(struct respelling *run, reshard_error *err)
 {
     struct checkpoint *checkpoint = run->conversion->source;
-    if (!run->step_count)
+    if (!run->number_count)
         return RESHARD_OK;
-    run->step_bytes = array_zeroed(run->step_count, sizeof(*run->step_bytes));
+    run->number_bytes = array_zeroed(run->number_count, sizeof(*run->number_bytes));
     reshard_status status =
-        run->step_bytes ? source_resolve(checkpoint->source, run->steps, run->step_count, err) : error_set_memory(err);
+        run->number_bytes ? source_resolve(checkpoint->source, run->numbers, run->number_count, err) : error_set_memory(err);
     struct engine_source source = checkpoint_engine_source(checkpoint);
     if (!status)
-        status = engine_stream(&source, run->steps, run->step_count, NULL, NULL, &run->conversion->engine, step_sink, run, err);
-    for (uint32_t i = 0; i < run->step_count && !status; i++) {
-        const struct catalog_tensor *tensor = &run->from->tensors[run->steps[i]];
-        struct value *step;
-        status = step_of_element(&run->graph, tensor->dtype, run->step_bytes[i], false, &step, err);
-        if (!status)
-            status = take_common_step(run, tensor->key, step, err);
-    }
+        status = engine_stream(&source, run->numbers, run->number_count, NULL, NULL, &run->conversion->engine, number_sink, run, err);
+    for (uint32_t i = 0; i < run->number_count && !status; i++)
+        status = respell_take_number(run, i, err);
     return status;
 }
 
-/* Steps that are numbers among the items. */
-static reshard_status respell_item_steps(struct respelling *run, reshard_error *err)
+/* State among the items: steps that are numbers, and what is no tensor, of which Megatron has none. */
+static reshard_status respell_item(struct respelling *run, uint32_t index, const struct owned_state *state, reshard_error *err)
 {
-    struct source *source = run->conversion->source->source;
+    struct conversion *conversion = run->conversion;
+    const struct catalog_item *item = &run->from->items[index];
+    bool is_wanted = false;
+    reshard_status status = key_filter_wants(&run->filter, item->key, &is_wanted, err);
+    if (status || !is_wanted)
+        return status;
+    status = source_load_item(conversion->source->source, index, err);
+    if (status)
+        return status;
+    run->view.skips_item[index] = 1;
+    bool is_number = item->value && item->graph && (item->value->kind == VALUE_INT || item->value->kind == VALUE_FLOAT);
+    if (!is_number || !str_is(state->state, STEP_WORD))
+        return conversion->options->selection.drop_items
+                   ? RESHARD_OK
+                   : note_add(&conversion->losses, &conversion->notes, NOTE_OPTIMIZER, item->key, err,
+                              "is state of the optimizer and no tensor: Megatron has none such");
+    struct value *step = value_copy(&run->graph, item->value, item->graph->count);
+    return step ? take_common_step(run, item->key, step, err) : error_set_memory(err);
+}
+
+static reshard_status respell_items(struct respelling *run, reshard_error *err)
+{
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < run->from->item_count && !status; i++) {
-        struct owned_state state;
         const struct catalog_item *item = &run->from->items[i];
-        if (item->kind == ITEM_FILE || !state_owners_read(&run->owners, item->key, &state) || state.words == STATE_WORDS_MEGATRON ||
-            !str_is(state.state, STEP_WORD))
-            continue;
-        status = source_load_item(source, i, err);
-        if (status || !item->value || !item->graph || (item->value->kind != VALUE_INT && item->value->kind != VALUE_FLOAT))
-            continue;
-        struct value *step = value_copy(&run->graph, item->value, item->graph->count);
-        run->view.skips_item[i] = 1;
-        status = step ? take_common_step(run, item->key, step, err) : error_set_memory(err);
+        struct owned_state state;
+        if (item->kind != ITEM_FILE && state_owners_read(&run->owners, item->key, &state) && state.words != STATE_WORDS_MEGATRON &&
+            !is_without(run, state.before))
+            status = respell_item(run, i, &state, err);
     }
     return status;
 }
@@ -151,20 +201,30 @@ struct str conversion_state_name(const struct conversion *conversion, struct str
     return has_it ? (struct str){ weight.data + size, weight.size - size } : weight;
 }
 
+/* A tensor of one number, which is read and not written; not where a pattern is on its name, which it keeps for that. */
+static reshard_status respell_number(struct respelling *run, uint32_t tensor, reshard_error *err)
+{
+    bool is_wanted;
+    reshard_status status = key_filter_wants(&run->filter, run->from->tensors[tensor].key, &is_wanted, err);
+    if (status || !is_wanted)
+        return status;
+    run->view.is_left_out[tensor] = 1;
+    if (!is_number(run, tensor)) /* an option: steps are such */
+        return torch_groups_take_number(&run->groups, &run->owners, run->from->tensors[tensor].key, NULL, err);
+    run->number_of[tensor] = run->number_count;
+    run->numbers[run->number_count++] = tensor;
+    return RESHARD_OK;
+}
+
 static reshard_status respell_key(struct respelling *run, uint32_t tensor, const struct owned_state *state, reshard_error *err)
 {
     const struct catalog_tensor *entry = &run->from->tensors[tensor], *weight = &run->from->tensors[state->weight];
+    reshard_status status = note_optimizer_key(run, state, err);
+    if (status || is_without(run, state->before))
+        return status;
     run->before = state->before;
-    if (is_step(run, tensor, state)) {
-        bool is_wanted;
-        reshard_status status = key_filter_wants(&run->filter, entry->key, &is_wanted, err);
-        if (status || !is_wanted) /* by a pattern on its name, which it keeps for that */
-            return status;
-        run->step_of[tensor] = run->step_count;
-        run->steps[run->step_count++] = tensor;
-        run->view.is_left_out[tensor] = 1;
-        return RESHARD_OK;
-    }
+    if (str_is(state->state, STEP_WORD) && is_number(run, tensor))
+        return respell_number(run, tensor, err);
     if (!catalog_same_shape(run->from, entry, run->from, weight))
         return note_add(&run->conversion->warnings, &run->conversion->notes, NOTE_OPTIMIZER, entry->key, err,
                         "is state in torch's spelling, for which Megatron does not look, and has not the shape of its weight: "
@@ -176,6 +236,20 @@ static reshard_status respell_key(struct respelling *run, uint32_t tensor, const
     run->has_state[state->weight] = 1;
     run->count++;
     return run->view.keys[tensor].data ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Options of groups that are tensors, of optimizers that have state: modules may have names like these. */
+static reshard_status take_options(struct respelling *run, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < run->from->tensor_count && run->befores.count && !status; i++) {
+        const struct catalog_tensor *tensor = &run->from->tensors[i];
+        struct str before;
+        bool is_one = !(tensor->flags & TENSOR_HIDDEN) && !run->has_state[i] && torch_groups_key(tensor->key, &before);
+        if (is_one && name_map_find(&run->befores, before) != NAME_NONE && !is_without(run, before))
+            status = respell_number(run, i, err);
+    }
+    return status;
 }
 
 static reshard_status add_master_copies(struct respelling *run, reshard_error *err)
@@ -195,11 +269,13 @@ static reshard_status add_master_copies(struct respelling *run, reshard_error *e
 
 /* ---- what is said about the optimizer ---- */
 
-reshard_status conversion_note_option(struct conversion *conversion, struct str option, reshard_error *err)
+reshard_status conversion_note_options(struct conversion *conversion, const struct name_map *options, reshard_error *err)
 {
-    return !option.size ? RESHARD_OK
-                        : note_add(&conversion->losses, &conversion->notes, NOTE_GROUPS, option, err,
-                                   "this option of param_groups is a tensor or an object, and numbers, texts and lists are kept");
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < options->count && !status; i++)
+        status = note_add(&conversion->losses, &conversion->notes, NOTE_GROUPS, name_map_at(options, i), err,
+                          "this option of param_groups is a tensor or an object, and numbers, texts and lists are kept");
+    return status;
 }
 
 reshard_status conversion_note_layout(struct conversion *conversion, struct str item, reshard_error *err)
@@ -210,7 +286,7 @@ reshard_status conversion_note_layout(struct conversion *conversion, struct str 
 static reshard_status note_groups(struct respelling *run, bool is_said, bool is_cut, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
-    reshard_status status = conversion_note_option(conversion, run->groups.left_out, err);
+    reshard_status status = conversion_note_options(conversion, &run->groups.left_out, err);
     if (status)
         return status;
     if (!is_said)
@@ -277,24 +353,28 @@ static reshard_status respell_to_megatron(struct respelling *run, const struct f
     bool are_weights = driver->abilities & FORMAT_WEIGHTS_ARE_MASTERS;
     reshard_status status = state_view_begin(&run->view, run->from, err);
     run->has_state = array_zeroed(run->from->tensor_count, 1);
-    run->steps = array_zeroed(run->from->tensor_count, sizeof(*run->steps));
-    run->step_of = array_zeroed(run->from->tensor_count, sizeof(*run->step_of));
-    if (!status && (!run->has_state || !run->steps || !run->step_of))
+    run->numbers = array_zeroed(run->from->tensor_count, sizeof(*run->numbers));
+    run->number_of = array_zeroed(run->from->tensor_count, sizeof(*run->number_of));
+    if (!status && (!run->has_state || !run->numbers || !run->number_of))
         status = error_set_memory(err);
     run->are_f32 = true;
     run->groups.graph = &run->graph;
+    run->groups.without = &run->without;
     for (uint32_t i = 0; i < run->from->tensor_count && !status; i++) {
         struct owned_state state;
         if (is_torch_state(run, i, &state))
             status = respell_key(run, i, &state, err);
     }
+    run->step_count = run->number_count;
+    if (!status)
+        status = take_options(run, err);
     bool adds_masters = run->count && !run->has_masters && run->are_f32 && !are_weights;
     if (!status && adds_masters)
         status = add_master_copies(run, err);
     if (!status)
-        status = respell_read_steps(run, err);
+        status = respell_read_numbers(run, err);
     if (!status)
-        status = respell_item_steps(run, err);
+        status = respell_items(run, err);
     if (!status)
         status = torch_groups_read(run->conversion->source->source, &run->owners, &run->groups, err);
     if (!status)
@@ -339,6 +419,8 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
                           "torch_dcp: reshard_convert_options.exclude 'optimizer*' leaves it out, torch_dist has it by name");
     else if (!status && is_wanted)
         status = respell_to_megatron(&run, driver, err);
+    if (!status)
+        status = conversion_note_numbered(conversion, &run.owners, &run.filter, is_by_number, err);
     if (!status && conversion->respelled)
         conversion->source = conversion->respelled;
     key_filter_release(&run.filter);
@@ -346,8 +428,11 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
     torch_groups_release(&run.groups);
     value_graph_release(&run.graph);
     free(run.has_state);
-    free(run.steps);
-    free(run.step_bytes);
-    free(run.step_of);
+    key_filter_release(&run.excluded);
+    name_map_release(&run.befores);
+    name_map_release(&run.without);
+    free(run.numbers);
+    free(run.number_bytes);
+    free(run.number_of);
     return status;
 }

@@ -23,6 +23,15 @@
 
 /* ---- of atorch ---- */
 
+/* What state is called of a weight in the target: without the prefix of weights alone, unless that is the name of another. */
+static struct str torch_state_name(const struct conversion *conversion, struct str weight)
+{
+    const struct str name = conversion_state_name(conversion, weight), prefix = conversion->torch_prefix;
+    const struct str rest = { name.data + prefix.size, name.size - prefix.size };
+    bool has_it = prefix.size && name.size > prefix.size && str_begins(name, prefix);
+    return has_it && catalog_find(conversion->source->source->catalog, rest) == CATALOG_NONE ? rest : name;
+}
+
 /* NAME-exp_avg is seen as optimizer.state.NAME.exp_avg. */
 static reshard_status view_atorch(struct conversion *conversion, reshard_error *err)
 {
@@ -45,7 +54,7 @@ static reshard_status view_atorch(struct conversion *conversion, reshard_error *
             continue;
         status = key_filter_wants(&filter, from->tensors[i].key, &is_one, err);
         is_wanted |= is_one;
-        const struct str name = conversion_state_name(conversion, from->tensors[state.weight].key);
+        const struct str name = torch_state_name(conversion, from->tensors[state.weight].key);
         view.keys[i] = ARENA_JOIN(&conversion->notes, STR(STATE_KEY_PREFIX), name, STR("."), state.state);
         if (!view.keys[i].data && !status)
             status = error_set_memory(err);
@@ -72,14 +81,14 @@ static bool says_groups(const struct catalog_item *item)
 {
     struct state_key key;
     bool is_object = state_key_read(item->key, &key) && (key.kind == STATE_KEY_GROUPS || key.kind == STATE_KEY_GROUP_META);
-    return item->kind != ITEM_FILE && (is_object || str_is(item->key, "optimizer") || torch_groups_key(item->key));
+    return item->kind != ITEM_FILE && (is_object || str_is(item->key, "optimizer") || torch_groups_key(item->key, NULL));
 }
 
 /* What an item says of the first optimizer; NULL: nothing. */
 const struct value *optimizer_said_by(const struct catalog_item *item)
 {
     const struct value *value = item->value;
-    if (!value || !item->graph || !says_groups(item) || torch_groups_key(item->key))
+    if (!value || !item->graph || !says_groups(item) || torch_groups_key(item->key, NULL))
         return NULL;
     if (value->kind == VALUE_LIST && value->list.count)
         value = value->list.items[0];
@@ -152,13 +161,26 @@ static reshard_status view_megatron(struct conversion *conversion, reshard_error
         status = state_view_make(conversion->source, &view, &conversion->respelled, err);
     if (!status) {
         conversion->source = conversion->respelled;
-        conversion->spells_as_torch = true;
+        conversion->spells_as_torch = conversion->has_megatrons_words = true;
     }
     state_view_release(&view);
     return status;
 }
 
 /* ---- which of them ---- */
+
+/* NAME of optimizer.state.NAME.STATE */
+static bool torch_name(struct str key, struct str *name, struct str *state)
+{
+    static const char prefix[] = STATE_KEY_PREFIX;
+    const size_t size = sizeof(prefix) - 1;
+    const char *last = key.size > size ? memrchr(key.data + size, '.', key.size - size) : NULL;
+    if (!last || !str_starts_with(key, prefix) || last == key.data + size)
+        return false;
+    *name = (struct str){ key.data + size, (size_t)(last - key.data) - size };
+    *state = (struct str){ last + 1, (size_t)(key.data + key.size - last) - 1 };
+    return state->size > 0;
+}
 
 static bool has_megatron_state(const struct catalog *catalog)
 {
@@ -179,8 +201,8 @@ static bool names_are_given(const struct conversion *conversion)
     return (naming->renames && *naming->renames) || naming->rename || naming->add_prefix || (map && map->text_count);
 }
 
-/* A reference says how state is spelled. */
-static bool reference_allows(const struct conversion *conversion)
+/* A reference says how state is spelled, and what weights have in front. */
+static bool reference_allows(struct conversion *conversion)
 {
     const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
     struct state_owners owners;
@@ -188,10 +210,15 @@ static bool reference_allows(const struct conversion *conversion)
         return true;
     state_owners_begin(&owners, reference);
     for (uint32_t i = 0; i < reference->tensor_count; i++) {
+        const struct str key = reference->tensors[i].key;
         struct owned_state state;
-        bool is_one = !(reference->tensors[i].flags & TENSOR_HIDDEN) && state_owners_read(&owners, reference->tensors[i].key, &state);
-        if (is_one && state.words == STATE_WORDS_TORCH && str_is(state.before, "optimizer."))
-            return true;
+        struct str name, word;
+        bool is_one = !(reference->tensors[i].flags & TENSOR_HIDDEN) && state_owners_read(&owners, key, &state);
+        if (!is_one || state.words != STATE_WORDS_TORCH || !str_is(state.before, "optimizer.") || !torch_name(key, &name, &word))
+            continue;
+        const struct str weight = reference->tensors[state.weight].key;
+        conversion->torch_prefix = (struct str){ weight.data, weight.size - (name.size < weight.size ? name.size : weight.size) };
+        return true;
     }
     return false;
 }
@@ -228,22 +255,10 @@ struct group_making {
     struct torch_names weights;
     struct value_graph graph;
     const struct value_graph *kept;
-    struct str left_out;       /* an option that is no plain value */
+    struct name_map left_out;  /* options that are no plain values */
+    bool has_taken[2];         /* by weight decay: a group of Megatron's had all that it has */
     uint32_t room;             /* of wanted_items */
 };
-
-/* NAME of optimizer.state.NAME.STATE */
-static bool torch_name(struct str key, struct str *name, struct str *state)
-{
-    static const char prefix[] = STATE_KEY_PREFIX;
-    const size_t size = sizeof(prefix) - 1;
-    const char *last = key.size > size ? memrchr(key.data + size, '.', key.size - size) : NULL;
-    if (!last || !str_starts_with(key, prefix) || last == key.data + size)
-        return false;
-    *name = (struct str){ key.data + size, (size_t)(last - key.data) - size };
-    *state = (struct str){ last + 1, (size_t)(key.data + key.size - last) - 1 };
-    return state->size > 0;
-}
 
 static reshard_status note_torch_name(struct group_making *making, uint32_t tensor, struct str name, reshard_error *err)
 {
@@ -338,25 +353,32 @@ static bool is_megatrons_option(struct str member)
 static struct value *torch_group(struct group_making *making, const struct value *group, uint32_t graph_count, bool is_megatrons,
                                  const uint32_t *numbers, uint32_t count)
 {
-    struct value *made = value_new_list(&making->graph, VALUE_DICT, NULL, 0), *names = names_list(making, numbers, count);
-    bool good = made && names, has_names = false;
+    struct value *names = names_list(making, numbers, count);
+    struct value **items = arena_array(&making->graph.arena, group->list.count + 2, sizeof(*items));
+    size_t made = 0;
+    bool good = items && names, has_names = false;
     for (size_t i = 0; good && i + 1 < group->list.count; i += 2) {
         struct str member;
         if (!value_as_str(group->list.items[i], &member) || str_is(member, "params_names") || (is_megatrons && is_megatrons_option(member)))
             continue;
         bool is_params = str_is(member, "params");
         if (!is_params && !torch_option_is_plain(group->list.items[i + 1])) {
-            making->left_out = member;
+            good = name_map_intern(&making->left_out, member, NULL) != NAME_NONE;
             continue;
         }
-        const char *name = arena_copy(&making->graph.arena, member.data, member.size);
-        struct value *value = is_params ? names : value_copy(&making->graph, group->list.items[i + 1], graph_count);
+        items[made] = value_new_str(&making->graph, member);
+        items[made + 1] = is_params ? names : value_copy(&making->graph, group->list.items[i + 1], graph_count);
         has_names |= is_params;
-        good = name && value && value_dict_set(&making->graph, made, name, value, true);
+        good = items[made] && items[made + 1];
+        made += 2;
     }
-    if (good && !has_names)
-        good = value_dict_set(&making->graph, made, "params", names, true);
-    return good ? made : NULL;
+    if (good && !has_names) {
+        items[made] = value_new_str(&making->graph, STR("params"));
+        items[made + 1] = names;
+        good = items[made] != NULL;
+        made += 2;
+    }
+    return good ? value_new_list(&making->graph, VALUE_DICT, items, made) : NULL;
 }
 
 /* Names are looked for by those of the source, of which several may be made. */
@@ -388,7 +410,7 @@ static uint32_t members_of_group(struct group_making *making, const struct value
         struct str name;
         if (!value_as_str(params->list.items[i], &name))
             continue;
-        uint32_t source = name_map_find(&weights->sources, conversion_state_name(making->conversion, name));
+        uint32_t source = name_map_find(&weights->sources, torch_state_name(making->conversion, name));
         uint32_t n = source == NAME_NONE ? 0 : weights->first[source];
         while (n && weights->is_taken[n - 1])
             n = weights->next[n - 1];
@@ -398,9 +420,10 @@ static uint32_t members_of_group(struct group_making *making, const struct value
         weights->is_taken[n - 1] = true;
         out[count++] = n - 1;
     }
-    for (uint32_t n = 0; n < weights->names.count; n++) {
-        bool is_one = is_only || (is_megatrons && has_decay != weights->is_vector[n]);
-        if (!is_one || weights->is_taken[n])
+    bool takes_rest = is_only || (is_megatrons && !making->has_taken[has_decay]);
+    making->has_taken[has_decay] |= is_megatrons;
+    for (uint32_t n = 0; n < weights->names.count && takes_rest; n++) {
+        if ((!is_only && has_decay == weights->is_vector[n]) || weights->is_taken[n])
             continue;
         weights->is_taken[n] = true;
         out[count++] = n;
@@ -446,7 +469,7 @@ static reshard_status make_torch_groups(struct group_making *making, const struc
         for (size_t i = 0; i + 1 < list[g]->list.count && !status; i += 2)
             status = add_option(making, g, list[g]->list.items[i]->text, list[g]->list.items[i + 1], err);
     }
-    return status ? status : conversion_note_option(conversion, making->left_out, err);
+    return status ? status : conversion_note_options(conversion, &making->left_out, err);
 }
 
 /* The item that says the groups, which is not written itself. */
@@ -490,6 +513,7 @@ static reshard_status find_groups_leaves(struct group_making *making, const stru
         status = error_set_memory(err);
     *is_megatrons = true;
     making->left_out = groups.left_out;
+    groups.left_out = (struct name_map){ 0 };
     *graph_count = making->graph.count;
     torch_groups_release(&groups);
     return status;
@@ -499,6 +523,7 @@ static void group_making_release(struct group_making *making)
 {
     name_map_release(&making->weights.names);
     name_map_release(&making->weights.sources);
+    name_map_release(&making->left_out);
     free(making->weights.first);
     free(making->weights.next);
     free(making->weights.from);

@@ -10,6 +10,7 @@
 #define GROUPS_WORD "param_groups"
 #define DECAY "weight_decay"
 #define PLAIN_DEPTH 8 /* of lists in an option */
+#define ROOM_FIRST 32 /* names and values of options */
 
 /* ---- keys ---- */
 
@@ -42,6 +43,17 @@ static bool groups_key_read(struct str key, struct groups_key *out)
     if (!str_to_u64(owner, &out->number))
         out->parameter = owner;
     return owner.size > 0;
+}
+
+/* An element of an option that is a list with a tensor in it, param_groups.0.betas.1, and which option that is. */
+static bool is_element_key(const struct groups_key *key, struct str *option)
+{
+    uint64_t index;
+    if (!key->parameter.size || !str_to_u64(key->member, &index))
+        return false;
+    const char *dot = memrchr(key->parameter.data, '.', key->parameter.size), *end = key->parameter.data + key->parameter.size;
+    *option = dot ? (struct str){ dot + 1, (size_t)(end - dot) - 1 } : key->parameter;
+    return true;
 }
 
 /* ---- values ---- */
@@ -79,6 +91,42 @@ static struct torch_group *group_at(struct torch_groups *groups, uint64_t number
     return group->members ? group : NULL;
 }
 
+/* Options may be many: they have room ahead, which value_dict_set does not keep. */
+static bool add_torch_option(struct value_graph *graph, struct torch_group *group, struct str member, struct value *value)
+{
+    struct value *members = group->members, *name = value_new_str(graph, member);
+    size_t count = members->list.count;
+    if (count + 2 > group->room) {
+        size_t room = group->room ? 2 * (size_t)group->room : ROOM_FIRST;
+        struct value **items = room <= UINT32_MAX ? arena_array(&graph->arena, room, sizeof(struct value *)) : NULL;
+        if (!items)
+            return false;
+        if (count)
+            memcpy(items, members->list.items, count * sizeof(struct value *));
+        members->list.items = items;
+        group->room = (uint32_t)room;
+    }
+    if (!name || !value)
+        return false;
+    members->list.items[count] = name;
+    members->list.items[count + 1] = value;
+    members->list.count = count + 2;
+    return true;
+}
+
+/* Groups of two optimizers are not those of one, though both may have a first one. */
+static void note_optimizer(struct torch_groups *groups, struct str before)
+{
+    groups->are_of_several |= groups->is_found && !str_equal(groups->before, before);
+    groups->before = before;
+    groups->is_found = true;
+}
+
+static bool leave_out_option(struct torch_groups *groups, struct str option)
+{
+    return name_map_intern(&groups->left_out, option, NULL) != NAME_NONE;
+}
+
 static void note_parameter(const struct state_owners *owners, struct str before, struct str name, struct torch_group *group)
 {
     uint32_t weight = state_owners_weight(owners, before, name);
@@ -104,13 +152,9 @@ static bool torch_take_member(struct torch_groups *groups, const struct state_ow
     }
     if (str_is(member, "params_names") || str_is(member, "param_names"))
         return true;
-    if (!torch_option_is_plain(value)) {
-        groups->left_out = member;
-        return true;
-    }
-    char *name = arena_copy(&groups->graph->arena, member.data, member.size);
-    struct value *copy = value_copy(groups->graph, value, graph_count);
-    return name && copy && value_dict_set(groups->graph, group->members, name, copy, true);
+    if (!torch_option_is_plain(value))
+        return leave_out_option(groups, member);
+    return add_torch_option(groups->graph, group, member, value_copy(groups->graph, value, graph_count));
 }
 
 static bool torch_take_list(struct torch_groups *groups, const struct state_owners *owners, struct str before,
@@ -131,16 +175,14 @@ static bool torch_take_list(struct torch_groups *groups, const struct state_owne
     return good;
 }
 
-static reshard_status torch_take_item(struct torch_groups *groups, const struct state_owners *owners, struct source *source, uint32_t index,
-                                const struct groups_key *key, reshard_error *err)
+/* An option that has a key of its own. */
+static reshard_status torch_take_option(struct torch_groups *groups, const struct state_owners *owners, const struct groups_key *key,
+                                        const struct value *value, uint32_t graph_count, reshard_error *err)
 {
-    uint32_t limit = source->catalog->item_count;
-    reshard_status status = source_load_item(source, index, err);
-    const struct catalog_item *item = &source->catalog->items[index];
-    if (status || !item->value || !item->graph)
-        return status;
-    if (!key->member.size)
-        return torch_take_list(groups, owners, key->before, item) ? RESHARD_OK : error_set_memory(err);
+    const uint64_t limit = (uint64_t)owners->catalog->item_count + owners->catalog->tensor_count;
+    struct str option;
+    if (is_element_key(key, &option))
+        return leave_out_option(groups, option) ? RESHARD_OK : error_set_memory(err);
     uint64_t number = key->number;
     if (key->parameter.size)
         number = name_map_intern(&groups->parameters, key->parameter, NULL);
@@ -151,8 +193,19 @@ static reshard_status torch_take_item(struct torch_groups *groups, const struct 
         return error_set_memory(err);
     if (key->parameter.size)
         note_parameter(owners, key->before, key->parameter, group);
-    return torch_take_member(groups, owners, key->before, group, key->member, item->value, item->graph->count) ? RESHARD_OK
-                                                                                                          : error_set_memory(err);
+    return torch_take_member(groups, owners, key->before, group, key->member, value, graph_count) ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status torch_take_item(struct torch_groups *groups, const struct state_owners *owners, struct source *source, uint32_t index,
+                                      const struct groups_key *key, reshard_error *err)
+{
+    reshard_status status = source_load_item(source, index, err);
+    const struct catalog_item *item = &source->catalog->items[index];
+    if (status || !item->value || !item->graph)
+        return status;
+    if (!key->member.size)
+        return torch_take_list(groups, owners, key->before, item) ? RESHARD_OK : error_set_memory(err);
+    return torch_take_option(groups, owners, key, item->value, item->graph->count, err);
 }
 
 /* ---- groups ---- */
@@ -188,10 +241,13 @@ static reshard_status torch_groups_join(struct torch_groups *groups, reshard_err
     return status;
 }
 
-bool torch_groups_key(struct str key)
+bool torch_groups_key(struct str key, struct str *before)
 {
     struct groups_key read;
-    return groups_key_read(key, &read);
+    bool is_one = groups_key_read(key, &read);
+    if (before)
+        *before = read.before;
+    return is_one;
 }
 
 reshard_status torch_groups_read(struct source *source, const struct state_owners *owners, struct torch_groups *out, reshard_error *err)
@@ -202,18 +258,39 @@ reshard_status torch_groups_read(struct source *source, const struct state_owner
     if (!out->is_taken)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count && !status; i++) {
+        const struct str text = source->catalog->items[i].key;
         struct groups_key key;
-        if (source->catalog->items[i].kind == ITEM_FILE || !groups_key_read(source->catalog->items[i].key, &key))
+        struct owned_state state; /* of a module that is called param_groups */
+        if (source->catalog->items[i].kind == ITEM_FILE || !groups_key_read(text, &key) || state_owners_read(owners, text, &state))
             continue;
-        out->is_taken[i] = out->is_found = true;
+        if (out->without && name_map_find(out->without, key.before) != NAME_NONE)
+            continue;
+        out->is_taken[i] = true;
+        note_optimizer(out, key.before);
         status = torch_take_item(out, owners, source, i, &key, err);
     }
     return status ? status : torch_groups_join(out, err);
 }
 
+reshard_status torch_groups_take_number(struct torch_groups *groups, const struct state_owners *owners, struct str key,
+                                        const struct value *number, reshard_error *err)
+{
+    struct groups_key read;
+    if (!groups_key_read(key, &read) || !read.member.size)
+        return RESHARD_OK;
+    note_optimizer(groups, read.before);
+    if (number)
+        return torch_take_option(groups, owners, &read, number, groups->graph->count, err);
+    struct str option;
+    if (!is_element_key(&read, &option))
+        option = read.member;
+    return leave_out_option(groups, option) ? RESHARD_OK : error_set_memory(err);
+}
+
 void torch_groups_release(struct torch_groups *groups)
 {
     name_map_release(&groups->parameters);
+    name_map_release(&groups->left_out);
     free(groups->groups);
     free(groups->is_taken);
     *groups = (struct torch_groups){ 0 };
@@ -265,7 +342,7 @@ reshard_status torch_groups_to_megatron(struct torch_groups *groups, struct valu
     }
     bool is_said = groups->count == 1 || (groups->count == 2 && !matrices->has_vectors && vectors->has_vectors && !vectors->has_matrices &&
                                           !torch_group_decays(vectors));
-    if (!is_said)
+    if (!is_said || groups->are_of_several)
         return RESHARD_OK;
     struct value **items = arena_array(&groups->graph->arena, 2, sizeof(*items));
     size_t count = 0;

@@ -469,7 +469,7 @@ static reshard_status mapping_make_make(struct mapping_choice *choice, const str
         status = relate(choice, wanted, err);
     if (!status)
         status = run_texts(choice, err);
-    return !status && request->wants_torch_words && choice->stage->before ? mapping_torch_words(&choice->stage, err) : status;
+    return !status && request->wants_torch_words ? mapping_torch_words(&choice->stage, request->torch_prefix, err) : status;
 }
 
 reshard_status mapping_make(const struct mapping_request *request, struct mapping_made *out, reshard_error *err)
@@ -477,7 +477,7 @@ reshard_status mapping_make(const struct mapping_request *request, struct mappin
     const struct mapping_options *options = request->options;
     *out = (struct mapping_made){ 0 };
     struct wanted_rules wanted = wanted_rules_of(request);
-    if (!wanted.is_wanted && !(options && options->text_count))
+    if (!wanted.is_wanted && !(options && options->text_count) && !request->wants_torch_words)
         return RESHARD_OK;
     struct mapping_choice *choice = calloc(1, sizeof(*choice));
     if (!choice)

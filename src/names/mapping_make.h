@@ -12,7 +12,8 @@ struct mapping_request {
     struct source *other;               /* whose names are wanted: the reference, or what it is compared with; NULL: none */
     const struct catalog *model;        /* instead of other: the tensors of a model, in the name space of containers; NULL: none */
     const char *target_names;           /* name space of the target's format, or NULL */
-    bool wants_torch_words;             /* where names change, those of optimizer state become torch's (mapping_words.h) */
+    bool wants_torch_words;             /* keys of optimizer state become torch's, whether names change or not (mapping_words.h) */
+    struct str torch_prefix;            /* of weights, without which torch's keys of state have their names */
     bool is_comparison;                 /* what comes out need not be just the other's tensors */
     const struct mapping_options *options; /* may be NULL */
     /* A model whose names are Hugging Face's, before a text of its family runs with these numbers; NULL: nobody looks at it. */

@@ -13,7 +13,15 @@ static bool words_are_megatrons(const struct map_space *space, struct str key, s
            read->state.data < read->parameter.data && name_map_find(&space->keys, read->parameter) != NAME_NONE;
 }
 
-static reshard_status words_exchange(const struct mapping_stage *before, struct mapping_stage *stage, reshard_error *err)
+/* What torch calls the weight in the state; what is a weight's own name without the prefix stays the name of that one. */
+static struct str torch_words_name(const struct map_space *space, struct str weight, struct str prefix)
+{
+    const struct str rest = { weight.data + prefix.size, weight.size - prefix.size };
+    bool has_it = prefix.size && weight.size > prefix.size && str_begins(weight, prefix);
+    return has_it && name_map_find(&space->keys, rest) == NAME_NONE ? rest : weight;
+}
+
+static reshard_status words_exchange(const struct mapping_stage *before, struct str prefix, struct mapping_stage *stage, reshard_error *err)
 {
     const struct map_space *space = before->space;
     struct buffer made = { 0 };
@@ -25,7 +33,7 @@ static reshard_status words_exchange(const struct mapping_stage *before, struct 
         buffer_clear(&made);
         if (words_are_megatrons(space, key, &read)) {
             buffer_append_text(&made, STATE_KEY_PREFIX);
-            buffer_append_str(&made, read.parameter);
+            buffer_append_str(&made, torch_words_name(space, read.parameter, prefix));
             buffer_append_byte(&made, '.');
             buffer_append_str(&made, read.state);
             key = buffer_str(&made);
@@ -42,13 +50,25 @@ static reshard_status words_exchange(const struct mapping_stage *before, struct 
     return status ? status : map_space_seal(&stage->own, err);
 }
 
-reshard_status mapping_torch_words(struct mapping_stage **stage, reshard_error *err)
+static bool words_has_any(const struct map_space *space)
 {
+    for (uint32_t i = 0; i < map_space_tensor_count(space); i++) {
+        struct state_key read;
+        if (words_are_megatrons(space, space->tensors[i].key, &read))
+            return true;
+    }
+    return false;
+}
+
+reshard_status mapping_torch_words(struct mapping_stage **stage, struct str prefix, reshard_error *err)
+{
+    if (!words_has_any((*stage)->space))
+        return RESHARD_OK;
     struct mapping_stage *made = calloc(1, sizeof(*made));
     reshard_status status = made ? RESHARD_OK : error_set_memory(err);
     if (!status) {
         made->space = &made->own;
-        status = words_exchange(*stage, made, err);
+        status = words_exchange(*stage, prefix, made, err);
     }
     if (status) {
         mapping_free(made);

@@ -5,7 +5,8 @@
 #include "names/mapping_stage.h"
 
 /* Puts a stage behind *stage in which optimizer.state.exp_avg.NAME, as Megatron spells the state of a weight that is there, is called
- * optimizer.state.NAME.exp_avg, as torch does. On failure *stage stays as it was. */
-reshard_status mapping_torch_words(struct mapping_stage **stage, reshard_error *err);
+ * optimizer.state.NAME.exp_avg, as torch does: without the prefix, which weights have where a state dict has them beside an optimizer.
+ * Where there is no such state *stage stays as it was, and on failure. */
+reshard_status mapping_torch_words(struct mapping_stage **stage, struct str prefix, reshard_error *err);
 
 #endif

@@ -11,10 +11,18 @@
 
 #define STATE_OWNER_PREFIXES 16
 
+/* How a key spells the state of a tensor. */
+enum state_words {
+    STATE_WORDS_MEGATRON, /* optimizer.state.exp_avg.w */
+    STATE_WORDS_TORCH,    /* optim.state.w.exp_avg */
+    STATE_WORDS_FLAT      /* w-exp_avg, as atorch has it */
+};
+
 struct state_owner_prefix {
     struct str before;      /* "optim."; a part of a key */
     struct str prefix;      /* "model."; a part of a key, or empty */
-    bool is_found;
+    bool is_found, has_owner; /* has_owner: some key of it is state of a tensor */
+    bool has_words[STATE_WORDS_FLAT]; /* by spelling: some key is state of a tensor in that one alone */
 };
 
 /* Borrows the catalog, which is sealed. */
@@ -22,6 +30,11 @@ struct state_owners {
     const struct catalog *catalog;
     struct state_owner_prefix prefixes[STATE_OWNER_PREFIXES];
     uint32_t count;
+    enum {
+        OWNERS_OF_CALLED, /* those of what is called an optimizer are looked for: other keys that say `state` are weights */
+        OWNERS_OF_OTHERS, /* those of all that says `state`: it may be an optimizer */
+        OWNERS_ARE_KNOWN  /* it is known which are optimizers */
+    } stage;
 };
 
 /* Finds the prefixes. */
@@ -29,13 +42,6 @@ void state_owners_begin(struct state_owners *owners, const struct catalog *catal
 
 /* Whether the key says `state` and what belongs to it; the tensor that it is state of, and the state's name. */
 bool state_owners_find(const struct state_owners *owners, struct str key, uint32_t *weight, struct str *state);
-
-/* How a key spells the state of a tensor. */
-enum state_words {
-    STATE_WORDS_MEGATRON, /* optimizer.state.exp_avg.w */
-    STATE_WORDS_TORCH,    /* optim.state.w.exp_avg */
-    STATE_WORDS_FLAT      /* w-exp_avg, as atorch has it */
-};
 
 struct owned_state {
     enum state_words words;

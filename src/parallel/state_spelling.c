@@ -45,7 +45,7 @@ static bool read_behind(struct str key, size_t start, bool is_first, struct stat
         while (dot > start && key.data[dot - 1] != '.')
             dot--;
     }
-    if (dot <= start || dot + 1 >= key.size)
+    if (dot <= start || dot + is_first >= key.size) /* names of one letter are some, such as z of schedule-free optimizers */
         return false;
     out->before = spelling_part(key, 0, start - strlen("state."));
     out->state = is_first ? spelling_part(key, start, dot) : spelling_part(key, dot, key.size);

@@ -7,6 +7,7 @@ usage: optimizer_test.py --bin PATH --fixtures DIR
 """
 import json
 import pathlib
+import resource
 import shutil
 import struct
 import sys
@@ -325,6 +326,16 @@ def state_of_torch_that_megatron_has_not(shell, fixtures):
     said = converted(shell, source, "rows-out", "--to", "fsdp_dtensor", *config)
     assert "warning: optimizer.state.lm_head.weight.exp_avg_sq_row: is state in torch's spelling" in said, said
     assert "optimizer.state.lm_head.weight.exp_avg_sq_row" in state_keys(shell, "rows-out"), state_keys(shell, "rows-out")
+    torch_llama(shell, "sums")
+    text = "states of the optimizer keep the names that weights had"
+    torch_stub.edit(shell.work / "sums.pt", lambda content: [state.update(sum=state.pop("exp_avg_sq"))
+                                                             for state in content["optimizer"]["state"].values()])
+    for form, pattern in (("torch_dist", "sum.*"), ("fsdp_dtensor", "*.sum")):
+        said = converted(shell, "sums.pt", "sums-out", "--to", form, *config, "--overwrite")
+        assert f": {len(LLAMA_SHAPES)} {text}" in said and f"--exclude 'optimizer.state.{pattern}' leaves" in said, said
+        said = converted(shell, "sums.pt", "sums-out", "--to", form, *config, "--exclude", f"optimizer.state.{pattern}", "--overwrite")
+        assert not [key for key in state_keys(shell, "sums-out") if "sum" in key], state_keys(shell, "sums-out")
+        assert text not in converted(shell, "sums.pt", "sums-out", "--to", form, "--rules", "none", "--overwrite")
     (shell.work / "trained").mkdir()
     shell("convert", source, "trained/pytorch_model_fsdp_0", "--to", "torch-dcp", "--exclude", "model.optimizer.*",
           "--add-prefix", "model.")
@@ -397,6 +408,165 @@ def state_that_nobody_looks_for(shell, fixtures):
     small_models.write(shell.work / "dashes.safetensors", {"a": [2], "a-b": [2], "c": [2], "c-exp_avg": [2]})
     said = converted(shell, "dashes.safetensors", "out", "--to", "paddle-flex", "--overwrite")
     assert "1 tensors of optimizer state" in said and "'c-exp_avg';" in said, said
+
+
+def numbered(content):
+    """The same as torch.optim's own state_dict says it."""
+    names = list(LLAMA_SHAPES)
+    optimizer = content["optimizer"]
+    optimizer["state"] = {names.index(name): state for name, state in optimizer["state"].items()}
+    for group in optimizer["param_groups"]:
+        group["params"] = [names.index(name) for name in group["params"]]
+
+
+def state_without_names_is_told(shell, fixtures):
+    """State by torch's numbers, and state that is one item, is looked for by no run of Megatron."""
+    config, text = ("--config", "config.json"), "get_optimizer_state_dict of torch gives, becomes Megatron's"
+    torch_llama(shell, "numbers")
+    torch_stub.edit(shell.work / "numbers.pt", numbered)
+    assert text not in converted(shell, "numbers.pt", "numbers-dcp", "--to", "torch-dcp")
+    for source in ("numbers.pt", "numbers-dcp"):
+        for form in ("torch_dist", "fsdp_dtensor", "torch_dcp"):
+            why = "a run of Megatron " + ("numbers its own in another way" if form == "torch_dcp" else "does not look for it")
+            said = converted(shell, source, "out", "--to", form, *config, "--overwrite")
+            assert f"by torch's numbers of parameters and is kept so; {why}: --exclude 'optimizer.*' leaves it out, state by" in said, said
+            assert said.count(text) == 1, said
+            for words in (["--exclude", "optimizer.*"], ["-o", "state=as-is"], ["--like", "out"]):
+                if words[0] == "--exclude" or form == "torch_dist":
+                    to = [] if "--like" in words else ["--to", form]
+                    said = converted(shell, source, "quiet", *to, *config, *words, "--overwrite")
+                    assert text not in said, (form, words, said)
+    ranks = fixtures / "verl/verl-fsdp2-tp/ckpt/global_step_2/actor"
+    for form in ("torch_dist", "fsdp_dtensor", "torch_dcp"):
+        said = converted(shell, ranks, "out", "--to", form, "--overwrite")
+        assert "warning: optimizer: the optimizer's state lies in this item and is kept so" in said, said
+        assert "--exclude 'optimizer' leaves it out" in said, said
+        assert said.count(text) == 1, said
+        for words in (["--exclude", "optimizer"], ["--items", "drop"]):
+            assert text not in converted(shell, ranks, "out", "--to", form, *words, "--overwrite"), words
+    # A module that is called `state` is no optimizer's.
+    torch_stub.write_zip(shell.work / "module.pt", {f"encoder.state.{i}.weight": step_tensor(i) for i in range(2)})
+    assert text not in converted(shell, "module.pt", "out", "--to", "torch_dist", "--overwrite")
+
+
+def small(content, target, shell):
+    """A DCP of a small model, and what convert says of it on the way to torch_dist; the groups that are written."""
+    torch_stub.write_zip(shell.work / f"{target}.pt", content)
+    shell("convert", f"{target}.pt", f"{target}-dcp", "--to", "torch-dcp", "--overwrite", "--quiet")
+    for source in (f"{target}.pt", f"{target}-dcp"):
+        said = converted(shell, source, target, "--to", "torch_dist", "--overwrite")
+        optimizer = item(shell, target, "optimizer")["optimizer"] if "optimizer" in item_keys(shell, target) else {}
+        yield said, optimizer.get("param_groups")
+
+
+def vector(count=2):
+    return torch_stub.tensor("FloatStorage", [count], struct.pack(f"<{count}f", *range(count)))
+
+
+def options_that_are_tensors(shell, fixtures):
+    """A learning rate that is a tensor is a number in Megatron's groups; lists of tensors are told, and weights have any name."""
+    def group(rate, **more):
+        return {"lr": step_tensor(rate), "weight_decay": 0.0, **more}
+    for key in ("w", "param_groups.0.w"):
+        state = {key: {"step": step_tensor(3), "exp_avg": vector()}}
+        content = {"model": {key: vector()}, "optimizer": {"state": state, "param_groups": [group(0.5, params=[key])]}}
+        for said, groups in small(content, "rate", shell):
+            assert [(one["lr"], one["step"]) for one in groups] == [(0.5, 3)], (key, groups)
+            found = {name for name in shell.tensors("rate")}
+            assert found == {f"model.{key}", f"optimizer.state.exp_avg.model.{key}", f"optimizer.state.param.model.{key}"}, found
+    by_name = {"model": {"w": vector()}, "optim.state.w.exp_avg": vector(), "optim.param_groups.w.lr": step_tensor(0.25),
+               "optim.param_groups.w.eps": 0.5}
+    for said, groups in small(by_name, "by-name", shell):
+        assert [(one["lr"], one["eps"]) for one in groups] == [(0.25, 0.5)], groups
+    odd = group(0.5, params=["w"], betas=[step_tensor(0.5), 0.75], table=vector(4))
+    content = {"model": {"w": vector()}, "optimizer": {"state": {"w": {"exp_avg": vector()}}, "param_groups": [odd]}}
+    for said, groups in small(content, "odd", shell):
+        assert len(groups) == 1 and groups[0]["lr"] == 0.5 and not groups[0].keys() & {"0", "1", "betas", "table"}, groups
+        assert "dropped: betas: this option of param_groups is a tensor" in said and "dropped: table: this option" in said, said
+        assert {name for name in shell.tensors("odd") if name.startswith("optimizer.param")} == set(), said
+    said = converted(shell, "odd.pt", "kept", "--to", "torch_dist", "-o", "state=as-is")
+    assert "optimizer.param_groups.0.lr" in shell.tensors("kept"), said
+    # Steps of a module whose name is that of the groups.
+    state, groups = {"param_groups.0.w": {"step": 3, "exp_avg": vector()}}, [group(0.5, params=["param_groups.0.w"])]
+    content = {"model": {"param_groups.0.w": vector()}, "optimizer": {"state": state, "param_groups": groups}}
+    for said, groups in small(content, "module", shell):
+        assert [(one["lr"], one["step"]) for one in groups] == [(0.5, 3)], groups
+
+
+def groups_of_two_optimizers_are_told(shell, fixtures):
+    """The first groups of two optimizers are not one group with the options of the last."""
+    optimizers = {name: {"state": {name: {"exp_avg": vector()}}, "param_groups": [{"lr": rate, "params": [name]}]}
+                  for name, rate in (("left", 0.5), ("right", 0.25))}
+    content = {"model": {"left": vector(), "right": vector()}, "optim_left": optimizers["left"], "optim_right": optimizers["right"]}
+    for said, groups in small(content, "two-optimizers", shell):
+        assert groups is None and "dropped: param_groups: Megatron has one group with weight decay and one without" in said, (groups, said)
+    for source in ("two-optimizers.pt", "two-optimizers-dcp"):
+        said = converted(shell, source, "left", "--to", "torch_dist", "--exclude", "optim_right.*", "--overwrite")
+        found = {key for key in shell.tensors("left") if key.startswith("opt")}
+        assert found == {f"optimizer.state.{word}.model.left" for word in ("exp_avg", "param")} and "dropped" not in said, (found, said)
+        assert item(shell, "left", "optimizer")["optimizer"]["param_groups"][0]["lr"] == 0.5
+
+
+def state_that_is_no_tensor_is_told(shell, fixtures):
+    """What an optimizer of torch keeps beside tensors, such as the momentum that is None, has no place, and is in nobody's way."""
+    state = {"w": {"step": 3, "exp_avg": vector(), "momentum_buffer": None, "note": "text", "k": 7, "z": vector()}}
+    content = {"model": {"w": vector()}, "optimizer": {"state": state, "param_groups": [{"lr": 0.5, "params": ["w"]}]}}
+    for said, groups in small(content, "no-tensor", shell):
+        assert [one["step"] for one in groups] == [3], groups
+        assert "dropped: optimizer.state.w.* (3): is state of the optimizer and no tensor" in said, said
+        assert "optimizer.state.z.model.w" in shell.tensors("no-tensor"), said
+    said = converted(shell, "no-tensor-dcp", "stepless", "--to", "torch_dist", "--exclude", "optimizer.state.*.step", "--overwrite")
+    assert "step" not in item(shell, "stepless", "optimizer")["optimizer"]["param_groups"][0], said
+
+
+def names_of_a_reference_are_torchs(shell, fixtures):
+    """State comes back under the names of a reference, also where weights have names that nobody knows, and a prefix that state has not."""
+    names = {"a.weight": 4, "b.bias": 2, "param_groups.c.weight": 3}
+    state = {name: {"step": step_tensor(3), "exp_avg": vector(count)} for name, count in names.items()}
+    groups = [{"lr": 0.5, "weight_decay": 0.0, "params": list(names)}]
+    for prefix in ("model.", ""):
+        model = {prefix + name: vector(count) for name, count in names.items()}
+        torch_stub.write_zip(shell.work / "named.pt", {**model, "optimizer": {"state": state, "param_groups": groups}})
+        converted(shell, "named.pt", "named-dcp", "--to", "torch-dcp", "--overwrite")
+        converted(shell, "named.pt", "there", "--to", "torch_dist", "--overwrite")
+        assert f"optimizer.state.exp_avg.{prefix}a.weight" in shell.tensors("there")
+        for like, back in (("named-dcp", "back-dcp"), ("named.pt", "back.pt")):
+            for words in ([], ["--rules", "none"]):
+                said = converted(shell, "there", back, "--like", like, *words, "--overwrite", "--verify")
+                found = {key: tensor for key, tensor in shell.tensors(back).items() if not key.endswith(".param")}
+                assert found == shell.tensors(like) and "not written" not in said, (prefix, like, words, found.keys(), said)
+        assert item(shell, "back-dcp", "optimizer.param_groups.0.params") == list(names), prefix
+        for like, back in (("named-dcp", "back-dcp"), ("named.pt", "back.pt")):
+            said = converted(shell, like, "atorch", "--to", "atorch", "--overwrite", "--verify")
+            assert "dropped" not in said, said
+            converted(shell, "atorch", back, "--like", like, "--overwrite", "--verify")
+            shell("diff", like, back)
+
+
+def weights_of_atorch_may_be_called_as_states(shell, fixtures):
+    """What atorch calls b-exp_avg is state of b, though a weight is called exp_avg."""
+    names = ("b", "exp_avg")
+    state = {name: {"step": step_tensor(3), "exp_avg": vector(count + 2), "sum": vector(count + 2)} for count, name in enumerate(names)}
+    groups = [{"lr": 0.5, "weight_decay": 0.0, "params": list(names)}]
+    model = {name: vector(count + 2) for count, name in enumerate(names)}
+    torch_stub.write_zip(shell.work / "called.pt", {**model, "optimizer": {"state": state, "param_groups": groups}})
+    shell("convert", "called.pt", "atorch", "--to", "atorch", "--quiet")
+    shell("convert", "atorch", "back.pt", "--like", "called.pt", "--quiet")
+    shell("diff", "called.pt", "back.pt")
+
+
+def options_may_be_many(shell, fixtures):
+    """Groups of very many options take memory by their number, and not by its square."""
+    options = {f"option{i}": i for i in range(12000)}
+    optimizer = {"state": {"w": {"exp_avg": vector()}}, "param_groups": [{**options, "params": ["w"]}]}
+    content = {"model": {"w": vector()}, "optimizer": optimizer}
+    torch_stub.write_zip(shell.work / "many.pt", content)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    for source, target, words in (("many.pt", "many", ["--to", "torch_dist"]), ("many", "back.pt", ["--like", "many.pt"])):
+        converted(shell, source, target, *words)
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        assert small_models.is_sanitized(shell.binary) or peak <= max(before, 200 << 10), (source, before, peak)
+    assert len(item(shell, "many", "optimizer")["optimizer"]["param_groups"][0]) > len(options)
 
 
 # ---- masters ----
@@ -628,7 +798,10 @@ def main():
     tests = (references_have_their_own_layout, a_layout_that_is_asked_for, lacks_are_told_by_parameter, state_that_is_stored_twice,
              steps_of_parameters_are_kept, steps_that_differ_are_refused, state_of_torch_becomes_megatrons,
              state_becomes_paddles, state_that_nobody_looks_for,
-             state_of_torch_that_megatron_has_not, remainders_stay_beside_their_weights,
+             state_of_torch_that_megatron_has_not, state_without_names_is_told, options_that_are_tensors,
+             groups_of_two_optimizers_are_told, state_that_is_no_tensor_is_told,
+             names_of_a_reference_are_torchs, weights_of_atorch_may_be_called_as_states,
+             options_may_be_many, remainders_stay_beside_their_weights,
              scalers_are_experts_too, rates_of_groups_are_experts_too, optimizers_that_are_several_are_refused,
              buckets_are_counted_for_all_parameters, rng_states_of_expert_parallel_ranks,
              rng_states_that_ranks_share_are_told, states_of_another_world_are_dropped, grids_of_ranks_have_limits,

@@ -172,14 +172,18 @@ static bool plan_is_listed(const char *globs, struct str name)
     return is_listed;
 }
 
-/* A number of a group of parameters, such as a learning rate that is a tensor. */
-static bool plan_is_option(const struct layout_request *request, uint32_t wanted)
+/* A number of a group of parameters, such as a learning rate that is a tensor; modules may be called as groups are, and have state. */
+static bool plan_is_option(const struct planning *planning, uint32_t wanted)
 {
+    const struct layout_request *request = planning->request;
+    uint32_t weight;
+    struct str state;
     uint32_t from = request->wanted_source[wanted];
     const struct catalog_tensor *tensor = from == CATALOG_NONE || !request->source ? NULL : &request->source_catalog->tensors[from];
     bool is_number = tensor && tensor->rank == 0 && (tensor->dtype == DTYPE_F32 || tensor->dtype == DTYPE_F64 ||
                                                      tensor->dtype == DTYPE_I32 || tensor->dtype == DTYPE_I64);
-    return is_number && atorch_is_torch_group(tensor->key, NULL);
+    return is_number && atorch_is_torch_group(tensor->key, NULL) &&
+           !state_owners_find(&planning->plan->owners, tensor->key, &weight, &state);
 }
 
 /* First what is said, then what the reference and the source know, then what names and types tell. */
@@ -195,7 +199,7 @@ static void plan_choose_role(struct planning *planning, uint32_t number)
         role = plan_known_role(request->like, catalog_find(like, request->wanted->tensors[known->first].key));
     if (!role && request->source)
         role = plan_known_role(request->source, request->wanted_source[known->first]);
-    if (!role && plan_is_option(request, known->first))
+    if (!role && plan_is_option(planning, known->first))
         role = PLAN_OPTION;
     bool is_own = !role && plan_is_state(planning, name, &known->owner, &known->state);
     known->is_spelled = !role && !is_own && plan_is_spelled_state(planning, known->first, &known->owner, &known->state);
