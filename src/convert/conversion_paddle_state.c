@@ -8,6 +8,7 @@
 
 #include "base/array.h"
 #include "convert/optimizer_said.h"
+#include "convert/small_numbers.h"
 #include "convert/state_view.h"
 #include "convert/torch_groups.h"
 #include "formats/shared/step_number.h"
@@ -18,7 +19,6 @@
 
 #define MOMENT_WORD "exp_avg"
 #define STEP_WORD "step"
-#define STEP_MAX_BYTES 8
 #define BETA_COUNT 2
 #define PADDLE_MOMENT ".moment1_0"
 
@@ -31,9 +31,8 @@ struct paddle_spelling {
     struct key_filter filter; /* of the source's own names */
     struct state_view view;
     struct value_graph graph;
-    uint32_t *steps, step_count; /* tensors */
-    uint8_t (*step_bytes)[STEP_MAX_BYTES];
-    uint32_t *step_of;        /* by tensor, a step and its weight: number in steps + 1, or 0 */
+    struct small_numbers steps;
+    uint32_t *step_of;        /* by weight: number in steps + 1, or 0 */
     uint32_t *weights, weight_count; /* those with a first moment */
     const struct value *step; /* of all parameters; NULL: they have steps of their own, or none */
     double betas[BETA_COUNT];
@@ -53,12 +52,6 @@ static const char *paddle_ending(struct str state)
             return all[i].ending;
     }
     return NULL;
-}
-
-static bool is_step_of(const struct paddle_spelling *run, const struct catalog_tensor *entry, const struct owned_state *state)
-{
-    return str_is(state->state, STEP_WORD) && catalog_tensor_bytes(run->from, entry) <= STEP_MAX_BYTES &&
-           box_volume(entry->rank, catalog_vector_at(run->from, entry->shape)) == 1;
 }
 
 /* Megatron-FSDP has the weights of a module that is wrapped once, model.module.NAME, and state of one that is wrapped more often. */
@@ -87,9 +80,9 @@ static reshard_status paddle_respell_key(struct paddle_spelling *run, uint32_t t
     if (status || !is_wanted)
         return status;
     const struct catalog_tensor *weight = &run->from->tensors[state.weight];
-    if (is_step_of(run, entry, &state)) {
-        run->steps[run->step_count++] = tensor;
-        run->step_of[tensor] = run->step_of[state.weight] = run->step_count;
+    if (str_is(state.state, STEP_WORD) && small_number_is(run->from, tensor)) {
+        small_numbers_note(&run->steps, tensor);
+        run->step_of[state.weight] = run->steps.count;
         return RESHARD_OK;
     }
     const char *ending = paddle_ending(state.state);
@@ -139,31 +132,6 @@ static reshard_status find_betas(struct paddle_spelling *run, reshard_error *err
 
 /* ---- steps, and the powers ---- */
 
-static reshard_status keep_step_bytes(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
-                                      reshard_error *err)
-{
-    const struct paddle_spelling *run = context;
-    (void)is_last;
-    (void)err;
-    if (offset + size <= STEP_MAX_BYTES)
-        memcpy(run->step_bytes[run->step_of[tensor] - 1] + offset, bytes, size);
-    return RESHARD_OK;
-}
-
-static reshard_status read_step_tensors(struct paddle_spelling *run, reshard_error *err)
-{
-    struct checkpoint *checkpoint = run->conversion->source;
-    if (!run->step_count)
-        return RESHARD_OK;
-    run->step_bytes = array_zeroed(run->step_count, sizeof(*run->step_bytes));
-    reshard_status status =
-        run->step_bytes ? source_resolve(checkpoint->source, run->steps, run->step_count, err) : error_set_memory(err);
-    struct engine_source source = checkpoint_engine_source(checkpoint);
-    if (!status)
-        status = engine_stream(&source, run->steps, run->step_count, NULL, NULL, &run->conversion->engine, keep_step_bytes, run, err);
-    return status;
-}
-
 static double power_of(double base, uint64_t exponent)
 {
     double power = 1;
@@ -180,8 +148,7 @@ static reshard_status step_of_weight(struct paddle_spelling *run, uint32_t weigh
     *out = run->step;
     if (!number)
         return RESHARD_OK;
-    reshard_status status = step_of_element(&run->graph, run->from->tensors[run->steps[number - 1]].dtype, run->step_bytes[number - 1],
-                                            false, &step, err);
+    reshard_status status = small_number_value(&run->steps, number - 1, &run->graph, &step, err);
     *out = step;
     return status;
 }
@@ -202,7 +169,7 @@ static reshard_status add_powers(struct paddle_spelling *run, uint32_t weight, b
                 (struct state_number){ .key = key, .number = (float)power_of(run->betas[i], (uint64_t)count + 1), .rank = 1 };
     }
     if (!status && *is_known && run->step_of[weight])
-        view->is_left_out[run->steps[run->step_of[weight] - 1]] = 1;
+        view->is_left_out[run->steps.tensors[run->step_of[weight] - 1]] = 1;
     return status;
 }
 
@@ -212,7 +179,7 @@ static reshard_status add_all_powers(struct paddle_spelling *run, reshard_error 
     uint32_t unknown = 0;
     reshard_status status = optimizer_find_step(conversion->source->source, &run->step, err);
     if (!status)
-        status = read_step_tensors(run, err);
+        status = small_numbers_read(&run->steps, conversion->source, &conversion->engine, err);
     if (!status)
         status = find_betas(run, err);
     for (uint32_t i = 0; i < run->weight_count && !status; i++) {
@@ -266,11 +233,10 @@ static reshard_status paddle_view(struct paddle_spelling *run, reshard_error *er
     const struct selection_options *selection = &conversion->options->selection;
     const uint32_t count = run->from->tensor_count;
     reshard_status status = state_view_begin(&run->view, run->from, err);
-    run->steps = array_zeroed(count, sizeof(*run->steps));
     run->step_of = array_zeroed(count, sizeof(*run->step_of));
     run->weights = array_zeroed(count, sizeof(*run->weights));
-    if (!status && (!run->steps || !run->step_of || !run->weights))
-        status = error_set_memory(err);
+    if (!status)
+        status = run->step_of && run->weights ? small_numbers_begin(&run->steps, run->from, err) : error_set_memory(err);
     if (!status)
         status = key_filter_begin(&run->filter, selection->include, selection->exclude, err);
     for (uint32_t i = 0; i < count && !status; i++)
@@ -299,9 +265,8 @@ reshard_status conversion_paddle_state(struct conversion *conversion, reshard_er
     key_filter_release(&run.filter);
     state_view_release(&run.view);
     value_graph_release(&run.graph);
-    free(run.steps);
+    small_numbers_release(&run.steps);
     free(run.step_of);
-    free(run.step_bytes);
     free(run.weights);
     return status;
 }

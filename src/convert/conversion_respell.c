@@ -8,6 +8,7 @@
 #include "convert/conversion.h"
 
 #include "base/array.h"
+#include "convert/small_numbers.h"
 #include "convert/state_view.h"
 #include "convert/torch_groups.h"
 #include "formats/shared/step_number.h"
@@ -18,7 +19,6 @@
 #include <stdlib.h>
 
 #define STEP_WORD "step"
-#define NUMBER_MAX 8 /* bytes */
 #define HINT "reshard_convert_options.exclude '%.*s*' leaves the state out"
 
 struct respelling {
@@ -31,10 +31,8 @@ struct respelling {
     struct value_graph graph;  /* of what is said about the optimizer */
     struct arena *arena;       /* of new keys */
     uint8_t *has_state;        /* by tensor: it is a weight with state of its shape */
-    uint32_t *numbers, number_count; /* tensors of one number: steps, and behind them options of groups, as learning rates may be */
+    struct small_numbers numbers; /* steps, and behind them options of groups, as learning rates may be */
     uint32_t step_count;
-    uint8_t (*number_bytes)[NUMBER_MAX]; /* by number in numbers */
-    uint32_t *number_of;       /* by tensor: number in numbers */
     struct value *step;
     struct str before;         /* of some key of state */
     struct name_map befores;   /* of all keys of state in torch's spelling */
@@ -50,13 +48,6 @@ static bool is_torch_state(const struct respelling *run, uint32_t tensor, struct
 {
     const struct catalog_tensor *entry = &run->from->tensors[tensor];
     return !(entry->flags & TENSOR_HIDDEN) && state_owners_read(&run->owners, entry->key, out) && out->words != STATE_WORDS_MEGATRON;
-}
-
-static bool is_number(const struct respelling *run, uint32_t tensor)
-{
-    const struct catalog_tensor *entry = &run->from->tensors[tensor];
-    return !(entry->flags & TENSOR_NO_DATA) && catalog_tensor_bytes(run->from, entry) <= NUMBER_MAX &&
-           box_volume(entry->rank, catalog_vector_at(run->from, entry->shape)) == 1;
 }
 
 static bool is_without(const struct respelling *run, struct str before)
@@ -102,17 +93,6 @@ static reshard_status respell_is_wanted(struct respelling *run, bool *out, resha
 
 /* ---- numbers ---- */
 
-static reshard_status number_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
-                                  reshard_error *err)
-{
-    const struct respelling *run = context;
-    (void)is_last;
-    (void)err;
-    if (offset + size <= NUMBER_MAX)
-        memcpy(run->number_bytes[run->number_of[tensor]] + offset, bytes, size);
-    return RESHARD_OK;
-}
-
 /* Megatron knows one step for all parameters of an optimizer. */
 static reshard_status take_common_step(struct respelling *run, struct str key, struct value *step, reshard_error *err)
 {
@@ -129,28 +109,19 @@ static reshard_status take_common_step(struct respelling *run, struct str key, s
 
 static reshard_status respell_take_number(struct respelling *run, uint32_t number, reshard_error *err)
 {
-    const struct catalog_tensor *tensor = &run->from->tensors[run->numbers[number]];
+    const struct str key = run->from->tensors[run->numbers.tensors[number]].key;
     bool is_option = number >= run->step_count;
     struct value *value;
-    reshard_status status = step_of_element(&run->graph, tensor->dtype, run->number_bytes[number], false, &value, is_option ? NULL : err);
+    reshard_status status = small_number_value(&run->numbers, number, &run->graph, &value, is_option ? NULL : err);
     if (is_option)
-        return status == RESHARD_ERR_MEMORY ? error_set_memory(err)
-                                            : torch_groups_take_number(&run->groups, &run->owners, tensor->key, value, err);
-    return status ? status : take_common_step(run, tensor->key, value, err);
+        return status == RESHARD_ERR_MEMORY ? error_set_memory(err) : torch_groups_take_number(&run->groups, &run->owners, key, value, err);
+    return status ? status : take_common_step(run, key, value, err);
 }
 
 static reshard_status respell_read_numbers(struct respelling *run, reshard_error *err)
 {
-    struct checkpoint *checkpoint = run->conversion->source;
-    if (!run->number_count)
-        return RESHARD_OK;
-    run->number_bytes = array_zeroed(run->number_count, sizeof(*run->number_bytes));
-    reshard_status status =
-        run->number_bytes ? source_resolve(checkpoint->source, run->numbers, run->number_count, err) : error_set_memory(err);
-    struct engine_source source = checkpoint_engine_source(checkpoint);
-    if (!status)
-        status = engine_stream(&source, run->numbers, run->number_count, NULL, NULL, &run->conversion->engine, number_sink, run, err);
-    for (uint32_t i = 0; i < run->number_count && !status; i++)
+    reshard_status status = small_numbers_read(&run->numbers, run->conversion->source, &run->conversion->engine, err);
+    for (uint32_t i = 0; i < run->numbers.count && !status; i++)
         status = respell_take_number(run, i, err);
     return status;
 }
@@ -209,10 +180,9 @@ static reshard_status respell_number(struct respelling *run, uint32_t tensor, re
     if (status || !is_wanted)
         return status;
     run->view.is_left_out[tensor] = 1;
-    if (!is_number(run, tensor)) /* an option: steps are such */
+    if (!small_number_is(run->from, tensor)) /* an option: steps are such */
         return torch_groups_take_number(&run->groups, &run->owners, run->from->tensors[tensor].key, NULL, err);
-    run->number_of[tensor] = run->number_count;
-    run->numbers[run->number_count++] = tensor;
+    small_numbers_note(&run->numbers, tensor);
     return RESHARD_OK;
 }
 
@@ -223,7 +193,7 @@ static reshard_status respell_key(struct respelling *run, uint32_t tensor, const
     if (status || is_without(run, state->before))
         return status;
     run->before = state->before;
-    if (str_is(state->state, STEP_WORD) && is_number(run, tensor))
+    if (str_is(state->state, STEP_WORD) && small_number_is(run->from, tensor))
         return respell_number(run, tensor, err);
     if (!catalog_same_shape(run->from, entry, run->from, weight))
         return note_add(&run->conversion->warnings, &run->conversion->notes, NOTE_OPTIMIZER, entry->key, err,
@@ -353,10 +323,8 @@ static reshard_status respell_to_megatron(struct respelling *run, const struct f
     bool are_weights = driver->abilities & FORMAT_WEIGHTS_ARE_MASTERS;
     reshard_status status = state_view_begin(&run->view, run->from, err);
     run->has_state = array_zeroed(run->from->tensor_count, 1);
-    run->numbers = array_zeroed(run->from->tensor_count, sizeof(*run->numbers));
-    run->number_of = array_zeroed(run->from->tensor_count, sizeof(*run->number_of));
-    if (!status && (!run->has_state || !run->numbers || !run->number_of))
-        status = error_set_memory(err);
+    if (!status)
+        status = run->has_state ? small_numbers_begin(&run->numbers, run->from, err) : error_set_memory(err);
     run->are_f32 = true;
     run->groups.graph = &run->graph;
     run->groups.without = &run->without;
@@ -365,7 +333,7 @@ static reshard_status respell_to_megatron(struct respelling *run, const struct f
         if (is_torch_state(run, i, &state))
             status = respell_key(run, i, &state, err);
     }
-    run->step_count = run->number_count;
+    run->step_count = run->numbers.count;
     if (!status)
         status = take_options(run, err);
     bool adds_masters = run->count && !run->has_masters && run->are_f32 && !are_weights;
@@ -431,8 +399,6 @@ reshard_status conversion_respell_state(struct conversion *conversion, reshard_e
     key_filter_release(&run.excluded);
     name_map_release(&run.befores);
     name_map_release(&run.without);
-    free(run.numbers);
-    free(run.number_bytes);
-    free(run.number_of);
+    small_numbers_release(&run.numbers);
     return status;
 }
