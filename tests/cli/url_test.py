@@ -626,7 +626,7 @@ def others_are_not_told(shell, fixtures):
             assert "pass-word" not in said and "s3cret" not in said, f"a secret of the URL is printed: {said}"
 
 
-SECRETS = ("joe", "s3cret", "TOPSIG")
+SECRETS = ("josephine", "s3cret", "TOPSIG")
 # U: a file, F: a folder, R: a root of checkpoints, all behind a password and a signature; L: a file of this machine.
 SPOKEN = (
     "inspect U|inspect F|ls U --chunks --items|ls F|hash U|cat U w0|cat U nokey|cat F nokey|cat U w0 --slice 9:9:9:9|stats U|verify U|"
@@ -675,7 +675,7 @@ def secrets_stay(shell, fixtures):
     small_models.write(shell.work / "local.safetensors", {"w0": [4, 3], "w9": [2]})
     with Sites(shell, site, kinds=("pages",)) as sites:
         server = sites.servers["pages"]
-        hide = lambda url: url.replace("://", "://joe:s3cret@") + "?X-Amz-Signature=TOPSIG"
+        hide = lambda url: url.replace("://", "://josephine:s3cret@") + "?X-Amz-Signature=TOPSIG"
         names = {"U": hide(sites.url("pages", "model/model.safetensors")), "F": hide(sites.url("pages", "model/")),
                  "R": hide(sites.url("pages", "root/")), "L": "local.safetensors"}
         for line in SPOKEN:
