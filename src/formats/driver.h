@@ -15,30 +15,32 @@
 /* A file of digests that convert leaves in a checkpoint's folder (convert/sidecar.h): no part of any format. */
 #define SIDECAR_NAME "reshard.json"
 
+/* One bit each, in their order, so that the next one is seen. */
 enum format_abilities {
-    FORMAT_READS = 1,
-    FORMAT_WRITES = 2,
-    FORMAT_IS_DIRECTORY = 4, /* what it writes is a directory */
-    FORMAT_HOLDS_ITEMS = 8,  /* non-tensor items survive */
-    FORMAT_ALLOWS_HOLES = 128, /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
-    FORMAT_ITEMS_NAME_TENSORS =
-        256, /* what it reads: value.tensor and value.storage in items count the catalog's tensors, storages hidden ones */
-    FORMAT_STATE_BY_PARAMETER = 512, /* what it writes names optimizer state by parameter */
-    FORMAT_HOLDS_CONFIG = 1024,      /* what it writes has a config.json beside the weights: an item of that key, a file or bytes */
-    FORMAT_NAMES_FRAMEWORK = 2048,   /* what it reads says for which framework the weights are; where it does not, they are for none */
-    FORMAT_CUTS_BY_RANK = 16384,     /* a part of a tensor is what a tensor-parallel rank's layer holds, also of fused weights */
-    FORMAT_STATE_BY_NAME = 32768,    /* whoever loads it looks for optimizer state under each name of a tied weight */
-    FORMAT_WRAPS = 8192,             /* what it writes flattens the parameters of modules together: layout_request.wrap */
-    FORMAT_IS_WHOLE = 65536,         /* nobody opens what it writes unless all of a model is there: salvage needs another format */
-    FORMAT_HAS_BARE_FOLDERS = 4096,  /* folders of it may hold nothing but other folders of it */
-    FORMAT_PAIRS_F4 = 262144,        /* what it writes has types of torch: F4 as float4_e2m1fn_x2, two in an element */
-    FORMAT_TORCH_STATE = 524288,     /* torch loads what it writes, and looks for optimizer state as optimizer.state.NAME.STATE */
-    FORMAT_WEIGHTS_ARE_MASTERS = 1048576, /* with FORMAT_STATE_BY_PARAMETER: an optimizer's masters are stored as the weights */
-    FORMAT_STATE_BY_NUMBER = 2097152, /* what it writes has optimizer state by the numbers of parameters */
-    FORMAT_STATE_FLAT = 8388608,      /* what it writes calls optimizer state NAME-STATE */
-    FORMAT_OPTIMIZER_APART = 4194304, /* with FORMAT_TORCH_STATE: optimizers have files of their own, so that state has no other spelling */
-    FORMAT_PADDLE_STATE = 16777216,  /* Paddle loads what it writes, and looks for optimizer state as NAME.moment1_0 or in a family */
-    FORMAT_LIMITS_FILES = 131072     /* what it writes can be cut into more files, or chunks, so that none is too large */
+    FORMAT_READS = 1 << 0,
+    FORMAT_WRITES = 1 << 1,
+    FORMAT_IS_DIRECTORY = 1 << 2,     /* what it writes is a directory */
+    FORMAT_HAS_BARE_FOLDERS = 1 << 3, /* folders of it may hold nothing but other folders of it */
+    FORMAT_LIMITS_FILES = 1 << 4,     /* what it writes can be cut into more files, or chunks, so that none is too large */
+    FORMAT_IS_WHOLE = 1 << 5,         /* nobody opens what it writes unless all of a model is there: salvage needs another format */
+    FORMAT_ALLOWS_HOLES = 1 << 6,     /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
+    FORMAT_HOLDS_ITEMS = 1 << 7,      /* non-tensor items survive */
+    FORMAT_HOLDS_CONFIG = 1 << 8,     /* what it writes has a config.json beside the weights: an item of that key, a file or bytes */
+    FORMAT_ITEMS_NAME_TENSORS = 1 << 9, /* what it reads: value.tensor and value.storage in items count the catalog's tensors, storages
+                                         * hidden ones */
+    FORMAT_NAMES_FRAMEWORK = 1 << 10, /* what it reads says for which framework the weights are; where it does not, they are for none */
+    FORMAT_PAIRS_F4 = 1 << 11,        /* what it writes has types of torch: F4 as float4_e2m1fn_x2, two in an element */
+    FORMAT_WRAPS = 1 << 12,           /* what it writes flattens the parameters of modules together: layout_request.wrap */
+    FORMAT_CUTS_BY_RANK = 1 << 13,    /* a part of a tensor is what a tensor-parallel rank's layer holds, also of fused weights */
+    /* Of optimizer state: how those who load what it writes look for it. */
+    FORMAT_STATE_BY_NAME = 1 << 14,   /* under each name of a tied weight */
+    FORMAT_STATE_BY_NUMBER = 1 << 15, /* by the numbers of parameters */
+    FORMAT_STATE_BY_PARAMETER = 1 << 16,  /* by the names of parameters, as Megatron does */
+    FORMAT_WEIGHTS_ARE_MASTERS = 1 << 17, /* with FORMAT_STATE_BY_PARAMETER: masters are stored as the weights */
+    FORMAT_TORCH_STATE = 1 << 18,     /* as torch does: optimizer.state.NAME.STATE */
+    FORMAT_OPTIMIZER_APART = 1 << 19, /* with FORMAT_TORCH_STATE: optimizers have files of their own, so that state has no other spelling */
+    FORMAT_STATE_FLAT = 1 << 20,      /* as NAME-STATE */
+    FORMAT_PADDLE_STATE = 1 << 21     /* as Paddle does: NAME.moment1_0, or in a family */
 };
 
 /* An option that convert passes on: name=value. The table makes --help, completion and docs. */

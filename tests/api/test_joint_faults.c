@@ -279,6 +279,27 @@ TEST(a_rank_killed_in_a_load_is_named)
 
 /* ---- given up, and back again ---- */
 
+static bool is_asleep_or_gone(pid_t pid)
+{
+    char path[64], text[512], *end = NULL;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file && fgets(text, sizeof(text), file))
+        end = strrchr(text, ')');
+    if (file)
+        fclose(file);
+    return !end || end[2] == 'S' || end[2] == 'Z';
+}
+
+/* Until ranks 0 and 2 have done what they can without the others: a busy machine takes its time. */
+static void await_rest(const pid_t *ranks)
+{
+    for (int polls = 0, asleep = 0; polls < 1000 && asleep < 10; polls++) {
+        usleep(10000);
+        asleep = is_asleep_or_gone(ranks[0]) && is_asleep_or_gone(ranks[2]) ? asleep + 1 : 0;
+    }
+}
+
 /* A rank of one save stops at a moment, is given up, and wakes up in the middle of the next save, of which a rank waits for that. Where the
  * one that stops has the lock of what lies beside the target, another that tries for it is who does not come to the third. */
 static bool late_rank_case(long at, int *told)
@@ -299,7 +320,7 @@ static bool late_rank_case(long at, int *told)
     pid_t changed = waitpid(next[1], &status, WUNTRACED);
     assert_int_equal(changed, next[1]);
     bool has_lock = WIFEXITED(status); /* the late rank holds the lock on what lies beside the target: the save is refused */
-    usleep(100000); /* the others of the second save write meanwhile */
+    await_rest(next); /* the others of the second save write meanwhile */
     kill(late[2], SIGCONT);
     assert_int_equal(rank_await(late[2]), WENT_ASTRAY);
     if (!has_lock)

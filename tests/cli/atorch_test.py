@@ -257,6 +257,8 @@ def to_torch_and_back(root):
             shell("convert", source, "ranks", "--to", "fsdp-ranks", "--overwrite", "--verify", "--quiet")
             listed = shell("ls", "--items", "ranks").decode()      # which have optimizers in files of their own
             assert "-exp_avg" not in listed and "_meta" not in listed and "\nparam_groups\t" in listed, listed
+            shell("convert", "long", "stripped", "--to", "fsdp-ranks", "--strip-prefix", "glm.", "--overwrite", "--quiet")
+            shell("diff", "ranks", "stripped")                        # state loses the prefix with its weight, in groups too
     return test
 
 

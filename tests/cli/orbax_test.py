@@ -264,13 +264,19 @@ def refused(shell):
 
 
 def shared_nodes(shell):
-    """Nodes that are met under very many beginnings: a small file of keys without end, or of one value that each of them brings again,
-    spends the work that one input has."""
+    """Nodes that are met under very many beginnings: a small file of keys without end, of one value that each of them brings again, or
+    of bytes that are read and skipped, spends the work that one input has."""
     files = [(b"", b"d/data")]
-    for name, values, heights in ("s", [(b"%03d" % i, b"") for i in range(1000)], (1, 2, 3)), ("v", [(b"0", bytes(1 << 20))], (1,)):
+    leaf, value, many = ocdbt.leaf_body([(b"0", b"")], files), [(b"0", bytes(1 << 20))], [(b"%03d" % i, b"") for i in range(1000)]
+    skipped = struct.pack("<II", 0x184D2A50, 1 << 20) + bytes(1 << 20)
+    plain_frame = struct.pack("<IBI", 0xFD2FB528, 0xA0, len(leaf)) + (1 | len(leaf) << 3).to_bytes(3, "little") + leaf
+    nodes = {"s": (ocdbt.framed(ocdbt.NODE, ocdbt.leaf_body(many, files)), (1, 2, 3)),
+             "v": (ocdbt.framed(ocdbt.NODE, ocdbt.leaf_body(value, files)), (1,)),
+             "z": (ocdbt.framed(ocdbt.NODE, skipped + plain_frame, compression=1), (1,))}
+    for name, (node, heights) in nodes.items():
         folder = shell.work / name
         store = ocdbt.Store(folder)
-        place = store.put(ocdbt.framed(ocdbt.NODE, ocdbt.leaf_body(values, files)))
+        place = store.put(node)
         for height in heights:
             entries = [(b"%03d" % i, 3, 0, *place) for i in range(1000)]
             place = store.put(ocdbt.framed(ocdbt.NODE, ocdbt.interior_body(height, entries, files)))
