@@ -31,10 +31,16 @@ static char target[64];
 
 static long moments_left; /* 0: never */
 static int moment_signal;
+static bool moment_is_behind; /* the call, and not before it */
 
-static void moment(void)
+static bool moment_is_now(void)
 {
-    if (moments_left && --moments_left == 0)
+    return moments_left && --moments_left == 0;
+}
+
+static void moment(bool is_one)
+{
+    if (is_one)
         raise(moment_signal);
 }
 
@@ -44,8 +50,11 @@ static void moment(void)
     type __wrap_##name parameters;               \
     type __wrap_##name parameters                \
     {                                            \
-        moment();                                \
-        return __real_##name arguments;          \
+        bool is_now = moment_is_now();           \
+        moment(is_now && !moment_is_behind);     \
+        type result = __real_##name arguments;   \
+        moment(is_now && moment_is_behind);      \
+        return result;                           \
     }
 
 WRAP(reshard_status, comm_all_gather,
@@ -73,6 +82,7 @@ struct job {
     int victim;         /* a rank; -1: none */
     int signal;         /* that it gets */
     long at;            /* its moment, from 1 */
+    bool is_behind;     /* the call that is this moment, and not before it */
 };
 
 enum { WENT_WELL = 0, WAS_TOLD = 1 /* of the victim */, WENT_ASTRAY = 2, WAS_HELD_UP = 3 /* by one that tries for its lock */ };
@@ -100,6 +110,7 @@ static void ranks_start(const struct job *job, pid_t *ids)
         if (rank == job->victim) {
             moments_left = job->at;
             moment_signal = job->signal;
+            moment_is_behind = job->is_behind;
         }
         int result = job->work(comm, rank, job);
         moments_left = 0;
@@ -302,9 +313,9 @@ static void await_rest(const pid_t *ranks)
 
 /* A rank of one save stops at a moment, is given up, and wakes up in the middle of the next save, of which a rank waits for that. Where the
  * one that stops has the lock of what lies beside the target, another that tries for it is who does not come to the third. */
-static bool late_rank_case(long at, int *told)
+static bool late_rank_case(long at, bool is_behind, int *told)
 {
-    const struct job first = { "torch-dcp", saves, 10000, LATE_TIMEOUT, 2, SIGSTOP, at };
+    const struct job first = { "torch-dcp", saves, 10000, LATE_TIMEOUT, 2, SIGSTOP, at, is_behind };
     pid_t late[RANKS], next[RANKS];
     int status;
     must_save("torch-dcp", 0);
@@ -315,7 +326,7 @@ static bool late_rank_case(long at, int *told)
         *told += result == WAS_TOLD;
     }
     assert_true(target_is(0, false));
-    const struct job second = { "torch-dcp", saves, 20000, TIMEOUT, 1, SIGSTOP, at };
+    const struct job second = { "torch-dcp", saves, 20000, TIMEOUT, 1, SIGSTOP, at, is_behind };
     ranks_start(&second, next);
     pid_t changed = waitpid(next[1], &status, WUNTRACED);
     assert_int_equal(changed, next[1]);
@@ -337,9 +348,11 @@ TEST(a_rank_that_was_given_up_harms_no_later_save)
 {
     int refused = 0, told = 0;
     for (long at = 1; at <= 10; at++)
-        refused += late_rank_case(at, &told);
+        refused += late_rank_case(at, false, &told);
     assert_in_range(refused, 1, 9);
     assert_in_range(told, 12, 20);
+    for (long at = 5; at <= 7; at++) /* it has heard that all are ready, and opens next what lies beside the target */
+        late_rank_case(at, true, &told);
 }
 
 static int made(void **state)
