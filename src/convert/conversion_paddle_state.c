@@ -12,6 +12,7 @@
 #include "convert/state_view.h"
 #include "convert/torch_groups.h"
 #include "formats/shared/step_number.h"
+#include "mapping/map_state.h"
 #include "parallel/parameter_groups.h"
 #include "parallel/state_keys.h"
 
@@ -20,9 +21,8 @@
 #define MOMENT_WORD "exp_avg"
 #define STEP_WORD "step"
 #define BETA_COUNT 2
-#define PADDLE_MOMENT ".moment1_0"
 
-static const char *const power_endings[BETA_COUNT] = { ".beta1_pow_acc_0", ".beta2_pow_acc_0" };
+static const enum map_state powers[BETA_COUNT] = { MAP_STATE_BETA1, MAP_STATE_BETA2 };
 
 struct paddle_spelling {
     struct conversion *conversion;
@@ -40,19 +40,6 @@ struct paddle_spelling {
 };
 
 /* ---- keys ---- */
-
-static const char *paddle_ending(struct str state)
-{
-    static const struct {
-        const char *word, *ending;
-    } all[] = { { STATE_MASTER, ".w_0" },          { STATE_PLAIN_MASTER, ".w_0" },         { MOMENT_WORD, PADDLE_MOMENT },
-                { "exp_avg_sq", ".moment2_0" }, { "max_exp_avg_sq", ".moment2_max_0" }, { "momentum_buffer", ".velocity_0" } };
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (str_is(state, all[i].word))
-            return all[i].ending;
-    }
-    return NULL;
-}
 
 /* Megatron-FSDP has the weights of a module that is wrapped once, model.module.NAME, and state of one that is wrapped more often. */
 static bool read_wrapped(const struct paddle_spelling *run, struct str key, struct owned_state *out)
@@ -85,12 +72,12 @@ static reshard_status paddle_respell_key(struct paddle_spelling *run, uint32_t t
         run->step_of[state.weight] = run->steps.count;
         return RESHARD_OK;
     }
-    const char *ending = paddle_ending(state.state);
-    if (!ending || !catalog_same_shape(run->from, entry, run->from, weight))
+    const char *word = map_state_paddle_word_of(state.state);
+    if (!word || !catalog_same_shape(run->from, entry, run->from, weight))
         return RESHARD_OK;
     if (entry->dtype == DTYPE_I16)
         return state_refuse_remainders(entry->key, err);
-    run->view.keys[tensor] = ARENA_JOIN(&run->conversion->notes, weight->key, str_of(ending));
+    run->view.keys[tensor] = ARENA_JOIN(&run->conversion->notes, weight->key, STR("."), str_of(word));
     if (str_is(state.state, MOMENT_WORD))
         run->weights[run->weight_count++] = state.weight;
     return run->view.keys[tensor].data ? RESHARD_OK : error_set_memory(err);
@@ -161,7 +148,8 @@ static reshard_status add_powers(struct paddle_spelling *run, uint32_t weight, b
     const double count = !status && step ? step_as_real(step) : -1;
     *is_known = count >= 0 && count < 1e15;
     for (int i = 0; i < BETA_COUNT && !status && *is_known; i++) {
-        const struct str key = ARENA_JOIN(&run->conversion->notes, run->from->tensors[weight].key, str_of(power_endings[i]));
+        const struct str key = ARENA_JOIN(&run->conversion->notes, run->from->tensors[weight].key, STR("."),
+                                          str_of(map_state_paddle_word(powers[i])));
         if (!key.data || !ARRAY_ROOM(view->numbers, view->number_count, view->number_capacity))
             return error_set_memory(err);
         if (catalog_find(run->from, key) == CATALOG_NONE)

@@ -117,12 +117,13 @@ reshard_status conversion_remark_state(struct conversion *conversion, reshard_er
     const struct catalog *target = conversion->target.catalog, *like = conversion->like ? conversion->like->source->catalog : NULL;
     const unsigned abilities = conversion->target.driver->abilities;
     const bool is_paddle = abilities & FORMAT_PADDLE_STATE;
-    struct state_owners owners;
+    struct state_owners owners = { 0 }; /* of others' spellings, which are looked for in Paddle's formats alone */
     struct str first = { 0 };
     uint64_t count = 0;
     if (!(abilities & STATE_IS_NAMED) || names_are_meant(conversion))
         return RESHARD_OK;
-    state_owners_begin(&owners, target);
+    if (is_paddle)
+        state_owners_begin(&owners, target);
     for (uint32_t i = 0; i < target->tensor_count; i++) {
         struct str key = target->tensors[i].key;
         if (target->tensors[i].flags & TENSOR_HIDDEN || (like && catalog_find(like, key) != CATALOG_NONE) ||

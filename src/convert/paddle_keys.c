@@ -9,10 +9,10 @@
  * (linear_0.w_0_moment1_0) or that of a Unified Checkpoint (KEY/moment1_0). */
 static bool ends_with_word(struct str key)
 {
-    static const char *const words[] = { "moment1_0", "moment2_0", "moment2_max_0", "velocity_0", "beta1_pow_acc_0", "beta2_pow_acc_0" };
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        const size_t size = strlen(words[i]);
-        if (key.size > size + 1 && str_ends_with(key, words[i]) && strchr("._/", key.data[key.size - size - 1]))
+    for (enum map_state state = MAP_STATE_MOMENT1; state < MAP_STATE_COUNT; state++) {
+        const char *word = map_state_paddle_word(state);
+        const size_t size = word ? strlen(word) : 0;
+        if (size && key.size > size + 1 && str_ends_with(key, word) && strchr("._/", key.data[key.size - size - 1]))
             return true;
     }
     return false;

@@ -27,6 +27,25 @@ static const char *const words[MAP_STATE_COUNT][2] = {
 #undef X
 };
 
+const char *map_state_paddle_word(enum map_state state)
+{
+    if (suffixes[state])
+        return state == MAP_STATE_WEIGHT ? NULL : suffixes[state] + 1;
+    return words[state][1];
+}
+
+const char *map_state_paddle_word_of(struct str word)
+{
+    for (enum map_state state = MAP_STATE_MASTER; state < MAP_STATE_COUNT; state++) {
+        const char *paddle = map_state_paddle_word(state);
+        for (int i = 0; paddle && i < 2; i++) {
+            if (words[state][i] && words[state][i] != paddle && str_is(word, words[state][i]))
+                return paddle;
+        }
+    }
+    return NULL;
+}
+
 enum map_state map_state_of(struct str key, struct str *name)
 {
     for (enum map_state state = MAP_STATE_MASTER; state < MAP_STATE_COUNT; state++) {

@@ -47,6 +47,12 @@ struct map_state_key {
     struct str before; /* what stands before the word `state`: "app.optim." */
 };
 
+/* What Paddle calls the state behind a weight's name, "moment1_0"; NULL: it has none such. */
+const char *map_state_paddle_word(enum map_state state);
+
+/* The same of the state that optimizers of torch and Megatron call so, "exp_avg". */
+const char *map_state_paddle_word_of(struct str word);
+
 /* Splits a key at Paddle's suffix; MAP_STATE_WEIGHT if it has none: then the name is the key. */
 enum map_state map_state_of(struct str key, struct str *name);
 
